@@ -1,0 +1,8 @@
+"""Map a pure function over parts, on any number of workers, with the same bytes out.
+
+    engine     local worker processes: ordered results, retries, time limits, kill and replace
+    progress   bars in a terminal, plain lines in a log
+    stage      run a step over items through the step cache; build its manifest
+
+Task functions are module-level, `fn(store, task) -> tuple[Part, ...]`, over small picklable tasks.
+"""

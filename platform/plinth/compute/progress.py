@@ -1,0 +1,103 @@
+"""Progress of long work: a bar in a terminal, plain lines in a log, silence when asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+LOG_INTERVAL_S = 5.0
+
+
+class Meter(Protocol):
+    """What a stage tells of itself while it works."""
+
+    def advance(self, n: int = 1, note: str = "") -> None: ...
+
+
+class Progress(Protocol):
+    """Makes a meter for one piece of work."""
+
+    def meter(self, label: str, total: int) -> _Opened: ...
+
+
+class _Opened(Protocol):
+    def __enter__(self) -> Meter: ...
+    def __exit__(self, *args: object) -> None: ...
+
+
+class Silent:
+    """No output; for tests and for callers that report by themselves."""
+
+    @contextmanager
+    def meter(self, label: str, total: int) -> Iterator[Meter]:
+        yield _SilentMeter()
+
+
+class _SilentMeter:
+    def advance(self, n: int = 1, note: str = "") -> None:
+        return
+
+
+class Lines:
+    """One line when work starts, at most one per few seconds while it goes on, one at the end."""
+
+    @contextmanager
+    def meter(self, label: str, total: int) -> Iterator[Meter]:
+        meter = _LineMeter(label, total)
+        yield meter
+        meter.finish()
+
+
+class _LineMeter:
+    def __init__(self, label: str, total: int) -> None:
+        self.label, self.total, self.done = label, total, 0
+        self.started = self.spoke = time.monotonic()
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        self.done += n
+        if time.monotonic() - self.spoke >= LOG_INTERVAL_S:
+            self.spoke = time.monotonic()
+            self._say(note)
+
+    def finish(self) -> None:
+        self._say(f"in {time.monotonic() - self.started:.1f} s")
+
+    def _say(self, note: str) -> None:
+        print(f"{self.label}: {self.done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+class Bars:
+    """Rich bars; finished ones stay on screen."""
+
+    @contextmanager
+    def meter(self, label: str, total: int) -> Iterator[Meter]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (
+            TextColumn("{task.description:<34}"),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+        )
+        with RichProgress(*columns, console=Console(stderr=True)) as bars:
+            task = bars.add_task(label, total=total, note="")
+            yield _BarMeter(bars, task)
+
+
+class _BarMeter:
+    def __init__(self, bars: object, task: object) -> None:
+        self.bars, self.task = bars, task
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        self.bars.update(self.task, advance=n, note=note)  # type: ignore[attr-defined]
+
+
+def for_terminal() -> Progress:
+    """Bars where a person watches, lines where a log is kept."""
+    return Bars() if sys.stderr.isatty() else Lines()

@@ -1,0 +1,114 @@
+"""Run a step over items through the step cache, and build the manifest of what came out.
+
+A stage is: cut the work into items, `run_items`, `manifest`. Only items without a record are run, so a
+crashed stage resumes at the part it was on and one new part costs only itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plinth.context import Context
+from plinth.records import Manifest, Part, Step
+from plinth.storage.store import Store
+
+TaskFn = Callable[[Store, Any], tuple[Part, ...]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One unit of cached work.
+
+    Args:
+        inputs: digests that identify what the task reads, in order.
+        task: a small picklable record for the task function.
+        rows: how many documents it stands for, for the progress bar.
+    """
+
+    inputs: tuple[str, ...]
+    task: Any
+    rows: int = 1
+
+
+def run_items(
+    ctx: Context,
+    step: Step,
+    fn: TaskFn,
+    items: Sequence[Item],
+    *,
+    label: str,
+    timeout_s: float | None = None,
+) -> list[tuple[Part, ...]]:
+    """The parts of every item, in item order; cached where a record exists, computed where not.
+
+    Raises:
+        PlinthError: what the task function raised; finished items keep their records.
+    """
+    keys = [step.key(item.inputs) for item in items]
+    found = [ctx.cache.get(key) for key in keys]
+    missing = [i for i, parts in enumerate(found) if parts is None]
+    if missing:
+        with ctx.progress.meter(label, sum(items[i].rows for i in missing)) as meter:
+
+            def done(position: int, parts: tuple[Part, ...]) -> None:
+                index = missing[position]
+                ctx.cache.put(keys[index], parts)
+                found[index] = parts
+                meter.advance(items[index].rows)
+
+            call = partial(_call, fn, ctx.workspace.store)
+            tasks = [items[i].task for i in missing]
+            for _ in ctx.engine.map(call, tasks, timeout_s=timeout_s, done=done):
+                pass
+    return [parts for parts in found if parts is not None]
+
+
+def manifest(
+    asset: str,
+    step: Step,
+    inputs: Mapping[str, Manifest | str],
+    parts: Iterable[Part],
+    stats: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """A manifest with parts named uniquely, in order, and inputs given as manifests or digests."""
+    return Manifest(
+        asset=asset,
+        step=step.name,
+        version=step.version,
+        params=step.params,
+        inputs={key: value if isinstance(value, str) else value.digest for key, value in inputs.items()},
+        parts=tuple(parts),
+        stats=dict(stats or {}),
+    )
+
+
+def renamed(parts: Iterable[Part], stem: str) -> list[Part]:
+    """The parts under names numbered in order (`stem-00000.parquet`), as manifests want them."""
+    return [
+        part.model_copy(update={"name": f"{stem}-{index:05d}{Path(part.name).suffix}"})
+        for index, part in enumerate(parts)
+    ]
+
+
+def add_stats(parts: Iterable[Part]) -> dict[str, Any]:
+    """Sum numeric statistics of parts by name; nested mappings are summed inside."""
+    total: dict[str, Any] = {}
+    for part in parts:
+        _add(total, part.stats)
+    return total
+
+
+def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
+    for key, value in stats.items():
+        if isinstance(value, Mapping):
+            _add(total.setdefault(key, {}), value)
+        elif isinstance(value, int | float):
+            total[key] = total.get(key, 0) + value
+
+
+def _call(fn: TaskFn, store_root: Path, task: Any) -> tuple[Part, ...]:
+    return fn(Store(store_root), task)

@@ -1,0 +1,139 @@
+"""Every exception Plinth raises on purpose.
+
+    PlinthError
+    ├── RecipeError          2  the recipe is wrong: file, key, line
+    ├── MissingError         3  something named does not exist (asset, run, document)
+    ├── SourceError          4  a source cannot be read or lacks required terms
+    ├── StorageError         5  bytes at rest
+    │   ├── IntegrityError      digest, length or format differ from what was recorded
+    │   ├── DiskFullError       no space left
+    │   └── WorkspaceError      the workspace cannot be used
+    ├── StageError           6  a stage failed by name
+    │   ├── RejectRateError     more rejects than the recipe allows
+    │   ├── CheckFailedError    a blocking check failed before publication
+    │   └── WorkerError         a worker died or raised
+    ├── TrainingError        7  training, launching, checkpoints
+    │   ├── CheckpointError     not committed, torn, or not what it claims
+    │   ├── ResumeError         a checkpoint does not belong to this run
+    │   └── LaunchError         a job could not be submitted or found
+    └── TrustError           8  signature, lineage, gates, approval
+        ├── SignatureError
+        ├── LineageError
+        └── GateError
+
+The number is the exit status of the command line for that branch.
+"""
+
+from __future__ import annotations
+
+
+class PlinthError(Exception):
+    """What was found, what was expected, and what to do about it.
+
+    Args:
+        what: one sentence saying what failed, naming the file, key or asset.
+        found: what was there.
+        expected: what should have been there.
+        remedy: what the reader can do now.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, what: str, *, found: object = None, expected: object = None, remedy: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what, self.found, self.expected, self.remedy = what, found, expected, remedy
+
+    def __str__(self) -> str:
+        rows = [self.what]
+        for label, value in (("found", self.found), ("expected", self.expected), ("do", self.remedy)):
+            if value is not None:
+                rows.append(f"  {label + ':':<10}{value}")
+        return "\n".join(rows)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries; the default protocol would drop the keyword fields.
+        return _rebuild, (type(self), self.what, self.found, self.expected, self.remedy)
+
+
+def _rebuild(
+    kind: type[PlinthError], what: str, found: object, expected: object, remedy: str | None
+) -> PlinthError:
+    return kind(what, found=found, expected=expected, remedy=remedy)
+
+
+class RecipeError(PlinthError):
+    exit_code = 2
+
+
+class MissingError(PlinthError):
+    exit_code = 3
+
+
+class SourceError(PlinthError):
+    exit_code = 4
+
+
+class StorageError(PlinthError):
+    exit_code = 5
+
+
+class IntegrityError(StorageError):
+    pass
+
+
+class DiskFullError(StorageError):
+    pass
+
+
+class WorkspaceError(StorageError):
+    pass
+
+
+class StageError(PlinthError):
+    exit_code = 6
+
+
+class RejectRateError(StageError):
+    pass
+
+
+class CheckFailedError(StageError):
+    pass
+
+
+class WorkerError(StageError):
+    pass
+
+
+class TrainingError(PlinthError):
+    exit_code = 7
+
+
+class CheckpointError(TrainingError):
+    pass
+
+
+class ResumeError(TrainingError):
+    pass
+
+
+class LaunchError(TrainingError):
+    pass
+
+
+class TrustError(PlinthError):
+    exit_code = 8
+
+
+class SignatureError(TrustError):
+    pass
+
+
+class LineageError(TrustError):
+    pass
+
+
+class GateError(TrustError):
+    pass

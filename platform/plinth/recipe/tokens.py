@@ -1,0 +1,47 @@
+"""Tokens and mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+
+class Tokenizer(Frozen):
+    """Byte-level BPE, trained on a capped sample of the curated buckets."""
+
+    kind: Literal["bpe-bytes"] = "bpe-bytes"
+    vocab_size: int = Field(8192, ge=260, le=2**32 - 1)
+    sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared evenly by buckets.")
+    special_tokens: tuple[str, ...] = Field(("<|endoftext|>", "<|pad|>"), min_length=1)
+    min_frequency: int = Field(2, ge=1)
+    max_fertility: float = Field(4.0, gt=0, description="Audit: tokens per word allowed in any bucket.")
+    min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: lower bound in any bucket.")
+
+
+class Shards(Frozen):
+    """Binary token shards of even size with a document index."""
+
+    tokens_per_shard: int = Field(64 * 2**20, gt=0)
+
+
+class Phase(Frozen):
+    """A stretch of training with its own bucket weights."""
+
+    name: str
+    fraction: float = Field(gt=0, le=1, description="Share of all training tokens.")
+    weights: Mapping[str, float] = Field(min_length=1, description="Relative weights of buckets.")
+
+
+class Mixture(Frozen):
+    """What the run sees, in phases; counts per block are exact, order is a keyed permutation."""
+
+    sequence_tokens: int = Field(512, ge=8, description="Tokens of one training sequence.")
+    total_tokens: int = Field(gt=0, description="Tokens of the whole run.")
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    block_sequences: int = Field(256, ge=1, description="Bucket counts are exact in each block of sequences.")
+    max_epochs: float = Field(4.0, gt=0, description="No bucket may be repeated more often than this.")
+    seed: int = 1

@@ -1,0 +1,122 @@
+"""The small records that flow between stages. Everything here is plain data with a stable identity.
+
+    Blob      bytes at rest, by content: md5 is the address (DVC layout), sha256 is the proof
+    Part      one blob of a manifest, with its row count and what checks and plots read
+    Manifest  an ordered list of parts, the step that made them, the digests of its inputs
+    Step      a named, versioned pure function with frozen parameters; gives keys to work
+
+Asset keys are written with slashes (`web/documents`, `dedup/minhash`) everywhere but in Dagster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from plinth import fingerprint
+
+#: Columns of a document part, in order. `id` is 16 bytes of SHA-256 over bucket, uri and content.
+DOCUMENT_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.binary(16), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("captured_at", pa.timestamp("us", tz="UTC")),
+        pa.field("snapshot", pa.string(), nullable=False),
+        pa.field("licence", pa.string(), nullable=False),  # SPDX expression, or "unknown"
+        pa.field("mime", pa.string(), nullable=False),
+        pa.field("source_bytes", pa.int64(), nullable=False),  # bytes of the raw record
+        pa.field("extra", pa.string(), nullable=False),  # JSON object
+    ]
+)
+
+#: A document that could not become one: `detail` says what was found, `where` is record or offset.
+REJECT_SCHEMA = pa.schema(
+    [
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("where", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+        pa.field("source_bytes", pa.int64(), nullable=False),
+    ]
+)
+
+#: A change of a document's text. Offsets are Unicode code points in `text`, half open.
+EDIT_TYPE = pa.list_(
+    pa.struct(
+        [
+            pa.field("start_cp", pa.int32(), nullable=False),
+            pa.field("end_cp", pa.int32(), nullable=False),
+            pa.field("replacement", pa.string(), nullable=False),
+            pa.field("reason", pa.string(), nullable=False),
+        ]
+    )
+)
+
+
+class Frozen(BaseModel):
+    """Base of all records and parameters: immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Blob(Frozen):
+    """Content at rest. `md5` is its address in the content store, `sha256` its proof."""
+
+    md5: str
+    sha256: str
+    bytes: int
+
+
+class Part(Frozen):
+    """One blob of a manifest. `name` is relative and unique in the manifest, like `part-00003.parquet`."""
+
+    name: str
+    blob: Blob
+    rows: int = 0
+    stats: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class Manifest(Frozen):
+    """What a stage produced: its parts in order, the step, and its inputs by digest.
+
+    `digest` covers everything here, so a manifest proves its whole ancestry.
+    """
+
+    asset: str
+    step: str
+    version: str
+    params: Mapping[str, Any]
+    inputs: Mapping[str, str]  # asset key -> manifest digest, or source key -> inventory digest
+    parts: tuple[Part, ...]
+    stats: Mapping[str, Any] = Field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        return fingerprint.digest(self)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.blob.bytes for part in self.parts)
+
+
+class Step(Frozen):
+    """A pure function by name, the version of its code, and its parameters."""
+
+    name: str
+    version: str
+    params: Mapping[str, Any] = Field(default_factory=dict)
+
+    def key(self, inputs: Sequence[str]) -> str:
+        """Identity of this step applied to inputs with these digests, in this order."""
+        return fingerprint.digest(
+            {"step": self.name, "version": self.version, "params": self.params, "inputs": list(inputs)}
+        )

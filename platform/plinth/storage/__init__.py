@@ -1,0 +1,12 @@
+"""The only room that touches bytes at rest.
+
+    uris        open and list `file://` and `s3://` through fsspec
+    atomic      write to a temporary name, flush, rename; a full disk is a named error
+    workspace   the one directory that holds all state, and its layout
+    store       content store in DVC's `files/md5` layout: put, open, verify, restore
+    parts       tables to and from Parquet blobs in the store
+    steps       the step cache: key -> parts, written last
+    refs        manifests by digest, and the published manifest of each asset
+
+Does not belong here: what the bytes mean.
+"""

@@ -1,0 +1,76 @@
+"""Files appear whole or not at all: temporary name, flush to disk, rename."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from plinth.errors import DiskFullError, StorageError, WorkspaceError
+
+
+@contextmanager
+def named_failures(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals at `path` into named storage errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"no space left while writing {path}",
+                found=error.strerror,
+                expected="room for the whole file; nothing half-written was kept",
+                remedy="free space or choose another --workspace, then run the same command again",
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise WorkspaceError(
+                f"cannot write {path}",
+                found=error.strerror,
+                expected="a writable directory",
+                remedy="fix its permissions or choose another --workspace",
+            ) from error
+        raise StorageError(f"cannot write {path}", found=error) from error
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """A binary file that takes the name `path` when the block ends well, and vanishes when it does not.
+
+    Raises:
+        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+    """
+    with named_failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with named_failures(path):
+            with os.fdopen(fd, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(mode)
+            temporary.replace(path)
+            sync_directory(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a whole file atomically."""
+    with replacing(path, mode=mode) as stream:
+        stream.write(data)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename in `directory` survive a power cut."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

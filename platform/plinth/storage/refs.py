@@ -1,0 +1,94 @@
+"""Manifests by digest, and for each asset the manifest that is published now.
+
+A manifest is saved first and becomes anybody's input only when its checks have passed and its
+reference has moved: what failed a blocking check stays unpublished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from plinth import fingerprint
+from plinth.errors import IntegrityError, MissingError
+from plinth.records import Frozen, Manifest
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+
+
+class Ref(Frozen):
+    """The published state of an asset. `key` is the identity of the work that made it."""
+
+    asset: str
+    digest: str
+    key: str
+
+
+class Refs:
+    """Manifests and references of one workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.manifests, self.refs = workspace.manifests, workspace.refs
+
+    def save(self, manifest: Manifest) -> str:
+        """Write the manifest under its digest; nothing reads it yet. Returns the digest."""
+        path = self.manifests / f"{manifest.digest}.json"
+        if not path.exists():
+            write_bytes(path, fingerprint.canonical(manifest))
+        return manifest.digest
+
+    def load(self, digest: str) -> Manifest:
+        """A manifest by digest, verified.
+
+        Raises:
+            MissingError, IntegrityError: absent, or its bytes are not what the digest says.
+        """
+        path = self.manifests / f"{digest}.json"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise MissingError(f"no manifest {digest}", remedy="`plinth status` lists what is published") from error
+        try:
+            manifest = Manifest.model_validate_json(data)
+            found = manifest.digest
+        except ValueError as error:
+            raise IntegrityError(f"{path} is not a manifest", found=error, expected=f"digest {digest}") from error
+        if found != digest:
+            raise IntegrityError(f"{path} has changed", found=f"digest {found}", expected=f"digest {digest}")
+        return manifest
+
+    def publish(self, manifest: Manifest, key: str) -> None:
+        """Make a manifest the current one of its asset."""
+        self.save(manifest)
+        ref = Ref(asset=manifest.asset, digest=manifest.digest, key=key)
+        write_bytes(self._path(manifest.asset), fingerprint.canonical(ref))
+
+    def ref(self, asset: str) -> Ref | None:
+        """The published state of an asset, or None."""
+        try:
+            return Ref.model_validate_json(self._path(asset).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def current(self, asset: str) -> Manifest:
+        """The published manifest of an asset.
+
+        Raises:
+            MissingError: when the asset has not been made.
+        """
+        ref = self.ref(asset)
+        if ref is None:
+            raise MissingError(
+                f"asset {asset} has not been made in this workspace",
+                remedy=f"`plinth run --select {asset}` makes it and what it needs",
+            )
+        return self.load(ref.digest)
+
+    def all(self) -> Iterator[Ref]:
+        """Every published asset, by key."""
+        for path in sorted(self.refs.rglob("*.json")):
+            yield Ref.model_validate(json.loads(path.read_bytes()))
+
+    def _path(self, asset: str) -> Path:
+        return self.refs / f"{asset}.json"

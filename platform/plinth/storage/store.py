@@ -1,0 +1,134 @@
+"""The content store: blobs by content, in the layout of DVC's cache (`files/md5/ab/cdef…`).
+
+Local work needs no DVC code; trees, remotes and check-outs (see `dvc.py`) go through `dvc-data`, the
+one module pinned to it. MD5 is an address only: every blob's SHA-256 travels beside it in manifests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from plinth.errors import IntegrityError, MissingError
+from plinth.records import Blob
+from plinth.storage.atomic import named_failures, sync_directory
+
+CHUNK_BYTES = 1 << 20
+
+
+class Store:
+    """Blobs under `root`. Instances are cheap; every process makes its own."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.files = self.root / "files" / "md5"
+
+    def path(self, blob: Blob | str) -> Path:
+        """Where a blob lies, whether or not it is there. Accepts a blob or an MD5."""
+        md5 = blob if isinstance(blob, str) else blob.md5
+        return self.files / md5[:2] / md5[2:]
+
+    def has(self, blob: Blob) -> bool:
+        """Whether the blob is there with its recorded length (its bytes are not read)."""
+        try:
+            return self.path(blob).stat().st_size == blob.bytes
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def staging(self, suffix: str = "") -> Iterator[Path]:
+        """A temporary path on the store's own file system, removed afterwards if still there."""
+        folder = self.root / "staging"
+        with named_failures(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            fd, name = tempfile.mkstemp(suffix=suffix, dir=folder)
+            os.close(fd)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def put_file(self, path: Path) -> Blob:
+        """Move a finished local file into the store; the caller must not use `path` afterwards."""
+        with named_failures(path), path.open("rb") as stream:
+            blob = hash_stream(stream)
+            os.fsync(stream.fileno())
+        target = self.path(blob)
+        with named_failures(target):
+            if self.has(blob):
+                path.unlink()
+                return blob
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o444)
+            path.replace(target)
+            sync_directory(target.parent)
+        return blob
+
+    def put_bytes(self, data: bytes) -> Blob:
+        """Store a small blob."""
+        with self.staging() as path:
+            with named_failures(path):
+                path.write_bytes(data)
+            return self.put_file(path)
+
+    def open_path(self, blob: Blob) -> Path:
+        """The path of a blob for reading.
+
+        Raises:
+            MissingError: when it is not there.
+            IntegrityError: when its length differs from the record.
+        """
+        path = self.path(blob)
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError as error:
+            raise MissingError(
+                f"blob {blob.md5} is not in the store {self.root}",
+                expected=f"{blob.bytes} bytes with SHA-256 {blob.sha256}",
+                remedy="pull it from a remote, or run the stage again: its record no longer counts",
+            ) from error
+        if size != blob.bytes:
+            raise IntegrityError(
+                f"{path} is torn",
+                found=f"{size} bytes",
+                expected=f"{blob.bytes} bytes",
+                remedy="delete the file and run the same command again",
+            )
+        return path
+
+    def verify(self, blob: Blob) -> None:
+        """Read the whole blob and compare its SHA-256.
+
+        Raises:
+            MissingError, IntegrityError: when it is absent or its bytes have changed.
+        """
+        path = self.open_path(blob)
+        with path.open("rb") as stream:
+            found = hash_stream(stream)
+        if found.sha256 != blob.sha256:
+            raise IntegrityError(
+                f"{path} has changed since it was written",
+                found=f"SHA-256 {found.sha256}",
+                expected=f"SHA-256 {blob.sha256}",
+                remedy="delete the file and run the same command again, or restore it from a remote",
+            )
+
+    def read_bytes(self, blob: Blob) -> bytes:
+        """A small blob's bytes, verified."""
+        self.verify(blob)
+        return self.path(blob).read_bytes()
+
+
+def hash_stream(stream: IO[bytes]) -> Blob:
+    """MD5, SHA-256 and length of a binary stream, read once."""
+    md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+    while chunk := stream.read(CHUNK_BYTES):
+        md5.update(chunk)
+        sha256.update(chunk)
+        size += len(chunk)
+    return Blob(md5=md5.hexdigest(), sha256=sha256.hexdigest(), bytes=size)

@@ -1,0 +1,87 @@
+"""The workspace: one directory that holds all state of all runs of one installation.
+
+    store/       content store (DVC layout: files/md5/ab/cdef…)
+    records/     step cache
+    manifests/   manifests by digest
+    refs/        asset key -> digest of its published manifest
+    runs/        training runs: config, events.jsonl, checkpoints, logs
+    keys/        signing keys made on first use
+    mlflow/      SQLite database and artifacts of the local MLflow server
+    dagster/     DAGSTER_HOME
+    reports/     self-contained pages
+    input/       where recipes look for relative source paths (the demo's harvest lands here)
+    tmp/         staging; may be deleted whenever nothing runs
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plinth.errors import WorkspaceError
+from plinth.storage.atomic import named_failures
+
+FOLDERS = ("store", "records", "manifests", "refs", "runs", "keys", "mlflow", "dagster", "reports", "input", "tmp")
+
+
+class Workspace:
+    """Paths of a workspace. Creating the object touches nothing; `ensure` makes the folders."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root).absolute()
+        self.store = self.root / "store"
+        self.records = self.root / "records"
+        self.manifests = self.root / "manifests"
+        self.refs = self.root / "refs"
+        self.runs = self.root / "runs"
+        self.keys = self.root / "keys"
+        self.mlflow = self.root / "mlflow"
+        self.dagster = self.root / "dagster"
+        self.reports = self.root / "reports"
+        self.input = self.root / "input"
+        self.tmp = self.root / "tmp"
+
+    def ensure(self) -> Workspace:
+        """Make the folders and prove that they can be written.
+
+        Raises:
+            WorkspaceError: when a folder cannot be made or written.
+        """
+        with named_failures(self.root):
+            for folder in FOLDERS:
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self.keys.chmod(0o700)
+        if not os.access(self.tmp, os.W_OK):
+            raise WorkspaceError(
+                f"cannot write the workspace {self.root}",
+                expected="a writable directory",
+                remedy="fix its permissions or choose another --workspace",
+            )
+        return self
+
+    @contextmanager
+    def locked(self, purpose: str) -> Iterator[None]:
+        """Hold the workspace for one writer; the lock dies with the process.
+
+        Raises:
+            WorkspaceError: when another process holds it.
+        """
+        path = self.root / "lock"
+        with named_failures(path), path.open("a+") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                stream.seek(0)
+                raise WorkspaceError(
+                    f"the workspace {self.root} is in use",
+                    found=stream.read().strip() or "a lock without an owner's name",
+                    expected="one writing command at a time",
+                    remedy="wait for it to end, or use another --workspace",
+                ) from error
+            stream.truncate(0)
+            stream.write(f"process {os.getpid()}: {purpose}")
+            stream.flush()
+            yield
