@@ -39,9 +39,7 @@ class PlinthError(Exception):
 
     exit_code = 1
 
-    def __init__(
-        self, what: str, *, found: object = None, expected: object = None, remedy: str | None = None
-    ) -> None:
+    def __init__(self, what: str, *, found: object = None, expected: object = None, remedy: str | None = None) -> None:
         super().__init__(what)
         self.what, self.found, self.expected, self.remedy = what, found, expected, remedy
 
@@ -57,9 +55,7 @@ class PlinthError(Exception):
         return _rebuild, (type(self), self.what, self.found, self.expected, self.remedy)
 
 
-def _rebuild(
-    kind: type[PlinthError], what: str, found: object, expected: object, remedy: str | None
-) -> PlinthError:
+def _rebuild(kind: type[PlinthError], what: str, found: object, expected: object, remedy: str | None) -> PlinthError:
     return kind(what, found=found, expected=expected, remedy=remedy)
 
 

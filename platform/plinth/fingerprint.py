@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import BaseModel
 
 
-
 def canonical(value: Any) -> bytes:
     """UTF-8 JSON with sorted keys and no spaces; equal values give equal bytes.
 
@@ -48,4 +47,4 @@ def _plain(value: Any, where: str) -> Any:
         return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    raise TypeError(f"{where}: {type(value).__name__} bears no stable identity; expected JSON literals or a frozen model")
+    raise TypeError(f"{where}: {type(value).__name__} bears no stable identity; expected JSON or a frozen model")

@@ -99,6 +99,10 @@ class Manifest(Frozen):
     def digest(self) -> str:
         return fingerprint.digest(self)
 
+    def named(self, stem: str) -> tuple[Part, ...]:
+        """The parts whose name starts with `stem`, in order."""
+        return tuple(part for part in self.parts if part.name.startswith(stem))
+
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 LOG_INTERVAL_S = 5.0
@@ -20,12 +20,7 @@ class Meter(Protocol):
 class Progress(Protocol):
     """Makes a meter for one piece of work."""
 
-    def meter(self, label: str, total: int) -> _Opened: ...
-
-
-class _Opened(Protocol):
-    def __enter__(self) -> Meter: ...
-    def __exit__(self, *args: object) -> None: ...
+    def meter(self, label: str, total: int) -> AbstractContextManager[Meter]: ...
 
 
 class Silent:

@@ -1,16 +1,16 @@
 """The workspace: one directory that holds all state of all runs of one installation.
 
-    store/       content store (DVC layout: files/md5/ab/cdef…)
-    records/     step cache
-    manifests/   manifests by digest
-    refs/        asset key -> digest of its published manifest
-    runs/        training runs: config, events.jsonl, checkpoints, logs
-    keys/        signing keys made on first use
-    mlflow/      SQLite database and artifacts of the local MLflow server
-    dagster/     DAGSTER_HOME
-    reports/     self-contained pages
-    input/       where recipes look for relative source paths (the demo's harvest lands here)
-    tmp/         staging; may be deleted whenever nothing runs
+store/       content store (DVC layout: files/md5/ab/cdef…)
+records/     step cache
+manifests/   manifests by digest
+refs/        asset key -> digest of its published manifest
+runs/        training runs: config, events.jsonl, checkpoints, logs
+keys/        signing keys made on first use
+mlflow/      SQLite database and artifacts of the local MLflow server
+dagster/     DAGSTER_HOME
+reports/     self-contained pages
+input/       where recipes look for relative source paths (the demo's harvest lands here)
+tmp/         staging; may be deleted whenever nothing runs
 """
 
 from __future__ import annotations
