@@ -16,10 +16,11 @@
     │   ├── CheckpointError     not committed, torn, or not what it claims
     │   ├── ResumeError         a checkpoint does not belong to this run
     │   └── LaunchError         a job could not be submitted or found
-    └── TrustError           8  signature, lineage, gates, approval
-        ├── SignatureError
-        ├── LineageError
-        └── GateError
+    ├── TrustError           8  signature, lineage, gates, approval
+    │   ├── SignatureError
+    │   ├── LineageError
+    │   └── GateError
+    └── RegistryError        9  the model registry's server cannot be started or reached
 
 The number is the exit status of the command line for that branch.
 """
@@ -133,3 +134,7 @@ class LineageError(TrustError):
 
 class GateError(TrustError):
     pass
+
+
+class RegistryError(PlinthError):
+    exit_code = 9

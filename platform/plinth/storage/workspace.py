@@ -5,6 +5,10 @@ records/     step cache
 manifests/   manifests by digest
 refs/        asset key -> digest of its published manifest
 runs/        training runs: config, events.jsonl, checkpoints, logs
+models/      materialised, signed model directories; signatures and statements lie beside them
+approvals/   signed approval statements
+releases/    signed records of promotions and rollbacks
+taint/       what was marked as unfit, by whom and why; only ever added to
 keys/        signing keys made on first use
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME
@@ -24,7 +28,23 @@ from pathlib import Path
 from plinth.errors import WorkspaceError
 from plinth.storage.atomic import named_failures
 
-FOLDERS = ("store", "records", "manifests", "refs", "runs", "keys", "mlflow", "dagster", "reports", "input", "tmp")
+FOLDERS = (
+    "store",
+    "records",
+    "manifests",
+    "refs",
+    "runs",
+    "models",
+    "approvals",
+    "releases",
+    "taint",
+    "keys",
+    "mlflow",
+    "dagster",
+    "reports",
+    "input",
+    "tmp",
+)
 
 
 class Workspace:
@@ -37,6 +57,10 @@ class Workspace:
         self.manifests = self.root / "manifests"
         self.refs = self.root / "refs"
         self.runs = self.root / "runs"
+        self.models = self.root / "models"
+        self.approvals = self.root / "approvals"
+        self.releases = self.root / "releases"
+        self.taint = self.root / "taint"
         self.keys = self.root / "keys"
         self.mlflow = self.root / "mlflow"
         self.dagster = self.root / "dagster"
