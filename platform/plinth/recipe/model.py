@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.release import Evaluation, Release
 from plinth.recipe.tokens import Mixture, Shards, Tokenizer
 from plinth.recipe.training import Training
 from plinth.records import Frozen
+
+#: Where a problem is, and what it is.
+Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
@@ -26,25 +32,70 @@ class Recipe(Frozen):
     release: Release
 
     @model_validator(mode="after")
-    def _names_exist(self) -> Recipe:
-        for name, bucket in self.corpus.buckets.items():
-            if bucket.policy not in self.corpus.policies:
-                raise ValueError(
-                    f"corpus.buckets.{name}.policy: no policy {bucket.policy!r}; have {sorted(self.corpus.policies)}"
-                )
-        for phase in self.mixture.phases:
-            unknown = sorted(set(phase.weights) - set(self.corpus.buckets))
-            if unknown:
-                raise ValueError(
-                    f"mixture.phases.{phase.name}.weights: no bucket {unknown}; have {sorted(self.corpus.buckets)}"
-                )
-        total = sum(phase.fraction for phase in self.mixture.phases)
-        if abs(total - 1) > 1e-9:
-            raise ValueError(f"mixture.phases: fractions add up to {total}, expected 1")
-        ranks, micro = self.training.launch.ranks, self.training.micro_batch_sequences
-        if self.training.global_batch_sequences % (ranks * micro):
-            raise ValueError(
-                f"training.global_batch_sequences: {self.training.global_batch_sequences} is not a multiple of "
-                f"ranks x micro_batch_sequences = {ranks} x {micro}"
-            )
+    def _fits_together(self) -> Recipe:
+        problems = [*_policies(self), *_phases(self), *_shapes(self), *_batches(self)]
+        if problems:
+            text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
+            raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
         return self
+
+
+def _policies(recipe: Recipe) -> Iterator[Found]:
+    for name, bucket in recipe.corpus.buckets.items():
+        if bucket.policy not in recipe.corpus.policies:
+            have = sorted(recipe.corpus.policies)
+            yield ("corpus", "buckets", name, "policy"), f"no policy {bucket.policy!r}; have {have}"
+
+
+def _phases(recipe: Recipe) -> Iterator[Found]:
+    for index, phase in enumerate(recipe.mixture.phases):
+        at = ("mixture", "phases", index, "weights")
+        for bucket, weight in phase.weights.items():
+            if bucket not in recipe.corpus.buckets:
+                yield (*at, bucket), f"no bucket {bucket!r}; have {sorted(recipe.corpus.buckets)}"
+            if weight < 0:
+                yield (*at, bucket), f"found {weight}, expected 0 or more"
+        if sum(phase.weights.values()) <= 0:
+            yield at, "weights add up to nothing, expected at least one above 0"
+    total = sum(phase.fraction for phase in recipe.mixture.phases)
+    if abs(total - 1) > 1e-9:
+        yield ("mixture", "phases"), f"fractions add up to {total:g}, expected 1"
+
+
+def _shapes(recipe: Recipe) -> Iterator[Found]:
+    model, optimizer = recipe.training.model, recipe.training.optimizer
+    if model.dim % model.heads or (model.dim // model.heads) % 2:
+        yield (
+            ("training", "model", "dim"),
+            f"{model.dim} over {model.heads} heads: expected an even whole number per head, for rotary embeddings",
+        )
+    if model.heads % model.kv_heads:
+        yield (
+            ("training", "model", "kv_heads"),
+            f"{model.heads} heads cannot share {model.kv_heads} key-value heads evenly",
+        )
+    if optimizer.min_lr > optimizer.lr:
+        yield ("training", "optimizer", "min_lr"), f"{optimizer.min_lr:g} is above lr = {optimizer.lr:g}"
+    closing = optimizer.decay_fraction if optimizer.schedule == "wsd" else 0.0
+    if optimizer.warmup_fraction + closing > 1:
+        yield (
+            ("training", "optimizer", "warmup_fraction"),
+            f"warm-up and decay take {optimizer.warmup_fraction + closing:g} of the run, expected at most 1",
+        )
+
+
+def _batches(recipe: Recipe) -> Iterator[Found]:
+    training = recipe.training
+    ranks, micro = training.launch.ranks, training.micro_batch_sequences
+    if training.global_batch_sequences % (ranks * micro):
+        yield (
+            ("training", "global_batch_sequences"),
+            f"{training.global_batch_sequences} is not a multiple of ranks x micro_batch_sequences = {ranks} x {micro}",
+        )
+    sequences = recipe.mixture.total_tokens // recipe.mixture.sequence_tokens
+    if sequences < training.global_batch_sequences:
+        yield (
+            ("mixture", "total_tokens"),
+            f"{recipe.mixture.total_tokens} tokens are {sequences} sequences of {recipe.mixture.sequence_tokens}, "
+            f"fewer than one step's {training.global_batch_sequences}",
+        )

@@ -1,0 +1,220 @@
+"""YAML with its line numbers: every key of the data knows the file and the line it was written on.
+
+Plain YAML 1.2 scalars: only `true` and `false` are booleans (so that `no` stays a language), dates stay
+text, `1_000_000` and `3e-3` are numbers. Duplicate keys, custom tags and merge keys are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: Where a value is in the data: mapping keys and list positions from the top.
+Key = tuple[str | int, ...]
+
+MAX_NODES = 100_000  # aliases may multiply a small file; no real recipe comes near this
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a file; lines count from 1."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a recipe, and where."""
+
+    mark: Mark
+    key: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.mark}  {self.key}: {self.message}" if self.key else f"{self.mark}  {self.message}"
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+@dataclass
+class Lined:
+    """Data of one file, or of several merged: `marks` has an entry for every mapping key and list item."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    marks: dict[Key, Mark] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def mark(self, key: Key, default: Mark) -> Mark:
+        """The place of a key, or of the nearest thing around it that was written."""
+        for end in range(len(key), 0, -1):
+            if key[:end] in self.marks:
+                return self.marks[key[:end]]
+        return default
+
+
+def dotted(key: Key) -> str:
+    """`corpus.buckets.web.sources[0].kind`."""
+    text = ""
+    for step in key:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def parse(text: str, file: str) -> Lined:
+    """The data of one YAML text. What is wrong with it is listed, not raised."""
+    lined = Lined()
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        lined.problems.append(Problem(Mark(file, mark.line + 1 if mark else 1), "", f"not YAML: {error.problem}"))
+        return lined
+    except yaml.YAMLError as error:  # a reader error: a character that YAML does not allow
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+        lined.problems.append(Problem(Mark(file, line), "", f"not YAML: {getattr(error, 'reason', error)}"))
+        return lined
+    except RecursionError:
+        lined.problems.append(Problem(Mark(file, 1), "", "nested too deeply for a recipe"))
+        return lined
+    if not isinstance(node, yaml.MappingNode):
+        found = "nothing" if node is None else f"a {node.id}"
+        lined.problems.append(Problem(Mark(file, 1), "", f"found {found}, expected a mapping of keys to values"))
+        return lined
+    lined.data = _Builder(loader, lined, file).mapping(node, ())
+    return lined
+
+
+def read(path: Path, file: str) -> Lined:
+    """The data of one YAML file; unreadable files are a problem like any other."""
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"), file)
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        return Lined(problems=[Problem(Mark(file, line), "", f"not UTF-8: {error.reason}")])
+    except OSError as error:
+        return Lined(problems=[Problem(Mark(file, 1), "", f"cannot be read: {error.strerror or error}")])
+
+
+def merge(parent: Lined, child: Lined) -> Lined:
+    """The child over the parent: mappings merge key by key, all else is replaced, `null` takes a key away."""
+    marks = dict(parent.marks)
+    data = _merge(parent.data, child.data, (), marks, child.marks)
+    return Lined(data, marks, parent.problems + child.problems)
+
+
+def _merge(old: dict[str, Any], new: dict[str, Any], at: Key, marks: dict[Key, Mark], own: dict[Key, Mark]) -> Any:
+    merged = dict(old)
+    for name, value in new.items():
+        key = (*at, name)
+        if isinstance(value, dict) and isinstance(old.get(name), dict):
+            merged[name] = _merge(old[name], value, key, marks, own)
+            marks[key] = own[key]
+            continue
+        for gone in [known for known in marks if known[: len(key)] == key]:
+            del marks[gone]
+        if value is None and name in old:
+            del merged[name]
+            continue
+        merged[name] = value
+        marks.update({known: mark for known, mark in own.items() if known[: len(key)] == key})
+    return merged
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Safe, with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 -- replaces the base's table
+
+
+_DIGITS = list("-+0123456789")
+for _tag, _pattern, _first in (
+    ("null", r"^(?:~|null|)$", ["~", "n", ""]),
+    ("bool", r"^(?:true|false)$", ["t", "f"]),
+    ("int", r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$", _DIGITS),
+    ("float", r"^[-+]?[0-9][0-9_]*(?:\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)$", _DIGITS),
+    ("merge", r"^<<$", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
+
+
+class _Builder:
+    """Nodes to data, with marks and problems on the way."""
+
+    def __init__(self, loader: _Loader, lined: Lined, file: str) -> None:
+        self.loader, self.lined, self.file = loader, lined, file
+        self.nodes = 0
+        self.open: set[int] = set()
+
+    def mapping(self, node: yaml.MappingNode, at: Key) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, child in self._entries(node, at):
+            key = (*at, name)
+            if name in result:
+                self._problem(child, key, f"written twice; first on line {self.lined.marks[key].line}")
+                continue
+            result[name] = None  # before the value: a problem inside must not hide a duplicate
+            self.lined.marks[key] = Mark(self.file, child[0].start_mark.line + 1)
+            result[name] = self.value(child[1], key)
+        return result
+
+    def value(self, node: yaml.Node, at: Key) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or id(node) in self.open:
+            if self.nodes <= MAX_NODES + 1:
+                self._problem((node, node), at, "an alias refers to itself or makes the recipe endless")
+            self.nodes = MAX_NODES + 2 if self.nodes > MAX_NODES else self.nodes
+            return None
+        self.open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self.mapping(node, at)
+            if isinstance(node, yaml.SequenceNode):
+                return self._sequence(node, at)
+            return self._scalar(node, at)
+        finally:
+            self.open.discard(id(node))
+
+    def _entries(self, node: yaml.MappingNode, at: Key) -> Iterator[tuple[str, tuple[yaml.Node, yaml.Node]]]:
+        for name_node, value_node in node.value:
+            pair = (name_node, value_node)
+            name = self.loader.construct_object(name_node, deep=True) if _is_text(name_node) else None
+            if isinstance(name, str):
+                yield name, pair
+            elif name_node.tag.endswith(":merge"):
+                self._problem(pair, at, "`<<` merges are not followed", "use `extends: other.yaml`")
+            else:
+                self._problem(pair, at, f"the key {name_node.value!r} is not text", "put it in quotes")
+
+    def _sequence(self, node: yaml.SequenceNode, at: Key) -> list[Any]:
+        for index, item in enumerate(node.value):
+            self.lined.marks[(*at, index)] = Mark(self.file, item.start_mark.line + 1)
+        return [self.value(item, (*at, index)) for index, item in enumerate(node.value)]
+
+    def _scalar(self, node: yaml.Node, at: Key) -> Any:
+        try:
+            value = self.loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, TypeError):
+            value = node
+        if isinstance(value, str | int | None) or (isinstance(value, float) and math.isfinite(value)):
+            return value
+        self._problem((node, node), at, f"{node.value!r} is not text, a number, true, false or null")
+        return None
+
+    def _problem(self, pair: tuple[yaml.Node, yaml.Node], key: Key, message: str, hint: str = "") -> None:
+        mark = Mark(self.file, pair[0].start_mark.line + 1)
+        self.lined.problems.append(Problem(mark, dotted(key), message, hint))
+
+
+def _is_text(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str"

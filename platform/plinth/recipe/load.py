@@ -1,0 +1,205 @@
+"""YAML to a `Recipe`: follow `extends:`, validate, and name every problem by file, key and line.
+
+All problems of a recipe are found at once; what cannot be judged before the rest is right (a sum over
+sections, say) follows in the next round.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from plinth import fingerprint as canonical
+from plinth.errors import RecipeError
+from plinth.recipe.lines import Key, Lined, Mark, Problem, dotted, merge, read
+from plinth.recipe.model import Recipe
+
+#: Messages of pydantic that a person who writes YAML would not understand.
+_PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
+
+
+def load(path: Path | str) -> Recipe:
+    """The recipe in a YAML file.
+
+    Raises:
+        RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
+            line and dotted key.
+    """
+    recipe, problems = check(path)
+    if recipe is None:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise RecipeError(
+            f"{count} in the recipe {_shown(Path(path))}\n{listed}",
+            remedy="correct the lines above; `plinth recipe schema` and docs/recipe.md describe every key",
+        )
+    return recipe
+
+
+def check(path: Path | str) -> tuple[Recipe | None, list[Problem]]:
+    """The recipe, or None and what is wrong with it, in the order of files and lines."""
+    path = Path(path)
+    lined = _follow(path, ())
+    top = Mark(_shown(path), 1)
+    problems = list(lined.problems)
+    recipe = None
+    if lined.data:
+        recipe, found = _validate(lined, top)
+        problems += found
+    problems.sort(key=lambda problem: (problem.mark.file != top.file, problem.mark.file, problem.mark.line))
+    return (None if problems else recipe), problems
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """SHA-256 of the whole recipe with its defaults filled in: comments and key order do not count."""
+    return canonical.digest(recipe)
+
+
+def resolved(path: Path | str) -> dict[str, Any]:
+    """The recipe as plain data, with `extends:` followed and defaults filled in.
+
+    Raises:
+        RecipeError: as `load`.
+    """
+    return load(path).model_dump(mode="json")
+
+
+def _follow(path: Path, chain: tuple[Path, ...]) -> Lined:
+    """A file merged over the files that it extends."""
+    lined = read(path, _shown(path))
+    mark = lined.marks.get(("extends",), Mark(_shown(path), 1))
+    parent = lined.data.pop("extends", None)
+    if parent is None:
+        return lined
+    if not isinstance(parent, str):
+        lined.problems.append(Problem(mark, "extends", f"found {parent!r}, expected the path of another recipe"))
+        return lined
+    chain = (*chain, path.resolve())
+    target = path.parent / parent
+    if target.resolve() in chain:
+        circle = " -> ".join(_shown(link) for link in (*chain[chain.index(target.resolve()) :], target))
+        lined.problems.append(Problem(mark, "extends", f"recipes extend each other in a circle: {circle}"))
+        return lined
+    if not target.is_file():
+        lined.problems.append(
+            Problem(mark, "extends", f"no file {_shown(target)}", "the path is relative to the recipe that names it")
+        )
+        return lined
+    return merge(_follow(target, chain), lined)
+
+
+def _validate(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
+    from plinth.recipe.columns import problems_of_columns
+
+    inner = [(key, message, hint) for key, message, hint in problems_of_columns(lined.data)]
+    problems = [Problem(lined.mark(key, top), dotted(key), message, hint) for key, message, hint in inner]
+    try:
+        # Through JSON, because only there does pydantic's strict mode take lists for tuples.
+        recipe = Recipe.model_validate_json(json.dumps(lined.data), strict=True)
+    except ValidationError as error:
+        return None, [*_explain(error, lined, top), *problems]
+    return recipe, problems
+
+
+def _explain(error: ValidationError, lined: Lined, top: Mark) -> Iterator[Problem]:
+    details = error.errors(include_url=False)
+    renamed = {near for detail in details if (near := _meant(detail)) is not None}
+    for detail in details:
+        key = _located(detail["loc"], lined)
+        if detail["type"] == "recipe":
+            for where, message in detail["ctx"]["problems"]:
+                yield Problem(lined.mark(where, top), dotted(where), message)
+        elif detail["type"] == "missing" and detail["loc"] in renamed:
+            continue  # the misspelt key beside it says so already
+        elif detail["type"] == "too_short" and detail["input"]:
+            continue  # something is there, but wrong, and that is said below
+        else:
+            yield Problem(lined.mark(key, top), dotted(key), _message(detail), _hint(detail))
+
+
+def _located(loc: Sequence[str | int], lined: Lined) -> Key:
+    """The key without the tags that pydantic adds for members of a union."""
+    key = tuple(loc)
+    while len(key) > 1 and key not in lined.marks and key[:-1] not in lined.marks:
+        key = key[:-1]
+    return key
+
+
+def _message(detail: ErrorDetails) -> str:
+    plain = _PLAIN.get(detail["type"])
+    if plain:
+        return plain
+    message = detail["msg"].replace("Input should be", "expected").replace("'", "`")
+    value = detail["input"]
+    shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
+    return f"found {shown}, {message[0].lower()}{message[1:]}"
+
+
+def _hint(detail: ErrorDetails) -> str:
+    """The nearest valid key or value, or all of them where they are few."""
+    if detail["type"] == "extra_forbidden":
+        meant = _meant(detail)
+        if meant:
+            return f"did you mean `{meant[-1]}`?"
+        valid = _fields(detail["loc"][:-1])
+        return f"valid here: {', '.join(valid)}" if valid else ""
+    if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+        valid = [word for word in detail["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ") if word]
+        near = difflib.get_close_matches(detail["input"], valid, n=1, cutoff=0.5)
+        return f"did you mean `{near[0]}`?" if near else ""
+    if detail["type"] == "bool_type" and detail["input"] in ("yes", "no", "on", "off"):
+        return "write `true` or `false`"
+    if detail["type"] == "missing":
+        field = _field(detail["loc"])
+        return (field.description or "") if field else ""
+    return ""
+
+
+def _meant(detail: ErrorDetails) -> tuple[str | int, ...] | None:
+    """For an unknown key: the location of the valid key that it nearly is."""
+    if detail["type"] != "extra_forbidden":
+        return None
+    *parent, name = detail["loc"]
+    near = difflib.get_close_matches(str(name), _fields(parent), n=1, cutoff=0.6)
+    return (*parent, near[0]) if near else None
+
+
+def _fields(loc: Sequence[str | int]) -> list[str]:
+    model = _model_at(Recipe, loc)
+    names = list(model.model_fields) if model else []
+    return names if loc else [*names, "extends"]
+
+
+def _field(loc: Sequence[str | int]) -> Any:
+    model = _model_at(Recipe, loc[:-1])
+    return model.model_fields.get(str(loc[-1])) if model else None
+
+
+def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
+    """The model that describes the mapping at a location, found through the annotations."""
+    if not loc:
+        return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        field = kind.model_fields.get(str(loc[0]))
+        return _model_at(field.annotation, loc[1:]) if field else None
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        return _model_at(inner[0], loc[1:])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _model_at(inner[1], loc[1:])
+    return None
+
+
+def _shown(path: Path) -> str:
+    """The path as a person in this directory would write it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
