@@ -52,8 +52,10 @@ class PlinthError(Exception):
         return "\n".join(rows)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries; the default protocol would drop the keyword fields.
-        return _rebuild, (type(self), self.what, self.found, self.expected, self.remedy)
+        # Errors cross process boundaries; the default protocol would drop the keyword fields, and what
+        # was found may be an exception that cannot be pickled.
+        found, expected = (value if value is None else str(value) for value in (self.found, self.expected))
+        return _rebuild, (type(self), self.what, found, expected, self.remedy)
 
 
 def _rebuild(kind: type[PlinthError], what: str, found: object, expected: object, remedy: str | None) -> PlinthError:

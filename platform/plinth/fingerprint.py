@@ -39,7 +39,7 @@ def _plain(value: Any, where: str) -> Any:
             raise ValueError(f"{where}: {value} has no canonical JSON form")
         return value
     if isinstance(value, BaseModel):
-        return _plain(value.model_dump(mode="json"), where)
+        return _plain(value.model_dump(mode="python"), where)
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):

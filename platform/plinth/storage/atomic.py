@@ -19,14 +19,14 @@ def named_failures(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(
                 f"no space left while writing {path}",
                 found=error.strerror,
                 expected="room for the whole file; nothing half-written was kept",
                 remedy="free space or choose another --workspace, then run the same command again",
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise WorkspaceError(
                 f"cannot write {path}",
                 found=error.strerror,

@@ -6,6 +6,8 @@ Bytes are deterministic: same rows, same row groups, same blob, whatever process
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -39,10 +41,19 @@ def write_batches(
     """
     rows = 0
     with store.staging(".parquet") as path:
-        with named_failures(path), pq.ParquetWriter(path, schema, compression="zstd") as writer:
-            for batch in _regrouped(batches, schema):
-                writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+        with named_failures(path):
+            writer = pq.ParquetWriter(path, schema, compression="zstd")
+        try:
+            for batch in _regrouped(batches, schema):  # what fails in here is the caller's failure to read
+                with named_failures(path):
+                    writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
                 rows += batch.num_rows
+        except BaseException:
+            with suppress(OSError):  # the file is discarded; its footer does not matter
+                writer.close()
+            raise
+        with named_failures(path):
+            writer.close()
         blob = store.put_file(path)
     return Part(name=name, blob=blob, rows=rows, stats=dict(stats or {}))
 
@@ -69,18 +80,57 @@ def iter_batches(
     seen = 0
     try:
         with pq.ParquetFile(path) as file:
+            _require(file.schema_arrow, columns, part)
             for batch in file.iter_batches(batch_size=rows, columns=list(columns) if columns else None):
                 seen += batch.num_rows
                 yield batch
     except (pa.ArrowException, OSError) as error:
-        raise IntegrityError(
-            f"{path} ({part.name}) cannot be read as Parquet",
-            found=error,
-            expected=f"{part.rows} rows with SHA-256 {part.blob.sha256}",
-            remedy="delete the file and run the same command again",
-        ) from error
+        raise _unreadable(path, part, error) from error
     if seen != part.rows:
         raise IntegrityError(f"{path} ({part.name}) is short", found=f"{seen} rows", expected=f"{part.rows} rows")
+
+
+def read_row(store: Store, part: Part, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """One row as plain Python values; reads only its row group.
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, not Parquet, or without that row or column.
+    """
+    path = store.open_path(part.blob)
+    try:
+        with pq.ParquetFile(path) as file:
+            _require(file.schema_arrow, columns, part)
+            first = 0
+            for group in range(file.num_row_groups):
+                held = file.metadata.row_group(group).num_rows
+                if first <= row < first + held:
+                    table = file.read_row_group(group, columns=list(columns) if columns else None)
+                    return dict(table.slice(row - first, 1).to_pylist()[0])
+                first += held
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, part, error) from error
+    raise IntegrityError(f"{path} ({part.name}) has no row {row}", found=f"{first} rows", expected=f"{part.rows} rows")
+
+
+def _require(schema: pa.Schema, columns: Sequence[str] | None, part: Part) -> None:
+    """Parquet readers leave out unknown columns without a word."""
+    lacking = sorted({column.split(".")[0] for column in columns or ()} - set(schema.names))
+    if lacking:
+        raise IntegrityError(
+            f"{part.name} has no column {lacking}",
+            found=f"columns {schema.names}",
+            expected=f"columns {list(columns or ())}",
+            remedy="the part was written by another version of its stage: run the same command again",
+        )
+
+
+def _unreadable(path: Path, part: Part, error: BaseException) -> IntegrityError:
+    return IntegrityError(
+        f"{path} ({part.name}) cannot be read as Parquet",
+        found=error,
+        expected=f"{part.rows} rows with SHA-256 {part.blob.sha256}",
+        remedy="delete the file and run the same command again",
+    )
 
 
 def _empty(store: Store, part: Part, columns: Sequence[str] | None) -> pa.Table:

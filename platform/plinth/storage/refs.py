@@ -6,7 +6,6 @@ reference has moved: what failed a blocking check stays unpublished.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,9 +32,9 @@ class Refs:
 
     def save(self, manifest: Manifest) -> str:
         """Write the manifest under its digest; nothing reads it yet. Returns the digest."""
-        path = self.manifests / f"{manifest.digest}.json"
-        if not path.exists():
-            write_bytes(path, fingerprint.canonical(manifest))
+        path, data = self.manifests / f"{manifest.digest}.json", fingerprint.canonical(manifest)
+        if not path.exists() or path.read_bytes() != data:  # a damaged one is replaced
+            write_bytes(path, data)
         return manifest.digest
 
     def load(self, digest: str) -> Manifest:
@@ -53,9 +52,19 @@ class Refs:
             manifest = Manifest.model_validate_json(data)
             found = manifest.digest
         except ValueError as error:
-            raise IntegrityError(f"{path} is not a manifest", found=error, expected=f"digest {digest}") from error
+            raise IntegrityError(
+                f"{path} is not a manifest",
+                found=error,
+                expected=f"digest {digest}",
+                remedy="delete the file and run the same command again",
+            ) from error
         if found != digest:
-            raise IntegrityError(f"{path} has changed", found=f"digest {found}", expected=f"digest {digest}")
+            raise IntegrityError(
+                f"{path} has changed",
+                found=f"digest {found}",
+                expected=f"digest {digest}",
+                remedy="delete the file and run the same command again",
+            )
         return manifest
 
     def publish(self, manifest: Manifest, key: str) -> None:
@@ -65,11 +74,13 @@ class Refs:
         write_bytes(self._path(manifest.asset), fingerprint.canonical(ref))
 
     def ref(self, asset: str) -> Ref | None:
-        """The published state of an asset, or None."""
-        try:
-            return Ref.model_validate_json(self._path(asset).read_bytes())
-        except FileNotFoundError:
-            return None
+        """The published state of an asset, or None.
+
+        Raises:
+            IntegrityError: when the reference is not one.
+        """
+        path = self._path(asset)
+        return _read(path) if path.exists() else None
 
     def current(self, asset: str) -> Manifest:
         """The published manifest of an asset.
@@ -88,7 +99,19 @@ class Refs:
     def all(self) -> Iterator[Ref]:
         """Every published asset, by key."""
         for path in sorted(self.refs.rglob("*.json")):
-            yield Ref.model_validate(json.loads(path.read_bytes()))
+            yield _read(path)
 
     def _path(self, asset: str) -> Path:
         return self.refs / f"{asset}.json"
+
+
+def _read(path: Path) -> Ref:
+    try:
+        return Ref.model_validate_json(path.read_bytes())
+    except ValueError as error:
+        raise IntegrityError(
+            f"{path} is not a reference",
+            found=error,
+            expected="JSON with asset, digest and key",
+            remedy="delete the file and run the same command again: finished parts are kept",
+        ) from error

@@ -1,19 +1,26 @@
 """The step cache: what was done once for the same inputs is never done twice.
 
 A record is written last, after every blob it names is in the store; a missing record means
-unfinished work, and a record whose blobs have gone no longer counts.
+unfinished work. A record that is damaged (it carries its own digest) or whose blobs have gone no
+longer counts: the work is done again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from plinth import fingerprint
-from plinth.records import Part
+from plinth.records import Frozen, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.store import Store
+
+
+class Record(Frozen):
+    """What finished work left, and the digest of that list."""
+
+    parts: tuple[Part, ...]
+    sha256: str
 
 
 class StepCache:
@@ -25,15 +32,18 @@ class StepCache:
     def get(self, key: str) -> tuple[Part, ...] | None:
         """The parts recorded under a key, or None when the work is unfinished or its blobs have gone."""
         try:
-            record = json.loads(self._path(key).read_bytes())
-        except (FileNotFoundError, json.JSONDecodeError):
+            record = Record.model_validate_json(self._path(key).read_bytes())
+        except (FileNotFoundError, ValueError):
             return None
-        parts = tuple(Part.model_validate(part) for part in record["parts"])
+        if record.sha256 != fingerprint.digest(record.parts):
+            return None
+        parts = record.parts
         return parts if all(self.store.has(part.blob) for part in parts) else None
 
     def put(self, key: str, parts: Sequence[Part]) -> None:
         """Record finished work."""
-        write_bytes(self._path(key), fingerprint.canonical({"parts": list(parts)}))
+        record = Record(parts=tuple(parts), sha256=fingerprint.digest(list(parts)))
+        write_bytes(self._path(key), fingerprint.canonical(record))
 
     def _path(self, key: str) -> Path:
         return self.root / key[:2] / f"{key}.json"

@@ -78,12 +78,14 @@ class Workspace:
             for folder in FOLDERS:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
             self.keys.chmod(0o700)
-        if not os.access(self.tmp, os.W_OK):
-            raise WorkspaceError(
-                f"cannot write the workspace {self.root}",
-                expected="a writable directory",
-                remedy="fix its permissions or choose another --workspace",
-            )
+        for folder in FOLDERS:
+            if not os.access(self.root / folder, os.W_OK | os.X_OK):
+                raise WorkspaceError(
+                    f"cannot write the workspace {self.root}",
+                    found=f"{folder}/ is not writable",
+                    expected="a writable directory",
+                    remedy="fix its permissions or choose another --workspace",
+                )
         return self
 
     @contextmanager
@@ -94,7 +96,9 @@ class Workspace:
             WorkspaceError: when another process holds it.
         """
         path = self.root / "lock"
-        with named_failures(path), path.open("a+") as stream:
+        with named_failures(path):
+            stream = path.open("a+")
+        with stream:  # what fails inside the block is not the lock's failure
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
