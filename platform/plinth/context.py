@@ -7,9 +7,12 @@ a stage function is `run(ctx, params, inputs…) -> Manifest`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from plinth import fingerprint
 from plinth.compute.engine import Engine, Inline
 from plinth.compute.progress import Progress, Silent
+from plinth.records import Part
 from plinth.storage.refs import Refs
 from plinth.storage.steps import StepCache
 from plinth.storage.store import Store
@@ -28,3 +31,7 @@ class Context:
         self.store = Store(self.workspace.store)
         self.cache = StepCache(self.workspace.records, self.store)
         self.refs = Refs(self.workspace)
+
+    def store_json(self, name: str, value: Any) -> Part:
+        """Canonical JSON as a part; for what is small and not a table."""
+        return Part(name=name, blob=self.store.put_bytes(fingerprint.canonical(value)))
