@@ -1,0 +1,116 @@
+"""Parquet parts: deterministic bytes, streaming, faults by name."""
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from plinth.errors import DiskFullError, IntegrityError, MissingError, SourceError
+from plinth.records import DOCUMENT_SCHEMA, Part
+from plinth.storage import parts
+from plinth.storage.store import Store
+
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.large_string())])
+ROWS = parts.ROW_GROUP_ROWS
+
+
+def table(rows: int) -> pa.Table:
+    picks = random.Random(rows)
+    texts = [None if picks.random() < 0.1 else "wort " * picks.randrange(9) for _ in range(rows)]
+    return pa.table({"n": list(range(rows)), "s": texts}, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS + 7])
+def test_round_trip(store: Store, rows: int) -> None:
+    part = parts.write_table(store, "part-00000.parquet", table(rows), stats={"a": 1})
+    assert (part.name, part.rows, part.stats) == ("part-00000.parquet", rows, {"a": 1})
+    assert parts.read_table(store, part).equals(table(rows))
+    assert parts.read_table(store, part, ["s"]).equals(table(rows).select(["s"]))
+    assert [batch.num_rows for batch in parts.iter_batches(store, part)] == [
+        min(ROWS, rows - start) for start in range(0, rows, ROWS)
+    ]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 2 * ROWS), max_size=6))
+def test_bytes_do_not_depend_on_how_the_batches_were_cut(store: Store, cuts: list[int]) -> None:
+    whole = table(2 * ROWS + 100)
+    edges = sorted({0, whole.num_rows, *cuts})
+    batches = [
+        batch
+        for start, end in zip(edges, edges[1:], strict=False)
+        for batch in whole.slice(start, end - start).to_batches()
+    ]
+    assert parts.write_batches(store, "p", SCHEMA, batches) == parts.write_table(store, "p", whole)
+
+
+def test_known_row(store: Store) -> None:
+    part = parts.write_table(store, "p", table(2 * ROWS))
+    assert parts.read_row(store, part, ROWS + 3, ["n"]) == {"n": ROWS + 3}
+    with pytest.raises(IntegrityError, match="no row"):
+        parts.read_row(store, part, 2 * ROWS)
+
+
+def test_unknown_column_is_an_error_not_an_empty_answer(store: Store) -> None:
+    part = parts.write_table(store, "p", table(3))
+    with pytest.raises(IntegrityError, match="no column"):
+        parts.read_table(store, part, ["n", "score"])
+    with pytest.raises(IntegrityError, match="no column"):
+        parts.read_row(store, part, 0, ["score"])
+
+
+def test_not_parquet_is_named(store: Store) -> None:
+    part = Part(name="p", blob=store.put_bytes(b"PAR1 but not really PAR1"), rows=3)
+    with pytest.raises(IntegrityError, match="cannot be read as Parquet"):
+        parts.read_table(store, part)
+
+
+def test_flipped_byte_in_a_page_is_named(store: Store) -> None:
+    part = parts.write_table(store, "p", table(500))
+    path = store.path(part.blob)
+    data = bytearray(path.read_bytes())
+    data[20:24] = b"\xff\xff\xff\xff"
+    path.chmod(0o644)
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError):
+        parts.read_table(store, part)
+
+
+def test_row_count_that_differs_from_the_record_is_named(store: Store) -> None:
+    part = parts.write_table(store, "p", table(5)).model_copy(update={"rows": 6})
+    with pytest.raises(IntegrityError, match="short"):
+        parts.read_table(store, part)
+
+
+def test_missing_blob_is_named(store: Store) -> None:
+    part = parts.write_table(store, "p", table(5))
+    store.path(part.blob).unlink()
+    with pytest.raises(MissingError):
+        parts.read_table(store, part)
+
+
+def test_empty_part_keeps_its_schema(store: Store) -> None:
+    part = parts.write_batches(store, "p", DOCUMENT_SCHEMA, [])
+    assert parts.read_table(store, part).schema.equals(DOCUMENT_SCHEMA)
+
+
+def test_failure_of_the_source_keeps_its_own_name_and_writes_nothing(store: Store) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from table(ROWS).to_batches()
+        raise SourceError("the source broke")
+
+    with pytest.raises(SourceError, match="the source broke"):
+        parts.write_batches(store, "p", SCHEMA, batches())
+    assert [path for path in store.root.rglob("*") if path.is_file()] == []
+
+
+def test_full_disk_while_writing(small_disk: Path) -> None:
+    random_bytes = pa.table({"b": [os.urandom(4000) for _ in range(400)]})
+    with pytest.raises(DiskFullError):
+        parts.write_table(Store(small_disk), "p", random_bytes)
+    assert [path for path in small_disk.rglob("*") if path.is_file()] == []
