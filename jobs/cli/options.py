@@ -1,0 +1,96 @@
+"""Options that commands share. Each may be given before or after the command's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from plinth.context import Context
+    from plinth.recipe import Recipe
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """What the shared options say."""
+
+    workspace: Path
+    recipe: Path | None = None
+    debug: bool = False
+
+    def recipe_path(self) -> Path:
+        """The recipe given, or the one that the workspace ran last.
+
+        Raises:
+            MissingError: when neither is there.
+        """
+        from jobs.cli.remembered import recall
+
+        return self.recipe or recall(self.workspace)
+
+    def load_recipe(self) -> Recipe:
+        """The recipe, validated."""
+        from plinth.recipe.load import load
+
+        return load(self.recipe_path())
+
+    def context(self) -> Context:
+        """A context over the workspace, for reading.
+
+        Raises:
+            MissingError: when there is no workspace.
+        """
+        from plinth.context import Context
+        from plinth.errors import MissingError
+        from plinth.storage.workspace import Workspace
+
+        if not (self.workspace / "refs").is_dir():
+            raise MissingError(
+                f"no workspace at {self.workspace}",
+                remedy="`plinth run -r jobs/recipes/demo.yaml` makes one; --workspace DIR names another",
+            )
+        return Context(Workspace(self.workspace))
+
+
+def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+    if value is not None and option.name and value is not False:
+        setattr(ctx.obj, option.name, value)
+
+
+def shared(function: F) -> F:
+    """`--workspace` and `--debug` after the command's name, and the settings as first argument."""
+    function = click.option(
+        "-w",
+        "--workspace",
+        type=click.Path(path_type=Path, file_okay=False),
+        expose_value=False,
+        callback=_store,
+        help="Directory that holds all state (default: ./workspace, or PLINTH_WORKSPACE).",
+    )(function)
+    function = click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_store, help="Show the traceback of an error."
+    )(function)
+    return click.pass_obj(function)  # type: ignore[return-value]
+
+
+recipe_option = click.option(
+    "-r",
+    "--recipe",
+    type=click.Path(path_type=Path, dir_okay=False),
+    expose_value=False,
+    callback=_store,
+    help="Recipe; by default the one that this workspace ran last.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")
+
+
+def examples(*lines: str) -> str:
+    """The closing lines of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
