@@ -17,12 +17,21 @@ class Evaluation(Frozen):
 class Gates(Frozen):
     """What a candidate must prove; each gate gives evidence and a reason."""
 
+    beat_gzip: bool = Field(True, description="Bits per byte below `gzip -9` on every slice.")
     beat_trigram: bool = Field(True, description="Bits per byte below the byte trigram on every slice.")
-    max_bits_per_byte: float | None = Field(None, description="Absolute bound on every slice.")
-    max_contaminated_documents: int = Field(0, ge=0)
-    require_resume_evidence: bool = True
-    approvals: int = Field(1, ge=0, description="People who must approve.")
+    max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute bound on every slice.")
+    max_contaminated_documents: int = Field(
+        0, ge=0, description="Training documents that may still overlap the held-out set."
+    )
+    require_resume_evidence: bool = Field(True, description="A resumed run must have been proved bit-exact.")
+    max_stability_events: int | None = Field(
+        None, ge=0, description="Interventions and restarts allowed in the run; they are reported in any case."
+    )
+    approvals: int = Field(1, ge=0, description="Different people who must approve.")
     approvers: tuple[str, ...] = Field((), description="Who may approve; empty means anyone with access.")
+    two_person: bool = Field(
+        False, description="At least two people, neither of whom is the one that asked for the run."
+    )
 
 
 class Release(Frozen):

@@ -1,0 +1,216 @@
+"""What a checkpoint says of itself: its whole ancestry by digest, and a statement others can read.
+
+    Chain            every manifest between a checkpoint and the raw sources, in order of making
+    provenance       the pure data of `provenance.json`, which lies inside the signed directory
+    slsa_statement   the same as an in-toto Statement v1 with a SLSA Provenance v1 predicate
+
+Does not belong here: signing and key files (registry), the walk that re-reads blobs (lineage).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import plinth
+from plinth import fingerprint
+from plinth.errors import LineageError, PlinthError
+from plinth.recipe import Recipe
+from plinth.records import Frozen, Manifest
+from plinth.storage.refs import Refs
+
+#: Names of the formats, from in-toto's Statement v1 and SLSA's Provenance v1 specifications.
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+SLSA_PREDICATE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "urn:plinth:training:v1"
+PROVENANCE_SCHEMA = "plinth/provenance/v1"
+
+#: Only the first stage reads anything that is not a manifest: inventories of raw files.
+SOURCE_STAGE = "documents"
+
+
+class Link(Frozen):
+    """One manifest of the chain: what was made, by which step, from what."""
+
+    asset: str
+    digest: str
+    step: str
+    version: str
+    inputs: Mapping[str, str]
+
+    @property
+    def reads_sources(self) -> bool:
+        """Whether its inputs are inventories of raw files instead of manifests."""
+        return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
+
+
+class Chain(Frozen):
+    """The complete ancestry of one manifest: inputs come before what was made of them."""
+
+    links: tuple[Link, ...]
+
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """Every digest in the chain: manifests and source inventories."""
+        sources = {digest for link in self.links if link.reads_sources for digest in link.inputs.values()}
+        return frozenset(link.digest for link in self.links) | sources
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Inventory digest by `asset:input key`, for every stage that reads raw files."""
+        return {
+            f"{link.asset}:{key}": digest
+            for link in self.links
+            if link.reads_sources
+            for key, digest in sorted(link.inputs.items())
+        }
+
+    @property
+    def data_versions(self) -> dict[str, str]:
+        """Manifest digest by asset key: what Dagster shows as data versions.
+
+        Raises:
+            LineageError: when one asset appears in two versions, so that one of them must be stale.
+        """
+        versions: dict[str, str] = {}
+        for link in self.links:
+            if versions.setdefault(link.asset, link.digest) != link.digest:
+                raise LineageError(
+                    f"two versions of {link.asset} meet in one ancestry",
+                    found=f"{versions[link.asset]} and {link.digest}",
+                    expected="one version of each asset",
+                    remedy="run the recipe again so that every stage reads the same inputs",
+                )
+        return versions
+
+
+def chain(refs: Refs, manifest: Manifest) -> Chain:
+    """Walk from a manifest to the raw sources, loading and verifying every manifest on the way.
+
+    Raises:
+        LineageError: a manifest is missing or changed, or no raw source is reached; names the first
+            broken link and what needed it.
+    """
+    links: dict[str, Link] = {}
+    stack: list[tuple[Manifest, Iterator[tuple[str, str]]]] = []
+
+    def enter(found: Manifest) -> None:
+        link = _link(found)
+        stack.append((found, iter(() if link.reads_sources else sorted(link.inputs.items()))))
+
+    enter(manifest)
+    while stack:
+        current, pending = stack[-1]
+        for key, digest in pending:
+            if digest not in links:
+                enter(_load(refs, key, digest, current))
+                break
+        else:
+            links[current.digest] = _link(current)
+            stack.pop()
+    found = Chain(links=tuple(links.values()))
+    if not found.sources:
+        raise LineageError(
+            f"{manifest.asset} {manifest.digest} reaches no raw source",
+            found=f"{len(found.links)} manifests: {', '.join(sorted(link.asset for link in found.links))}",
+            expected=f"at least one `*/{SOURCE_STAGE}` manifest that names a source inventory",
+            remedy="make it again from a recipe: every manifest must name its inputs",
+        )
+    return found
+
+
+def provenance(recipe: Recipe, checkpoint: Manifest, ancestry: Chain, *, run_id: str, run_key: str) -> dict[str, Any]:
+    """The data of `provenance.json`: literals only, no paths, hosts or clocks."""
+    return {
+        "schema": PROVENANCE_SCHEMA,
+        "recipe": {"name": recipe.name, "fingerprint": fingerprint.digest(recipe)},
+        "run": {"id": run_id, "key": run_key},
+        "checkpoint": {"asset": checkpoint.asset, "digest": checkpoint.digest},
+        "files": {part.name: {"sha256": part.blob.sha256, "bytes": part.blob.bytes} for part in checkpoint.parts},
+        "chain": [link.model_dump(mode="json") for link in ancestry.links],
+        "sources": ancestry.sources,
+        "materials": {name: _materials(recipe, name) for name in sorted(recipe.corpus.buckets)},
+        "code": code_version(),
+    }
+
+
+def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -> dict[str, Any]:
+    """An in-toto Statement v1 over a model directory's files with a SLSA Provenance v1 predicate.
+
+    Args:
+        provenance: what `provenance()` returned.
+        subjects: SHA-256 by file name, for every file of the directory.
+    """
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in sorted(subjects.items())],
+        "predicateType": SLSA_PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"recipe": provenance["recipe"]},
+                "internalParameters": {"run": provenance["run"], "checkpoint": provenance["checkpoint"]},
+                "resolvedDependencies": _dependencies(provenance),
+            },
+            "runDetails": {
+                "builder": {"id": "urn:plinth:trainer", "version": {"plinth": provenance["code"]["version"]}},
+                "metadata": {"invocationId": provenance["run"]["id"]},
+            },
+        },
+    }
+
+
+@cache
+def code_version() -> dict[str, str]:
+    """The library's version and one SHA-256 over the names and bytes of its Python files."""
+    root = Path(plinth.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(root).as_posix()}:{content}\n".encode())
+    return {"version": plinth.__version__, "sha256": digest.hexdigest()}
+
+
+def _link(manifest: Manifest) -> Link:
+    return Link(
+        asset=manifest.asset,
+        digest=manifest.digest,
+        step=manifest.step,
+        version=manifest.version,
+        inputs=dict(manifest.inputs),
+    )
+
+
+def _load(refs: Refs, key: str, digest: str, needed_by: Manifest) -> Manifest:
+    try:
+        return refs.load(digest)
+    except PlinthError as error:
+        raise LineageError(
+            f"the ancestry breaks at {key}: manifest {digest}, an input of {needed_by.asset}, cannot be trusted",
+            found=error.found or error.what,
+            expected="a manifest whose bytes have that digest",
+            remedy="restore the manifest from a backup, or run the recipe again and register anew",
+        ) from error
+
+
+def _materials(recipe: Recipe, bucket: str) -> list[dict[str, Any]]:
+    """The declared terms of a bucket's sources; locations differ between machines and stay out."""
+    return [
+        source.model_dump(mode="json", include={"kind", "licence", "terms", "domain", "snapshot"})
+        for source in recipe.corpus.buckets[bucket].sources
+    ]
+
+
+def _dependencies(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
+    own = provenance["checkpoint"]["digest"]
+    made = [
+        {"name": link["asset"], "digest": {"sha256": link["digest"]}}
+        for link in provenance["chain"]
+        if link["digest"] != own
+    ]
+    raw = [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(provenance["sources"].items())]
+    code = [{"name": "plinth", "digest": {"sha256": provenance["code"]["sha256"]}}]
+    return raw + made + code

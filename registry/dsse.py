@@ -1,0 +1,90 @@
+"""Signed statements: in-toto statements in DSSE envelopes, as files.
+
+Used for SLSA provenance, evidence, approvals and release records. The bytes that were signed are in
+the envelope; whoever reads a statement takes it from there, after its signature has been verified.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plinth import fingerprint
+from plinth.errors import SignatureError
+from plinth.provenance.statements import STATEMENT_TYPE
+from plinth.storage.atomic import write_bytes
+from registry.keys import Key
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+
+
+def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
+    """An in-toto Statement v1 about subjects given by name and SHA-256."""
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],
+        "predicateType": predicate_type,
+        "predicate": dict(predicate),
+    }
+
+
+def write(path: Path, content: Mapping[str, Any], key: Key) -> None:
+    """Sign a statement and write its envelope whole or not at all.
+
+    Raises:
+        SignatureError: when the private key is absent or readable by others.
+    """
+    from securesystemslib.dsse import Envelope
+
+    envelope = Envelope(fingerprint.canonical(content), PAYLOAD_TYPE, {})
+    envelope.sign(key.signer())
+    write_bytes(path, json.dumps(envelope.to_dict(), indent=1, sort_keys=True).encode())
+
+
+def read(path: Path, key: Key, predicate_type: str) -> dict[str, Any]:
+    """A statement whose signature was made with `key`.
+
+    Raises:
+        SignatureError: absent, not an envelope, signed by somebody else, changed, or about another matter.
+    """
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import Error
+
+    try:
+        envelope = Envelope.from_dict(json.loads(path.read_bytes()))
+    except FileNotFoundError as error:
+        raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
+    except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
+        raise SignatureError(f"{path} is not a DSSE envelope", found=repr(error)) from error
+    try:
+        envelope.verify([key.verifier()], threshold=1)
+    except Error as error:
+        raise SignatureError(
+            f"the signature of {path} does not hold",
+            found=error,
+            expected=f"a signature by {key.public.name}",
+            remedy="the file was changed, or signed by somebody else: have it signed again",
+        ) from error
+    content = _statement(envelope.payload, path) if envelope.payload_type == PAYLOAD_TYPE else {}
+    if content.get("predicateType") != predicate_type:
+        raise SignatureError(
+            f"{path} states something else", found=content.get("predicateType"), expected=predicate_type
+        )
+    return content
+
+
+def subjects(content: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 by subject name."""
+    return {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
+
+
+def _statement(payload: bytes, path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(payload)
+    except ValueError as error:
+        raise SignatureError(f"{path} holds no statement", found=error) from error
+    if not isinstance(content, dict):
+        raise SignatureError(f"{path} holds no statement", found=type(content).__name__)
+    return content

@@ -1,0 +1,233 @@
+"""The local MLflow server: started when needed, found again, stopped on request.
+
+SQLite and artifacts lie in the workspace's `mlflow/`; `server.json` remembers the process and its
+port, so that the address stays the same over restarts. The server outlives whoever started it. A
+server of one's own is named by `MLFLOW_TRACKING_URI` and always wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from plinth.errors import RegistryError
+from plinth.records import Frozen
+from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.workspace import Workspace
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+POLL_S = 0.2
+
+#: Job execution costs 2 GB of memory for features that are not used here.
+SERVER_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+class ServerState(Frozen):
+    """What `server.json` holds. A process is the same one only when its start time is the same too."""
+
+    pid: int
+    started_at_s: float
+    port: int
+
+    @property
+    def uri(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+def ensure_server(workspace: Workspace) -> str:
+    """The tracking URI of a server that answers, started if there is none.
+
+    Raises:
+        RegistryError: when `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
+    """
+    external = os.environ.get("MLFLOW_TRACKING_URI")
+    if external:
+        return _require_answer(external)
+    with _locked(workspace):
+        state = _read(workspace)
+        if state is not None and _alive(state) and _await_health(state):
+            return state.uri
+        if state is not None:
+            _end(state)
+        return _start(workspace, state.port if state else None)
+
+
+def find_server(workspace: Workspace) -> ServerState | None:
+    """The local server when it runs and answers; starts nothing."""
+    state = _read(workspace)
+    return state if state is not None and _alive(state) and healthy(state.uri) else None
+
+
+def stop_server(workspace: Workspace) -> bool:
+    """End the local server and its workers. Returns whether one was running."""
+    with _locked(workspace):
+        state = _read(workspace)
+        return state is not None and _end(state)
+
+
+def healthy(uri: str) -> bool:
+    """Whether an MLflow server answers at this address."""
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5) as response:
+            return bool(response.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def _start(workspace: Workspace, port: int | None) -> str:
+    home = workspace.mlflow
+    log = home / "server.log"
+    port = port if port is not None and _is_free(port) else _free_port()
+    with named_failures(log):
+        home.mkdir(parents=True, exist_ok=True)
+        stream = log.open("ab")
+    with stream:
+        process = subprocess.Popen(
+            _command(home, port),
+            cwd=home,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            # A session of its own: the server outlives its starter, and one signal reaches its workers.
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+    state = ServerState(pid=process.pid, started_at_s=psutil.Process(process.pid).create_time(), port=port)
+    write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if healthy(state.uri):
+            return state.uri
+        time.sleep(POLL_S)
+    _end(state)
+    raise RegistryError(
+        "the local MLflow server did not come up",
+        found=_last_lines(log),
+        expected=f"an answer from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
+        remedy=f"read {log}; set MLFLOW_TRACKING_URI to use a server of your own",
+    )
+
+
+def _command(home: Path, port: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "mlflow", "server"),
+        *("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}"),
+        *("--artifacts-destination", str(home / "artifacts")),
+        *("--host", HOST, "--port", str(port), "--workers", "1"),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    return own | SERVER_ENVIRONMENT
+
+
+def _default_signals() -> None:
+    # A shell's background job ignores these, and its children would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _require_answer(uri: str) -> str:
+    if uri.startswith(("http://", "https://")) and not healthy(uri):
+        raise RegistryError(
+            f"no MLflow server answers at {uri}",
+            expected=f"an answer from {uri}/health",
+            remedy="start it, or unset MLFLOW_TRACKING_URI to use the workspace's own server",
+        )
+    return uri
+
+
+def _alive(state: ServerState) -> bool:
+    try:
+        process = psutil.Process(state.pid)
+        same = abs(process.create_time() - state.started_at_s) < 1.0
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _await_health(state: ServerState) -> bool:
+    """Whether a live server answers; a busy machine is given a moment before it is replaced."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while time.monotonic() < deadline and _alive(state):
+        if healthy(state.uri):
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def _end(state: ServerState) -> bool:
+    if not _alive(state):
+        return False
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(state.pid, number)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if not _alive(state) and _is_free(state.port):
+                return True
+            time.sleep(POLL_S)
+    return True
+
+
+def _read(workspace: Workspace) -> ServerState | None:
+    try:
+        return ServerState.model_validate(json.loads(_path(workspace).read_bytes()))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _path(workspace: Workspace) -> Path:
+    return workspace.mlflow / "server.json"
+
+
+@contextlib.contextmanager
+def _locked(workspace: Workspace) -> Iterator[None]:
+    """Two callers at once must not start two servers."""
+    path = workspace.mlflow / "server.lock"
+    with named_failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a")
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex((HOST, port)) != 0
+
+
+def _last_lines(path: Path, count: int = 5) -> str:
+    with contextlib.suppress(OSError):
+        return "\n".join(path.read_text(errors="replace").splitlines()[-count:])
+    return "no log"
