@@ -71,8 +71,8 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
         CheckFailedError: a blocking expectation failed; nothing was published.
     """
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
-    key = stage.key(ctx, {dep: manifest.digest for dep, manifest in inputs.items()})
-    manifest = stage.make(ctx, inputs, say)
+    digests = {dep: manifest.digest for dep, manifest in inputs.items()}
+    manifest = up_to_date(stage, ctx, digests) or stage.make(ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
     outcome = validate(suite, ctx.workspace) if suite else None
     if suite and outcome and outcome.blocked:
@@ -83,7 +83,7 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
             expected="every critical expectation to hold",
             remedy="look at the asset's check and its Data Docs; correct the input or the recipe",
         )
-    ctx.refs.publish(manifest, key)
+    ctx.refs.publish(manifest, stage.key(ctx, digests))
     yield dg.MaterializeResult(
         asset_key=dg.AssetKey(stage.asset.split("/")),
         data_version=dg.DataVersion(manifest.digest),

@@ -1,0 +1,69 @@
+"""`{bucket}/{annotator}`: one sidecar of scores, labels or spans per bucket and annotator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from assets.expectations import Suite, between, equal_columns, rows_between
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import annotate
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Every annotator over every bucket."""
+    return [
+        _stage(name, bucket.owner, annotator, params)
+        for name, bucket in recipe.corpus.buckets.items()
+        for annotator, params in annotator_parameters(recipe).items()
+    ]
+
+
+def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """Parameters of the recipe's annotators; the licence gate's list is the corpus's own."""
+    params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
+    if "licence" in params:
+        params["licence"].setdefault("permitted", sorted(recipe.corpus.permitted_licences))
+    return params
+
+
+def _stage(bucket: str, owner: str, name: str, params: Mapping[str, Any]) -> Stage:
+    annotator = annotate.annotator(name)
+    return Stage(
+        asset=f"{bucket}/{name}",
+        deps=(f"{bucket}/documents",),
+        make=partial(_make, bucket, name, params),
+        version=annotator.version,
+        params=params,
+        group="annotations",
+        description=f"{annotator.description} Source: {annotator.source}",
+        owner=owner,
+        kinds=("parquet",),
+        schema=annotator.schema,
+        suite=_suite,
+    )
+
+
+def _make(bucket: str, name: str, params: Mapping[str, Any], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return annotate.run(ctx, bucket, name, params, inputs[f"{bucket}/documents"])
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    bucket = made.asset.split("/")[0]
+    documents = inputs[f"{bucket}/documents"].named("part-")
+    parts = made.named("part-")
+    rows = [
+        {"documents": document.rows, "sidecar": part.rows, "parts": len(documents), "sidecar_parts": len(parts)}
+        for document, part in zip(documents, parts, strict=False)
+    ]
+    expectations = [
+        rows_between(1),
+        equal_columns("documents", "sidecar"),
+        equal_columns("parts", "sidecar_parts"),
+        between("sidecar", 0, None),
+    ]
+    return Suite(made.asset.replace("/", "-"), rows, expectations)

@@ -1,0 +1,71 @@
+"""Every stage of a recipe, in an order in which each comes after what it reads."""
+
+from __future__ import annotations
+
+from assets import (
+    annotate,
+    contamination,
+    curate,
+    dedup,
+    documents,
+    evaluation,
+    funnel,
+    holdout,
+    mixture,
+    policy,
+    candidate,
+    shards,
+    sources,
+    tokenizer,
+    training,
+)
+from assets.stage import Stage
+from plinth.errors import MissingError
+from plinth.recipe import Recipe
+
+STEMS = (
+    sources,
+    documents,
+    annotate,
+    policy,
+    dedup,
+    holdout,
+    contamination,
+    curate,
+    tokenizer,
+    shards,
+    mixture,
+    funnel,
+    training,
+    evaluation,
+    candidate,
+)
+
+
+def stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """All stages of the recipe, upstream first."""
+    return tuple(stage for stem in STEMS for stage in stem.stages(recipe))
+
+
+def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:
+    """The named assets with everything they need; a name may end in `*`. No names: all.
+
+    Raises:
+        MissingError: a name that no asset has.
+    """
+    if not names:
+        return all_stages
+    by_asset = {stage.asset: stage for stage in all_stages}
+    wanted: set[str] = set()
+    for name in names:
+        matching = [a for a in by_asset if a == name or (name.endswith("*") and a.startswith(name[:-1]))]
+        if not matching:
+            raise MissingError(f"no asset {name}", expected=", ".join(by_asset), remedy="`plinth status` lists assets")
+        wanted.update(matching)
+    waiting = list(wanted)
+    while waiting:
+        for dep in by_asset[waiting.pop()].deps:
+            if dep not in wanted:
+                wanted.add(dep)
+                waiting.append(dep)
+    return tuple(stage for stage in all_stages if stage.asset in wanted)

@@ -1,0 +1,36 @@
+"""`contamination`: training documents that share word n-grams with the held-out set."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from assets.inputs import by_bucket, each, shared_owner
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import contamination
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One comparison over all buckets."""
+    params = recipe.corpus.contamination
+    return [
+        Stage(
+            asset="contamination",
+            deps=(*each(recipe, "documents"), "dedup/minhash", "holdout"),
+            make=partial(_make, recipe),
+            version=contamination.VERSION,
+            params=params.model_dump(mode="json"),
+            group="verdicts",
+            description=f"Overlap of every training document with the held-out set, by {params.ngram_words}-grams.",
+            owner=shared_owner(recipe),
+            kinds=("parquet", "numba"),
+        )
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    documents = by_bucket(recipe, inputs, "documents")
+    params = recipe.corpus.contamination
+    return contamination.run(ctx, params, documents, inputs["dedup/minhash"], inputs["holdout"])

@@ -1,0 +1,71 @@
+"""`{bucket}/verdicts` and `{bucket}/curated`: one decision per document, then the text that remains."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import curate, verdicts
+from plinth.recipe import Recipe
+from plinth.records import DOCUMENT_SCHEMA, Manifest
+
+SHARED = ("dedup/exact", "dedup/minhash", "holdout", "contamination")
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Verdicts, then curated text, per bucket."""
+    return [
+        stage
+        for name, bucket in recipe.corpus.buckets.items()
+        for stage in (_verdicts(name, bucket.owner), _curated(name, bucket.owner))
+    ]
+
+
+def _verdicts(name: str, owner: str) -> Stage:
+    return Stage(
+        asset=f"{name}/verdicts",
+        deps=(f"{name}/documents", f"{name}/policy", *SHARED),
+        make=partial(_make_verdicts, name),
+        version=verdicts.VERSION,
+        params={},
+        group="verdicts",
+        description=f"The decision on every document of {name}: train, held out or dropped, and why.",
+        owner=owner,
+        kinds=("parquet",),
+        schema=verdicts.SCHEMA,
+        present=_present_verdicts,
+    )
+
+
+def _curated(name: str, owner: str) -> Stage:
+    return Stage(
+        asset=f"{name}/curated",
+        deps=(f"{name}/documents", f"{name}/verdicts"),
+        make=partial(_make_curated, name),
+        version=curate.VERSION,
+        params={},
+        group="curated",
+        description=f"Text of {name} that may be trained on, edits applied, and the held-out text beside it.",
+        owner=owner,
+        kinds=("parquet",),
+        schema=DOCUMENT_SCHEMA,
+    )
+
+
+def _make_verdicts(name: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    shared = (inputs[key] for key in SHARED)
+    return verdicts.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/policy"], *shared)
+
+
+def _make_curated(name: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return curate.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/verdicts"])
+
+
+def _present_verdicts(ctx: Context, made: Manifest) -> dict[str, Any]:
+    reasons = sorted(made.stats.get("reasons", {}).items(), key=lambda item: -item[1])
+    return {"reasons": dg.MetadataValue.md(table(["reason", "documents"], [list(row) for row in reasons]))}

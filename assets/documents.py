@@ -1,0 +1,83 @@
+"""`{bucket}/documents`: sources read, extracted and normalised; what could not be is a counted reject."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.expectations import Suite, between, equal_columns, no_nulls, rows_between
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import documents
+from plinth.corpus.sources import inventory
+from plinth.errors import SourceError
+from plinth.recipe import Bucket, Recipe
+from plinth.records import DOCUMENT_SCHEMA, Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One document set per bucket."""
+    params = recipe.corpus.documents
+    return [
+        Stage(
+            asset=f"{name}/documents",
+            deps=(f"{name}/sources",),
+            make=partial(_make, name, bucket, recipe),
+            version=documents.VERSION,
+            params=params.model_dump(mode="json"),
+            group="documents",
+            description=f"Documents of {name}, one row each, with where they came from and under which licence.",
+            owner=bucket.owner,
+            kinds=("parquet", params.extraction.engine if _has_pages(bucket) else "python"),
+            schema=DOCUMENT_SCHEMA,
+            suite=partial(_suite, params.max_reject_rate),
+            present=_present,
+        )
+        for name, bucket in recipe.corpus.buckets.items()
+    ]
+
+
+def _has_pages(bucket: Bucket) -> bool:
+    return any(source.kind in ("warc", "html") for source in bucket.sources)
+
+
+def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    found = inventory(bucket, ctx.workspace.input)
+    published = inputs[f"{name}/sources"].stats["inventory"]
+    if found.digest != published:
+        raise SourceError(
+            f"the sources of {name} changed while the run was going",
+            found=f"inventory {found.digest[:16]}",
+            expected=f"inventory {published[:16]}",
+            remedy="run the same command again",
+        )
+    return documents.run(ctx, name, bucket, recipe.corpus.documents, found)
+
+
+def _suite(max_reject_rate: float, made: Manifest, inputs: Inputs) -> Suite:
+    rows = [
+        {"rows": part.rows, "documents": part.stats.get("documents", part.rows), "bytes": part.blob.bytes}
+        | {"reject_rate": made.stats["reject_rate"]}
+        for part in made.named("part-")
+    ]
+    expectations = [
+        rows_between(1),
+        no_nulls("rows"),
+        equal_columns("rows", "documents"),
+        between("reject_rate", 0, max_reject_rate),
+        between("rows", 1, None, "warning"),
+    ]
+    return Suite(f"documents-{made.asset.split('/')[0]}", rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rejects = made.stats.get("rejects", {})
+    return {
+        "dagster/row_count": made.stats["documents"],
+        "text_bytes": made.stats["text_bytes"],
+        "reject_rate": float(made.stats["reject_rate"]),
+        "rejects": dg.MetadataValue.md(table(["reason", "documents"], [[k, v] for k, v in sorted(rejects.items())])),
+    }

@@ -1,0 +1,33 @@
+"""`holdout`: documents set aside for evaluation before anything is trained on."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from assets.inputs import by_bucket, each, shared_owner
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import holdout
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One selection over all buckets."""
+    return [
+        Stage(
+            asset="holdout",
+            deps=(*each(recipe, "documents"), "dedup/minhash"),
+            make=partial(_make, recipe),
+            version=holdout.VERSION,
+            params=recipe.corpus.holdout.model_dump(mode="json"),
+            group="verdicts",
+            description="Held-out documents of every bucket, chosen by keyed hash among the survivors.",
+            owner=shared_owner(recipe),
+            kinds=("parquet",),
+        )
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return holdout.run(ctx, recipe.corpus.holdout, by_bucket(recipe, inputs, "documents"), inputs["dedup/minhash"])

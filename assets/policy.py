@@ -1,0 +1,51 @@
+"""`{bucket}/policy`: columns to verdicts; nothing here reads text."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import policy
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One verdict set per bucket, by the bucket's policy."""
+    annotators = tuple(recipe.corpus.annotate)
+    return [
+        Stage(
+            asset=f"{name}/policy",
+            deps=(f"{name}/documents", *(f"{name}/{annotator}" for annotator in annotators)),
+            make=partial(_make, name, recipe),
+            version=policy.VERSION,
+            params=recipe.corpus.policies[bucket.policy].model_dump(mode="json"),
+            group="verdicts",
+            description=f"What policy `{bucket.policy}` says of each document of {name}: keep or drop, why, and edits.",
+            owner=bucket.owner,
+            kinds=("parquet",),
+            schema=policy.SCHEMA,
+            present=_present,
+        )
+        for name, bucket in recipe.corpus.buckets.items()
+    ]
+
+
+def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    rules = recipe.corpus.policies[recipe.corpus.buckets[name].policy]
+    annotations = {annotator: inputs[f"{name}/{annotator}"] for annotator in recipe.corpus.annotate}
+    return policy.run(ctx, name, rules, inputs[f"{name}/documents"], annotations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    fired, dropped = made.stats["fired"], made.stats["dropped"]
+    rows = [[reason, dropped.get(reason, 0), count] for reason, count in sorted(fired.items(), key=lambda kv: -kv[1])]
+    return {
+        "kept": made.stats["kept"],
+        "dropped": dg.MetadataValue.md(table(["rule", "documents dropped first by it", "documents it fires on"], rows)),
+    }

@@ -1,0 +1,62 @@
+"""`{bucket}/sources`: which files there are, by content."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from assets.expectations import Suite, between, no_nulls, rows_between
+from assets.stage import Inputs, Say, Stage
+from plinth.compute.stage import manifest
+from plinth.context import Context
+from plinth.corpus.sources import inventory
+from plinth.recipe import Bucket, Recipe, Source
+from plinth.records import Manifest, Step
+
+VERSION = "1"
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One inventory per bucket."""
+    return [
+        Stage(
+            asset=f"{name}/sources",
+            deps=(),
+            make=partial(_make, name, bucket),
+            outside=partial(_outside, bucket),
+            version=VERSION,
+            params=[source.model_dump(mode="json") for source in bucket.sources],
+            group="sources",
+            description=f"Source files of {name}: {bucket.description}",
+            owner=bucket.owner,
+            kinds=("file",),
+            suite=_suite,
+        )
+        for name, bucket in recipe.corpus.buckets.items()
+    ]
+
+
+def _outside(bucket: Bucket, ctx: Context) -> str:
+    return inventory(bucket, ctx.workspace.input).digest
+
+
+def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    found = inventory(bucket, ctx.workspace.input)
+    files = [
+        {"source": index, "name": file.name, "bytes": file.bytes, "sha256": file.sha256} for index, file in found.files
+    ]
+    step = Step(name="sources", version=VERSION, params={"sources": [_facts(source) for source in bucket.sources]})
+    stats = {"files": len(files), "source_bytes": sum(file.bytes for _, file in found.files), "inventory": found.digest}
+    part = ctx.store_json(f"{name}-files.json", files)
+    return manifest(f"{name}/sources", step, {"inventory": found.digest}, [part], stats)
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    """What a source says of itself, without where it lies."""
+    return source.model_dump(mode="json", exclude={"path"})
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"files": made.stats["files"], "source_bytes": made.stats["source_bytes"]}]
+    expectations = [rows_between(1), no_nulls("files"), between("files", 1, None), between("source_bytes", 1, None)]
+    return Suite(f"sources-{made.asset.split('/')[0]}", rows, expectations)

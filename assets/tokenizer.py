@@ -1,0 +1,74 @@
+"""`tokenizer` and `tokenizer/audit`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.expectations import Suite, between, no_nulls, rows_between
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+from plinth.tokens import audit, tokenizer
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Trained on curated text, then audited before anything is built on it."""
+    params, owner = recipe.tokenizer, shared_owner(recipe)
+    return [
+        Stage(
+            asset="tokenizer",
+            deps=each(recipe, "curated"),
+            make=partial(_make, recipe),
+            version=tokenizer.VERSION,
+            params=params.model_dump(mode="json", exclude={"max_fertility", "min_bytes_per_token"}),
+            group="tokens",
+            description=f"Byte-level BPE with {params.vocab_size:,} entries, trained on a sample of every bucket.",
+            owner=owner,
+            kinds=("huggingface",),
+        ),
+        Stage(
+            asset="tokenizer/audit",
+            deps=("tokenizer", *each(recipe, "curated", "documents", "language")),
+            make=partial(_make_audit, recipe),
+            version=audit.VERSION,
+            params=params.model_dump(mode="json"),
+            group="tokens",
+            description="Fertility and bytes per token by bucket and language, round trip, unused entries.",
+            owner=owner,
+            kinds=("python",),
+            suite=_suite,
+            present=_present,
+        ),
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return tokenizer.run(ctx, recipe.tokenizer, by_bucket(recipe, inputs, "curated"))
+
+
+def _make_audit(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    curated, documents = by_bucket(recipe, inputs, "curated"), by_bucket(recipe, inputs, "documents")
+    language = by_bucket(recipe, inputs, "language")
+    return audit.run(ctx, recipe.tokenizer, inputs["tokenizer"], curated, documents, language)
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"bucket": name, **facts} for name, facts in made.stats["buckets"].items()]
+    failures = len(made.stats["failures"])
+    rows = [{**row, "failures": failures} for row in rows]
+    expectations = [rows_between(1), no_nulls("fertility"), between("failures", 0, 0), between("bytes_per_token", 1, 64)]
+    return Suite("tokenizer-audit", rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    shown = {}
+    for axis in ("buckets", "languages"):
+        rows = [[name, facts["fertility"], facts["bytes_per_token"]] for name, facts in made.stats[axis].items()]
+        shown[axis] = dg.MetadataValue.md(table([axis, "tokens per word", "bytes per token"], rows))
+    return shown

@@ -1,0 +1,70 @@
+"""Dagster's view of a recipe.
+
+`build` takes the recipe and the workspace and accepts overrides, so that tests swap resources without
+patching. Dagster itself loads this module and finds both in the environment: PLINTH_RECIPE and
+PLINTH_WORKSPACE, which `plinth up` and `plinth run` set.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.build import asset
+from assets.catalog import stages
+from assets.resources import PlinthResource
+from jobs import sensors
+from plinth.recipe import Recipe
+from plinth.recipe.load import load
+
+#: Groups that a corpus job makes; what follows costs accelerators and is started by hand or on purpose.
+CORPUS_GROUPS = ("sources", "documents", "annotations", "verdicts", "dedup", "curated", "tokens", "mixture", "report")
+TRAINING_GROUPS = ("training", "evaluation", "registry")
+
+
+def build(
+    recipe: Recipe, workspace: Path, *, workers: int = 2, resources: Mapping[str, Any] | None = None
+) -> dg.Definitions:
+    """All assets, checks, jobs, schedules and sensors of a recipe."""
+    in_process = dg.in_process_executor
+    corpus = dg.define_asset_job(
+        "corpus",
+        dg.AssetSelection.groups(*CORPUS_GROUPS),
+        executor_def=in_process,
+        description="From sources to mixture.",
+    )
+    line = dg.define_asset_job(
+        "line",
+        dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS),
+        executor_def=in_process,
+        description="From sources to a registered candidate.",
+    )
+    release = dg.define_asset_job(
+        "release",
+        dg.AssetSelection.groups("release"),
+        executor_def=in_process,
+        description="Promote the approved candidate.",
+    )
+    return dg.Definitions(
+        assets=[asset(stage) for stage in stages(recipe)],
+        jobs=[corpus, line, release],
+        schedules=[sensors.nightly(corpus)],
+        sensors=[
+            sensors.arrival(recipe, workspace, corpus),
+            sensors.approval(recipe, workspace, release),
+            sensors.failure(workspace),
+            sensors.automation(),
+        ],
+        resources={"plinth": PlinthResource(workspace=str(workspace), workers=workers), **(resources or {})},
+        executor=in_process,
+    )
+
+
+@dg.definitions
+def definitions() -> dg.Definitions:
+    """The code location, from the environment."""
+    workspace = Path(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
+    recipe = load(Path(os.environ["PLINTH_RECIPE"]))
+    return build(recipe, workspace, workers=int(os.environ.get("PLINTH_WORKERS", "2")))

@@ -1,0 +1,32 @@
+"""The Dagster instance of a workspace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+
+
+def settings_file() -> Path:
+    """`dagster.yaml`: beside the packages in a checkout, inside this one in a wheel."""
+    here = Path(__file__).parent
+    beside = here.parent / "dagster.yaml"
+    return beside if beside.exists() else here / "dagster.yaml"
+
+
+def home(workspace: Workspace) -> Path:
+    """DAGSTER_HOME of a workspace, with the current settings in it."""
+    target, wanted = workspace.dagster / "dagster.yaml", settings_file().read_bytes()
+    if not target.exists() or target.read_bytes() != wanted:
+        write_bytes(target, wanted)
+    return workspace.dagster
+
+
+def open_instance(workspace: Workspace) -> dg.DagsterInstance:
+    """The instance, for runs that this process executes itself."""
+    os.environ["DAGSTER_HOME"] = str(home(workspace))
+    return dg.DagsterInstance.get()

@@ -1,0 +1,119 @@
+"""What starts work by itself: new source files, approvals, failures, the clock.
+
+The polling sensors are the truth; a webhook may wake them and nothing more.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.resources import PlinthResource
+from plinth import fingerprint
+from plinth.corpus.sources import inventory
+from plinth.context import Context
+from plinth.errors import PlinthError
+from plinth.recipe import Recipe
+from plinth.storage.uris import listing
+from plinth.storage.workspace import Workspace
+
+RUNNING = dg.DefaultSensorStatus.RUNNING
+ARRIVAL_INTERVAL_S = 60
+APPROVAL_INTERVAL_S = 15
+
+
+def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+    """Asks for the corpus job when the content of any source differs from what is published."""
+
+    @dg.sensor(name="arrival", job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
+    def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Watches the source locations of the recipe."""
+        ctx = Context(Workspace(workspace))
+        try:
+            seen = fingerprint.digest(_listings(recipe, ctx))
+            if seen == context.cursor:
+                return dg.SkipReason("no source file has changed")
+            changed = changed_buckets(recipe, ctx)
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        requests = [dg.RunRequest(run_key=seen, tags={"plinth/new_sources": ",".join(changed)})] if changed else []
+        return dg.SensorResult(run_requests=requests, cursor=seen)
+
+    return _arrival
+
+
+def changed_buckets(recipe: Recipe, ctx: Context) -> list[str]:
+    """Buckets whose source content is not what their published inventory says."""
+    changed = []
+    for name, bucket in recipe.corpus.buckets.items():
+        ref = ctx.refs.ref(f"{name}/sources")
+        published = ctx.refs.load(ref.digest).stats["inventory"] if ref else None
+        if inventory(bucket, ctx.workspace.input).digest != published:
+            changed.append(name)
+    return changed
+
+
+def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
+    """Names, sizes and times: cheap to ask every minute; content is hashed only when these change."""
+    return {
+        f"{name}/{index}": listing(source.path, ctx.workspace.input)
+        for name, bucket in recipe.corpus.buckets.items()
+        for index, source in enumerate(bucket.sources)
+    }
+
+
+def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+    """Carries out approvals given in MLflow or by signed statement."""
+
+    @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Asks for the release job once for every approved candidate."""
+        from registry import approved_candidates
+
+        try:
+            ready = approved_candidates(Context(Workspace(workspace)), recipe)
+        except PlinthError as error:
+            return dg.SkipReason(str(error))
+        if not ready:
+            return dg.SkipReason("no candidate waits with an approval")
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in ready])
+
+    return _approval
+
+
+def failure(workspace: Path) -> dg.SensorDefinition:
+    """Writes every failed run to `alerts.jsonl` of the workspace, for whatever pages people."""
+
+    @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
+    def _failure(context: dg.RunFailureSensorContext) -> None:
+        """Records a failed run with its first error."""
+        record_failure(workspace, context.dagster_run.run_id, context.dagster_run.job_name, context.failure_event.message)
+
+    return _failure
+
+
+def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
+    """Append one line to the alerts of a workspace."""
+    line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
+    with (workspace / "alerts.jsonl").open("a") as stream:
+        stream.write(line + "\n")
+
+
+def nightly(job: Any) -> dg.ScheduleDefinition:
+    """The corpus job every night; what is up to date costs nothing."""
+    return dg.ScheduleDefinition(
+        name="nightly",
+        job=job,
+        cron_schedule="0 2 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Brings the corpus up to date at 02:00.",
+    )
+
+
+def automation() -> dg.AutomationConditionSensorDefinition:
+    """Evaluates the assets' automation conditions: new data and blocking checks passed."""
+    return dg.AutomationConditionSensorDefinition(
+        "automation", target=dg.AssetSelection.all(), default_status=RUNNING, minimum_interval_seconds=60
+    )
