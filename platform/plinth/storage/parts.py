@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,27 @@ def iter_batches(
         raise _unreadable(path, part, error) from error
     if seen != part.rows:
         raise IntegrityError(f"{path} ({part.name}) is short", found=f"{seen} rows", expected=f"{part.rows} rows")
+
+
+def iter_aligned(store: Store, *sources: tuple[Part, Sequence[str]]) -> Iterator[tuple[pa.RecordBatch, ...]]:
+    """Batches of several parts side by side: a part of documents and its sidecars, row by row.
+
+    Args:
+        sources: each part with the columns wanted of it.
+
+    Raises:
+        IntegrityError: the parts do not have the same rows; and as `iter_batches`.
+    """
+    readers = [iter_batches(store, part, columns) for part, columns in sources]
+    for batches in zip_longest(*readers):
+        if len({batch.num_rows if batch is not None else 0 for batch in batches}) > 1:
+            raise IntegrityError(
+                "parts that belong together differ in their rows",
+                found=", ".join(f"{part.name} {part.rows}" for part, _ in sources),
+                expected="the same rows in the same order",
+                remedy="run the stage that made the sidecar again; its input has changed",
+            )
+        yield batches
 
 
 def read_row(store: Store, part: Part, row: int, columns: Sequence[str] | None = None) -> dict[str, Any]:
