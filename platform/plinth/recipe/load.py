@@ -136,6 +136,8 @@ def _message(detail: ErrorDetails) -> str:
     plain = _PLAIN.get(detail["type"])
     if plain:
         return plain
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
     message = detail["msg"].replace("Input should be", "expected").replace("'", "`")
     value = detail["input"]
     shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)

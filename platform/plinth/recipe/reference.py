@@ -1,0 +1,162 @@
+"""docs/recipe.md, written from the models: `python -m plinth.recipe.reference docs/recipe.md`.
+
+Field descriptions, types, bounds and defaults live in the models alone; this page repeats them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from plinth.recipe.model import Recipe
+
+INTRODUCTION = """\
+# Recipe reference
+
+<!-- Written by `make docs` from the models in platform/plinth/recipe/. Edit those. -->
+
+A recipe is one YAML file that describes a whole run. `plinth recipe check FILE` names every problem by
+file, line and key; `plinth recipe show FILE` prints the recipe with all defaults filled in;
+`plinth recipe schema` gives editors a JSON Schema.
+
+- `extends: other.yaml` starts from another recipe, by a path relative to this file. Mappings merge key by
+  key, lists are replaced, and `null` takes an inherited key away.
+- Unknown keys are refused, and so are keys written twice. Types are strict: `"6"` is not a number. Only
+  `true` and `false` are booleans.
+- A stage's identity covers the part of the recipe that it reads: changing a threshold re-runs the policy
+  and what follows it, and nothing before.
+"""
+
+BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_length": "at least {} item(s)"}
+
+
+def document() -> str:
+    """The page, as Markdown."""
+    lines = [INTRODUCTION]
+    for path, model in _models(Recipe, ""):
+        title = f"`{path}`" if path else "The file"
+        lines += [f"## {title}", "", _first_paragraph(model), "", *_table(model, path), ""]
+    return "\n".join([*lines, *_annotators()]).rstrip() + "\n"
+
+
+def main(target: str) -> None:
+    """Write the page to a file."""
+    Path(target).write_text(document(), encoding="utf-8")
+
+
+def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every model under its dotted path, depth first, in the order of the file."""
+    yield path, model
+    for name, field in model.model_fields.items():
+        inner, suffix = _inner(field.annotation)
+        if inner is not None:
+            yield from _models(inner, f"{path}.{name}{suffix}".lstrip("."))
+
+
+def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model inside an annotation, and how a path goes through its container."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind, ""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        inner, rest = _inner(arguments[0])
+        return inner, f"[]{rest}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        inner, rest = _inner(arguments[1])
+        return inner, f".NAME{rest}"
+    return None, ""
+
+
+def _table(model: type[BaseModel], path: str) -> Iterator[str]:
+    yield "| key | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, field in model.model_fields.items():
+        yield f"| `{name}` | {_type(field, path, name)} | {_default(field)} | {_meaning(field)} |"
+
+
+def _type(field: FieldInfo, path: str, name: str) -> str:
+    inner, suffix = _inner(field.annotation)
+    if inner is None:
+        return _named(field.annotation)
+    target = f"{path}.{name}{suffix}".lstrip(".")
+    kind = {"": "section", "[]": "list of", ".NAME": "by name:"}.get(suffix, "section")
+    return f"[{kind}](#{_anchor(target)})" if kind == "section" else f"{kind} [sections](#{_anchor(target)})"
+
+
+def _named(kind: Any) -> str:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_named(each) for each in arguments)
+    if origin is tuple:
+        return f"list of {_named(arguments[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"mapping of names to {_named(arguments[1])}"
+    names = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", type(None): "`null`"}
+    return names.get(kind, "value")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "its defaults"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 2**20 and value % 2**20 == 0:
+        return f"`{value}` ({value // 2**20} Mi)"
+    return f"`{json.dumps(value, ensure_ascii=False).replace('|', chr(92) + '|')}`"
+
+
+def _meaning(field: FieldInfo) -> str:
+    bounds = [
+        text.format(getattr(rule, attribute))
+        for rule in field.metadata
+        for attribute, text in BOUNDS.items()
+        if getattr(rule, attribute, None) is not None
+    ]
+    pattern = next((rule.pattern for rule in field.metadata if getattr(rule, "pattern", None)), None)
+    if pattern:
+        bounds.append(f"matches `{pattern}`")
+    words = [field.description or "", f"({', '.join(bounds)})" if bounds else ""]
+    return " ".join(word for word in words if word).replace("|", "\\|")
+
+
+def _annotators() -> Iterator[str]:
+    from plinth.recipe.columns import annotators
+
+    yield "## Annotators"
+    yield ""
+    yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use."
+    for annotator in annotators():
+        yield ""
+        yield f"### `{annotator.name}`"
+        yield ""
+        yield annotator.purpose
+        yield ""
+        if annotator.params.model_fields:
+            yield from _table(annotator.params, f"corpus.annotate.{annotator.name}")
+            yield ""
+        yield f"Columns: {', '.join(f'`{annotator.name}.{column}`' for column in annotator.columns)}."
+
+
+def _first_paragraph(model: type[BaseModel]) -> str:
+    text = (model.__doc__ or "").strip()
+    return " ".join(line.strip() for line in text.split("\n\n")[0].splitlines())
+
+
+def _anchor(path: str) -> str:
+    """GitHub's anchor of a heading: lower case, letters, digits, `-` and `_`."""
+    return "".join(letter for letter in path.lower() if letter.isalnum() or letter in "-_")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
