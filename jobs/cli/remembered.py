@@ -1,6 +1,6 @@
 """The recipe that a workspace was last run with, so that later commands need not name it.
 
-`recipe.json` holds its path; `recipe.yaml` is a copy with `extends:` followed, for when the path has gone.
+`recipe.json` holds its path, and a copy with `extends:` followed for when the path has gone.
 """
 
 from __future__ import annotations
@@ -18,29 +18,35 @@ def remember(workspace: Path, recipe: Path) -> None:
     Raises:
         RecipeError: the recipe is wrong; nothing is noted.
     """
-    import yaml
-
     from plinth.recipe.load import fingerprint, load
 
     loaded = load(recipe)
-    text = yaml.safe_dump(loaded.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
-    write_bytes(workspace / "recipe.yaml", text.encode())
-    note = {"path": str(recipe.resolve()), "name": loaded.name, "fingerprint": fingerprint(loaded)}
-    write_bytes(workspace / "recipe.json", json.dumps(note, indent=2).encode())
+    note = {
+        "path": str(recipe.absolute()),
+        "name": loaded.name,
+        "fingerprint": fingerprint(loaded),
+        "recipe": loaded.model_dump(mode="json"),
+    }
+    write_bytes(workspace / "recipe.json", json.dumps(note, indent=1).encode())
 
 
 def recall(workspace: Path) -> Path:
-    """The path of the recipe last run here, or of its copy.
+    """The path of the recipe last run here, or of its copy when that path has gone.
 
     Raises:
         MissingError: when nothing was run in this workspace.
     """
     try:
-        path = Path(json.loads((workspace / "recipe.json").read_bytes())["path"])
-    except (FileNotFoundError, NotADirectoryError, KeyError, ValueError) as error:
+        note = json.loads((workspace / "recipe.json").read_bytes())
+        path = Path(note["path"])
+        if path.is_file():
+            return path
+        copy = workspace / "tmp" / "recipe.yaml"
+        write_bytes(copy, json.dumps(note["recipe"], indent=1).encode())  # JSON is YAML
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError) as error:
         raise MissingError(
             f"the workspace {workspace} remembers no recipe",
             expected="a recipe, by -r or from an earlier `plinth run`",
             remedy="name one: -r jobs/recipes/demo.yaml",
         ) from error
-    return path if path.is_file() else workspace / "recipe.yaml"
+    return copy

@@ -1,0 +1,86 @@
+"""`plinth run` and `plinth up`: the commands that start work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from jobs.line import RunSummary
+
+
+@click.command(
+    epilog=examples(
+        "plinth run -r jobs/recipes/demo.yaml",
+        "plinth run --select mixture",
+        "plinth run --select 'web/*' --workers 4",
+    )
+)
+@shared
+@recipe_option
+@click.option(
+    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and what it needs; `web/*` names many."
+)
+@click.option(
+    "-n",
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Worker processes of the corpus stages; by default one a core.",
+)
+@json_option
+def run(settings: Settings, select: tuple[str, ...], workers: int | None, as_json: bool) -> None:
+    """Run the line: bring every asset of a recipe up to date, from sources to release.
+
+    What is up to date is left alone; what was interrupted goes on where it was. The number of workers
+    changes the time and not one byte of the result.
+    """
+    from jobs import line
+    from jobs.cli import output
+
+    summary = line.run(settings.workspace, settings.recipe_path(), select, workers or _cores())
+    if as_json:
+        output.emit_json(summary)
+    else:
+        _tell(summary, settings.workspace)
+
+
+@click.command(epilog=examples("plinth up", "plinth up --dagster-port 3100 --mlflow-port 5100"))
+@shared
+@recipe_option
+@click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
+@click.option("--mlflow-port", type=click.IntRange(1, 65535), default=5000, show_default=True)
+def up(settings: Settings, dagster_port: int, mlflow_port: int) -> None:
+    """Serve the Dagster and MLflow pages on loopback until Ctrl-C, with schedules and sensors running."""
+    from jobs import line
+
+    line.up(settings.workspace, settings.recipe_path(), dagster_port=dagster_port, mlflow_port=mlflow_port)
+
+
+def _tell(summary: RunSummary, workspace: Path) -> None:
+    from jobs.cli import output
+
+    made = f"made {len(summary.done)} assets" if summary.done else "nothing to do"
+    output.heading(f"{made}, {len(summary.fresh)} were up to date ({output.duration(summary.seconds)})")
+    if summary.release:
+        output.facts(summary.release)
+    if summary.page:
+        output.facts({"results": summary.page.absolute().as_uri()})
+    at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
+    output.say("\nNext:")
+    output.facts(
+        {
+            f"plinth funnel{at}": "what each stage let through",
+            f"plinth batch{at} latest 1": "the documents of a training step",
+            f"plinth verify{at} release": "the way back to the sources",
+            f"plinth up{at}": "Dagster and MLflow in a browser",
+        }
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
