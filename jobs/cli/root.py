@@ -93,7 +93,8 @@ def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -
     """From raw corpus to approved checkpoint.
 
     Exit codes: 0 done, 2 wrong usage or recipe, 3 something named does not exist, 4 source, 5 storage,
-    6 a stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server, 70 a defect, 130 interrupted.
+    6 a stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server,
+    70 a defect, 130 interrupted.
     """
     ctx.obj = Settings(workspace=workspace, recipe=recipe, debug=debug)
 

@@ -49,16 +49,15 @@ def run(settings: Settings, select: tuple[str, ...], workers: int | None, as_jso
         _tell(summary, settings.workspace)
 
 
-@click.command(epilog=examples("plinth up", "plinth up --dagster-port 3100 --mlflow-port 5100"))
+@click.command(epilog=examples("plinth up", "plinth up --dagster-port 3100"))
 @shared
 @recipe_option
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
-@click.option("--mlflow-port", type=click.IntRange(1, 65535), default=5000, show_default=True)
-def up(settings: Settings, dagster_port: int, mlflow_port: int) -> None:
+def up(settings: Settings, dagster_port: int) -> None:
     """Serve the Dagster and MLflow pages on loopback until Ctrl-C, with schedules and sensors running."""
-    from jobs import line
+    from jobs.up import up as serve
 
-    line.up(settings.workspace, settings.recipe_path(), dagster_port=dagster_port, mlflow_port=mlflow_port)
+    raise SystemExit(serve(settings.workspace, settings.recipe_path(), dagster_port))
 
 
 def _tell(summary: RunSummary, workspace: Path) -> None:

@@ -1,0 +1,175 @@
+"""The house stands: imports run one way, the control plane is light, nothing of one machine is written down."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {"plinth": ROOT / "platform" / "plinth"} | {name: ROOT / name for name in ("registry", "assets", "jobs")}
+TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".sh", ".html", ".sql", ".j2", ".cfg", ""}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the four packages by its dotted name."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints for some code, from the repository's root as users have it."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ---- imports --------------------------------------------------------------------------------------
+
+
+def test_layers_contract_holds() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([tool, "--no-cache"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "1 kept, 0 broken" in done.stdout
+
+
+def imports(source: str, name: str, is_package: bool, known: set[str]) -> Iterator[str]:
+    """Our own modules that a module imports when it is loaded (not in functions, not for types only)."""
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = name.split(".")[: len(name.split(".")) - node.level + is_package]
+                base = ".".join([*up, *filter(None, [node.module])])
+            for alias in node.names:
+                target = f"{base}.{alias.name}"
+                yield from [target] if target in known else [base] if base in known else []
+        waiting += ast.iter_child_nodes(node)
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one import circle, or nothing."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_import_circle() -> None:
+    found = modules()
+    graph = {
+        name: set(imports(path.read_text(), name, path.name == "__init__.py", set(found))) - {name}
+        for name, path in found.items()
+    }
+    assert sum(map(len, graph.values())) > len(graph), "the walk over imports saw almost nothing"
+    assert circle(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "circular"),
+    [
+        ("from pkg import b", True),
+        ("from .b import x", True),
+        ("import pkg.b", True),
+        ("def f():\n    import pkg.b", False),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pkg.b", False),
+        ("try:\n    import pkg.b\nexcept ImportError:\n    pass", True),
+    ],
+)
+def test_circles_would_be_seen(a: str, circular: bool) -> None:
+    known = {"pkg", "pkg.a", "pkg.b"}
+    sources = {"pkg": "", "pkg.a": a, "pkg.b": "from pkg.a import y"}
+    graph = {name: set(imports(text, name, name == "pkg", known)) for name, text in sources.items()}
+    assert bool(circle(graph)) is circular
+
+
+# ---- the control plane ------------------------------------------------------------------------------
+
+
+def test_control_plane_imports_neither_torch_nor_deepspeed() -> None:
+    names = sorted(name for name in modules() if name.split(".")[0] in ("jobs", "assets", "registry"))
+    assert "jobs.definitions" in names
+    code = (
+        f"import importlib, sys\nfor name in {names!r}:\n    importlib.import_module(name)\n"
+        "print([m for m in ('torch', 'deepspeed', 'mlflow', 'ray', 'great_expectations') if m in sys.modules])"
+    )
+    assert python(code).splitlines()[-1] == "[]"
+
+
+def test_help_imports_almost_nothing() -> None:
+    code = (
+        "import sys\nfrom jobs.cli.root import call\nassert call(['--help']) == 0\n"
+        "heavy = ('pydantic', 'dagster', 'pyarrow', 'numpy', 'yaml', 'rich', 'fsspec', 'mlflow', 'torch')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    shown = python(code)
+    assert "Usage: plinth" in shown
+    assert shown.splitlines()[-1] == "[]"
+
+
+def test_platform_is_the_standard_librarys() -> None:
+    assert not (ROOT / "platform" / "__init__.py").exists()
+    shown = python("import platform, plinth\nprint(platform.__file__)\nprint(platform.python_version())").splitlines()
+    assert not Path(shown[0]).is_relative_to(ROOT / "platform")
+    assert shown[1] == ".".join(map(str, sys.version_info[:3]))
+
+
+# ---- the tree -----------------------------------------------------------------------------------------
+
+
+def tracked() -> list[Path]:
+    """Text files of the repository, as git knows them."""
+    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    return [
+        ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file() and Path(name).suffix in TEXT
+    ]
+
+
+def test_no_absolute_path_of_a_machine_in_the_tree() -> None:
+    machine = re.compile(r"(?<![\w.:/])/(?:work|root|home|Users)/[\w.]")
+    files = tracked()
+    assert len(files) > 50
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in files
+        if path != Path(__file__).resolve() and path.name != "LICENSE"
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if machine.search(line)
+    ]
+    assert found == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        name
+        for name, path in modules().items()
+        if len((ast.get_docstring(ast.parse(path.read_text())) or "").strip(". ")) < 10
+    ]
+    assert silent == []
+
+
+def test_nothing_is_left_to_do() -> None:
+    unfinished = re.compile(r"\b(?:TODO|FIXME|XXX)\b|raise NotImplementedError")
+    found = [name for name, path in modules().items() if unfinished.search(path.read_text())]
+    assert found == []
