@@ -3,7 +3,9 @@
     uris        open and list `file://` and `s3://` through fsspec
     atomic      write to a temporary name, flush, rename; a full disk is a named error
     workspace   the one directory that holds all state, and its layout
-    store       content store in DVC's `files/md5` layout: put, open, verify, restore
+    store       content store in DVC's `files/md5` layout: put, open, verify
+    checkout    write a manifest's files out of the store; find a manifest by digest prefix
+    dvc         pointers for plain `dvc pull`, restore, push and pull; the one module on dvc-data
     parts       tables to and from Parquet blobs in the store
     steps       the step cache: key -> parts, written last
     refs        manifests by digest, and the published manifest of each asset

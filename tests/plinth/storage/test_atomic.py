@@ -26,9 +26,14 @@ def test_writes_bytes_mode_and_parents(tmp_path: Path) -> None:
 def test_a_failing_block_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "x"
     write_bytes(path, b"old")
-    with pytest.raises(RuntimeError), replacing(path) as stream:
-        stream.write(b"half")
-        raise RuntimeError
+
+    def fail_halfway() -> None:
+        with replacing(path) as stream:
+            stream.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 

@@ -1,5 +1,6 @@
 """Parquet parts: deterministic bytes, streaming, faults by name."""
 
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -42,9 +43,7 @@ def test_bytes_do_not_depend_on_how_the_batches_were_cut(store: Store, cuts: lis
     whole = table(2 * ROWS + 100)
     edges = sorted({0, whole.num_rows, *cuts})
     batches = [
-        batch
-        for start, end in zip(edges, edges[1:], strict=False)
-        for batch in whole.slice(start, end - start).to_batches()
+        batch for start, end in itertools.pairwise(edges) for batch in whole.slice(start, end - start).to_batches()
     ]
     assert parts.write_batches(store, "p", SCHEMA, batches) == parts.write_table(store, "p", whole)
 

@@ -1,0 +1,74 @@
+"""Write a manifest's files out of the store, under the parts' names, verified byte by byte."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from plinth.errors import IntegrityError, MissingError
+from plinth.records import Manifest, Part
+from plinth.storage.atomic import replacing
+from plinth.storage.refs import Refs
+from plinth.storage.store import CHUNK_BYTES, Store
+
+SHORTEST_PREFIX = 4
+
+
+def checkout(store: Store, parts: Iterable[Part], directory: Path) -> list[Path]:
+    """Copy parts to `directory / part.name`; a file appears only after its SHA-256 has matched.
+
+    Raises:
+        MissingError, IntegrityError: a blob is absent or has changed, or a name leaves the directory.
+        DiskFullError, WorkspaceError: as the operating system refuses.
+    """
+    return [_copy(store, part, directory / safe_name(part.name)) for part in parts]
+
+
+def safe_name(name: str) -> PurePosixPath:
+    """A part's name as a relative path that stays below its directory.
+
+    Raises:
+        IntegrityError: for an absolute name or one that climbs.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts:
+        raise IntegrityError(f"part name {name!r} leaves its directory", expected="a relative path without `..`")
+    return path
+
+
+def resolve(refs: Refs, digest: str) -> Manifest:
+    """The saved manifest with this digest, or with the only digest that starts so.
+
+    Raises:
+        MissingError: none does, or several do.
+        IntegrityError: its bytes have changed.
+    """
+    if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
+        raise MissingError(
+            f"{digest!r} is not a manifest digest",
+            expected=f"at least {SHORTEST_PREFIX} hexadecimal digits",
+            remedy="`plinth status` lists what is published with its digests",
+        )
+    found = sorted(path.stem for path in refs.manifests.glob(f"{digest}*.json"))
+    if len(found) > 1:
+        shown = ", ".join(each[: len(digest) + 6] for each in found[:5])
+        raise MissingError(f"digest {digest} is ambiguous", found=shown, remedy="give more digits")
+    return refs.load(found[0] if found else digest)
+
+
+def _copy(store: Store, part: Part, target: Path) -> Path:
+    sha256 = hashlib.sha256()
+    source = store.open_path(part.blob)
+    with replacing(target) as out, source.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            sha256.update(chunk)
+            out.write(chunk)
+        if sha256.hexdigest() != part.blob.sha256:
+            raise IntegrityError(
+                f"{source} ({part.name}) has changed since it was written",
+                found=f"SHA-256 {sha256.hexdigest()}",
+                expected=f"SHA-256 {part.blob.sha256}",
+                remedy="delete the file and run the same command again, or pull it from a remote",
+            )
+    return target
