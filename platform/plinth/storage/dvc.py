@@ -119,7 +119,7 @@ def pull(ctx: Context, digest: str, url: str, options: Mapping[str, Any] | None 
     for part in manifest.parts:
         try:
             ctx.store.verify(part.blob)
-        except StorageError:  # a damaged blob would count as present
+        except (MissingError, StorageError):  # a damaged blob would count as present
             ctx.store.path(part.blob).unlink(missing_ok=True)
     _transfer(_database(fs, root), _local(ctx), {_hash_info(part.blob.md5) for part in manifest.parts}, url)
     for part in manifest.parts:
