@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.records import Frozen
 
@@ -23,6 +23,14 @@ class Model(Frozen):
     tied_embeddings: bool = True
     document_mask: bool = Field(True, description="No attention across document boundaries.")
     init_std: float = 0.02
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Model:
+        if self.dim % self.heads or (self.dim // self.heads) % 2:
+            raise ValueError(f"dim {self.dim} over heads {self.heads} is not an even head width")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self
 
 
 class Optimizer(Frozen):
@@ -45,6 +53,9 @@ class Checkpoints(Frozen):
 
     every_steps: int = Field(100, ge=1)
     keep_last: int = Field(2, ge=1)
+    audit_steps: int = Field(
+        8, ge=1, description="Steps before the end at which a checkpoint is kept, to prove that a resume is exact."
+    )
 
 
 class Supervision(Frozen):
@@ -53,6 +64,7 @@ class Supervision(Frozen):
     max_restarts: int = Field(3, ge=0)
     backoff_s: float = Field(1.0, ge=0)
     hang_s: float = Field(300.0, gt=0, description="No event for this long means the ranks hang.")
+    grace_s: float = Field(60.0, gt=0, description="Time to save and leave after SIGTERM.")
 
 
 class Launch(Frozen):

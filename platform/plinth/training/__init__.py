@@ -1,1 +1,25 @@
-"""TODO map."""
+"""Train one model from a mixture, so that a stop at any moment costs only time.
+
+    job ──► launch.local ──► supervise ──► one process per rank: __main__ ──► loop
+     ▲                           │                                             │
+     └────── events.jsonl ◄──────┴─────────────────────────────────────────────┘
+
+    config      RunConfig: everything one run needs, resolved; `prepare` writes it
+    directory   where the files of a run lie
+    telemetry   events.jsonl, the one timeline: writer, reader, one value per step
+    checkpoint  commit, verify, list, retain; files only
+    job         submit or find, follow, the manifests of `run` and `checkpoint`
+    supervise   start ranks, restart them within bounds, watch, forward signals
+    schedule    learning rate as a function of the step
+  with torch:
+    model       the decoder
+    export      Hugging Face layout: write and load
+    data        batches from any step
+    engine      DeepSpeed: build, step, norms, gather
+    snapshot    full state in and out of a checkpoint
+    loop        the training loop
+    audit       replay from an earlier checkpoint and compare: the evidence of resume
+
+The first half imports no torch, so the control plane may import it.
+Does not belong here: where a job runs (launch/), what a batch holds (tokens/).
+"""

@@ -1,0 +1,57 @@
+"""What every launcher offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from plinth.records import Frozen
+
+
+class Status(StrEnum):
+    """Whether a job is there. How it ended is the job's own to say."""
+
+    RUNNING = "running"
+    GONE = "gone"
+
+
+class Handle(Frozen):
+    """A submitted job, durable: `handle.json` in the job's directory finds it again from any process.
+
+    `started` is the launcher's own proof that the identifier still means the same job.
+    """
+
+    launcher: str
+    id: str
+    started: str
+    host: str
+
+
+class Launcher(Protocol):
+    """Submits jobs and finds them again. All methods may be called from any process at any time."""
+
+    def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        """Start a job, or return the one that runs in this directory already: never two at once.
+
+        Raises:
+            LaunchError: it could not be started.
+        """
+        ...
+
+    def find(self, directory: Path) -> Handle | None:
+        """The handle last written in this directory, whether or not its job still runs."""
+        ...
+
+    def poll(self, handle: Handle) -> Status:
+        """Whether the job is there."""
+        ...
+
+    def cancel(self, handle: Handle, grace_s: float) -> None:
+        """Ask it to stop, wait at most `grace_s`, then end everything that belongs to it."""
+        ...
+
+    def logs(self, log: Path, lines: int) -> str:
+        """The last lines of the job's output."""
+        ...

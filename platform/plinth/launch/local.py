@@ -1,0 +1,164 @@
+"""Jobs as detached processes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from plinth import fingerprint
+from plinth.errors import LaunchError
+from plinth.launch.base import Handle, Status
+from plinth.storage.atomic import named_failures, write_bytes
+
+HANDLE = "handle.json"
+
+_LOG_TAIL_BYTES = 1 << 16
+
+
+class Local:
+    """A job is a process that leads a session of its own: it survives the one who submitted it."""
+
+    def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        """Start `command`, its output appended to `log`, or return the job that runs there already."""
+        with _locked(directory):
+            known = self.find(directory)
+            if known is not None and self.poll(known) is Status.RUNNING:
+                return known
+            handle = self._start(command, log)
+            write_bytes(directory / HANDLE, fingerprint.canonical(handle))
+            return handle
+
+    def find(self, directory: Path) -> Handle | None:
+        """The handle in `directory`, or None when nothing was submitted there.
+
+        Raises:
+            LaunchError: the file is not a handle.
+        """
+        path = directory / HANDLE
+        try:
+            return Handle.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise LaunchError(
+                f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
+            ) from error
+
+    def poll(self, handle: Handle) -> Status:
+        """Alive means: a process of this id that began at the recorded moment and is no zombie.
+
+        Raises:
+            LaunchError: the job was submitted on another machine.
+        """
+        if handle.host != socket.gethostname():
+            raise LaunchError(
+                f"job {handle.id} belongs to another machine",
+                found=f"this is {socket.gethostname()}",
+                expected=f"host {handle.host}",
+                remedy="run the command there",
+            )
+        process = _process(handle)
+        return Status.RUNNING if process is not None else Status.GONE
+
+    def cancel(self, handle: Handle, grace_s: float) -> None:
+        """SIGTERM to the job's leader, which tells its own; after `grace_s`, SIGKILL to the whole group."""
+        if self.poll(handle) is Status.GONE:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(handle.id), signal.SIGTERM)
+        until = time.monotonic() + grace_s
+        while time.monotonic() < until:
+            if self.poll(handle) is Status.GONE:
+                return
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(handle.id), signal.SIGKILL)
+
+    def logs(self, log: Path, lines: int = 50) -> str:
+        """The last lines of `log`; empty when there is none."""
+        try:
+            with log.open("rb") as stream:
+                stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+                text = stream.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _start(self, command: Sequence[str], log: Path) -> Handle:
+        with named_failures(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            stream = log.open("ab")
+        with stream:
+            try:
+                process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=_default_signals,
+                )
+            except OSError as error:
+                raise LaunchError(f"cannot start {command[0]}", found=error) from error
+        _children.append(process)
+        return Handle(
+            launcher="local",
+            id=str(process.pid),
+            started=_began(psutil.Process(process.pid)),
+            host=socket.gethostname(),
+        )
+
+
+#: Children of this process, so that one that has ended is reaped and not mistaken for alive.
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def _default_signals() -> None:
+    """A shell's background job ignores SIGINT and SIGTERM, and its children inherit that."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _process(handle: Handle) -> psutil.Process | None:
+    """The live process of a handle; a recycled process id has another beginning."""
+    for child in _children:
+        child.poll()
+    try:
+        process = psutil.Process(int(handle.id))
+        alive = _began(process) == handle.started and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
+    return process if alive else None
+
+
+def _began(process: psutil.Process) -> str:
+    """When the process began. Clock ticks since boot with the boot's id: immune to changes of the wall clock."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except FileNotFoundError:
+        if not Path("/proc").exists():
+            return f"{process.create_time():.2f}"
+        raise psutil.NoSuchProcess(process.pid) from None
+    return f"{boot}:{ticks}"
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One submission at a time; the lock dies with its holder."""
+    path = directory / "submit.lock"
+    with named_failures(path):
+        directory.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+")
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,74 @@
+"""One rank of a run: `python -m plinth.training CONFIG --attempt N [--audit]`, started by the supervisor.
+
+Exit status: 0 done, 75 left after a signal with the state committed, a PlinthError's own for a named
+failure that another try would not cure, anything else for a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+
+from plinth.errors import PlinthError
+from plinth.training import config as configuration
+from plinth.training.telemetry import Timeline
+
+LEFT = 75  # EX_TEMPFAIL: come back later
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Parse, join the ranks, train or audit; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m plinth.training", description=__doc__)
+    parser.add_argument("config", help="runs/<run_id>/config.json")
+    parser.add_argument("--attempt", type=int, default=0, help="how often the supervisor has started the ranks")
+    parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare")
+    arguments = parser.parse_args()
+    _die_with_parent()
+    faulthandler.register(signal.SIGUSR1)  # the supervisor asks a hanging rank where it is
+    config = configuration.load(arguments.config)
+    try:
+        return _run(config, arguments.attempt, arguments.audit)
+    except PlinthError as error:
+        print(f"rank {os.environ['RANK']}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        with contextlib.suppress(PlinthError):  # the disk may be what failed
+            Timeline(config.directory.events).append(
+                "rank_failed", rank=int(os.environ["RANK"]), error=type(error).__name__, message=str(error)
+            )
+        return error.exit_code
+
+
+def _run(config: configuration.RunConfig, attempt: int, audit: bool) -> int:
+    from plinth.training import engine
+
+    rank = engine.join(config)
+    if audit:
+        from plinth.training.audit import replay
+
+        replay(config, rank)
+        finished = True
+    else:
+        from plinth.training.loop import train
+
+        finished = train(config, rank, attempt)
+    engine.leave()
+    return 0 if finished else LEFT
+
+
+def _die_with_parent() -> None:
+    """A killed supervisor must not leave ranks behind that write beside those of the next one (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        expected = os.environ.get("PLINTH_SUPERVISOR")
+        if expected and os.getppid() != int(expected):
+            os._exit(1)  # it died before the call above
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""A checkpoint is committed or it does not exist.
+
+    staging/step-00000100/             written here; never read; left-overs are deleted
+      manifest.json                    every other file: path, bytes, SHA-256
+    checkpoints/step-00000100/         the same directory after one rename
+    checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest
+
+Order: files, flush, manifest, flush, rename, flush, commit record. A directory without a record was
+interrupted and is deleted; one whose bytes differ from its record is refused by name.
+
+Does not belong here: what the files hold (snapshot), so this module needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from plinth import fingerprint
+from plinth.errors import CheckpointError, DiskFullError
+from plinth.records import Frozen
+from plinth.storage.atomic import named_failures, sync_directory, write_bytes
+from plinth.training.directory import RunDirectory
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{8})")
+
+
+class File(Frozen):
+    """One file of a checkpoint, by its path inside the directory."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Commit(Frozen):
+    """The commit record of a checkpoint."""
+
+    step: int
+    manifest_sha256: str
+    bytes: int
+
+
+def name(step: int) -> str:
+    """Directory name of the checkpoint of a step."""
+    return f"step-{step:08d}"
+
+
+def path(run: RunDirectory, step: int) -> Path:
+    """Directory of the checkpoint of a step, whether or not it exists."""
+    return run.checkpoints / name(step)
+
+
+def committed(run: RunDirectory) -> list[int]:
+    """Steps with a commit record, oldest first."""
+    if not run.checkpoints.exists():
+        return []
+    records = (file for file in run.checkpoints.glob("step-*.json") if _NAME.fullmatch(file.stem))
+    return sorted(int(file.stem.removeprefix("step-")) for file in records)
+
+
+def stage(run: RunDirectory, step: int) -> Path:
+    """An empty directory to write the checkpoint of a step into.
+
+    Raises:
+        DiskFullError: when there is clearly no room for another checkpoint of the size of the last one.
+    """
+    folder = run.staging / name(step)
+    _require_room(run)
+    with named_failures(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    return folder
+
+
+def commit(run: RunDirectory, step: int) -> Commit:
+    """Make the staged files of a step the committed checkpoint of that step.
+
+    Raises:
+        DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
+    """
+    staged, target = run.staging / name(step), path(run, step)
+    with named_failures(staged):
+        files = _hash_files(staged, _listed(staged), flush=True)
+        data = fingerprint.canonical({"step": step, "files": files})
+        write_bytes(staged / MANIFEST, data)
+        for folder in sorted({file.parent for file in staged.rglob("*")}):
+            sync_directory(folder)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        if target.exists():  # refused or interrupted earlier; no record speaks for it
+            shutil.rmtree(target)
+        staged.rename(target)
+        sync_directory(run.checkpoints)
+    record = Commit(
+        step=step,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data) + sum(file.bytes for file in files),
+    )
+    write_bytes(_record_path(run, step), fingerprint.canonical(record))
+    return record
+
+
+def verify(run: RunDirectory, step: int) -> Path:
+    """Compare every byte of a committed checkpoint with its record; returns its directory.
+
+    Raises:
+        CheckpointError: not committed, torn, changed, or with files that the manifest does not name.
+    """
+    folder = path(run, step)
+    try:
+        record = Commit.model_validate_json(_record_path(run, step).read_bytes())
+        data = (folder / MANIFEST).read_bytes()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {name(step)} is not committed", found=error, expected="a commit record and a manifest"
+        ) from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != record.manifest_sha256:
+        raise _changed(step, MANIFEST, found, record.manifest_sha256)
+    files = [File.model_validate(entry) for entry in json.loads(data)["files"]]
+    present = set(_listed(folder)) - {MANIFEST}
+    expected = {file.path for file in files}
+    if present != expected:
+        raise CheckpointError(
+            f"checkpoint {name(step)} does not hold the files of its manifest",
+            found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
+        )
+    for entry, actual in zip(files, _hash_files(folder, [file.path for file in files], flush=False), strict=True):
+        if actual != entry:
+            found = f"{actual.bytes} bytes, {actual.sha256}"
+            raise _changed(step, entry.path, found, f"{entry.bytes} bytes, {entry.sha256}")
+    return folder
+
+
+def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
+    """The newest committed step that verifies, and the newer ones that were refused with the reason.
+
+    Raises:
+        CheckpointError: checkpoints are committed but none verifies; training must not start over unasked.
+    """
+    refused: list[tuple[int, CheckpointError]] = []
+    for step in reversed(committed(run)):
+        try:
+            verify(run, step)
+        except CheckpointError as error:
+            refused.append((step, error))
+        else:
+            return step, refused
+    if refused:
+        raise CheckpointError(
+            f"no committed checkpoint in {run.checkpoints} can be trusted",
+            found="; ".join(f"{name(step)}: {error.what}" for step, error in refused),
+            expected="at least one that matches its record",
+            remedy="look for failing storage; delete the directory `checkpoints` to train from the beginning",
+        )
+    return None, refused
+
+
+def refuse(run: RunDirectory, step: int) -> None:
+    """Take the commit record away: the checkpoint no longer counts, its bytes stay until the step is saved again."""
+    _record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
+
+
+def retain(run: RunDirectory, keep_last: int, always: set[int]) -> list[int]:
+    """Delete all but the newest `keep_last` checkpoints and those in `always`; returns the deleted steps."""
+    steps = committed(run)
+    doomed = [step for step in steps[:-keep_last] if step not in always]
+    for step in doomed:
+        _record_path(run, step).unlink()  # first: a half-deleted directory must not count
+        shutil.rmtree(path(run, step))
+    return doomed
+
+
+def clean(run: RunDirectory) -> None:
+    """Delete what interrupted writers left: staging, and directories without a record."""
+    shutil.rmtree(run.staging, ignore_errors=True)
+    if run.checkpoints.exists():
+        known = {name(step) for step in committed(run)}
+        for folder in run.checkpoints.iterdir():
+            kept_refused = (run.checkpoints / f"{folder.name}.refused.json").exists()
+            if folder.is_dir() and folder.name not in known and not kept_refused:
+                shutil.rmtree(folder)
+
+
+def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
+    """`state.json` of a checkpoint that has been verified."""
+    state: dict[str, Any] = json.loads((path(run, step) / "state.json").read_bytes())
+    return state
+
+
+def _record_path(run: RunDirectory, step: int) -> Path:
+    return run.checkpoints / f"{name(step)}.json"
+
+
+def _hash_files(folder: Path, names: list[str], *, flush: bool) -> list[File]:
+    """The named files, hashed side by side; `flush` waits until their bytes are on disk."""
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(lambda item: _hash(folder, item, flush), names))
+
+
+def _listed(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def _hash(folder: Path, item: str, flush: bool) -> File:
+    with (folder / item).open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        size = stream.tell()
+        if flush:
+            os.fsync(stream.fileno())
+    return File(path=item, bytes=size, sha256=digest)
+
+
+def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {name(step)}: {item} has changed since it was committed",
+        found=found,
+        expected=expected,
+        remedy="the previous committed checkpoint is used; look for failing storage",
+    )
+
+
+def _require_room(run: RunDirectory) -> None:
+    steps = committed(run)
+    if not steps:
+        return
+    needed = Commit.model_validate_json(_record_path(run, steps[-1]).read_bytes()).bytes
+    free = shutil.disk_usage(run.root).free
+    if free < needed:
+        raise DiskFullError(
+            f"no room for another checkpoint in {run.checkpoints}",
+            found=f"{free} bytes free",
+            expected=f"at least {needed} bytes, the size of {name(steps[-1])}",
+            remedy="free space or lower checkpoints.keep_last, then run the same command again",
+        )

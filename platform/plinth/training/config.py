@@ -1,0 +1,188 @@
+"""One run, resolved: what the recipe says, bound to the data it will see.
+
+The run key covers everything that decides the parameters (model, optimizer, batch sizes, seed,
+precision, ZeRO stage, data) and nothing that only decides where, how often saved or how supervised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from plinth import fingerprint
+from plinth.context import Context
+from plinth.errors import MissingError, TrainingError
+from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Supervision, Training
+from plinth.records import Frozen, Manifest, Step
+from plinth.storage.atomic import write_bytes
+from plinth.storage.store import Store
+from plinth.training.directory import RunDirectory
+
+VERSION = "1"
+
+#: Sections of `Training` that bear no identity.
+UNIDENTIFIED = ("launch", "supervision", "checkpoints")
+
+
+class RunConfig(Frozen):
+    """Everything a training job needs, in one JSON file. `workspace` is the only path and is not hashed."""
+
+    run_id: str
+    key: str
+    recipe: str
+    workspace: str
+    model: Model
+    vocab_size: int = Field(ge=1)
+    eos_token_id: int | None = None
+    optimizer: Optimizer
+    precision: Literal["fp32", "bf16", "auto"]
+    zero_stage: Literal[0, 1, 2, 3]
+    seed: int
+    launch: Launch
+    sequence_tokens: int = Field(ge=2)
+    micro_batch_sequences: int = Field(ge=1)
+    global_batch_sequences: int = Field(ge=1)
+    total_steps: int = Field(ge=2)
+    mixture: str
+    shards: Mapping[str, str]
+    tokenizer: str
+    checkpoints: Checkpoints
+    supervision: Supervision
+    batches: str = Field(
+        "plinth.training.data:open_batches", description="module:function that opens the source of batches."
+    )
+    provenance: Mapping[str, Any] = Field(default_factory=dict)
+
+    @property
+    def directory(self) -> RunDirectory:
+        """The files of this run."""
+        return RunDirectory(Path(self.workspace) / "runs" / self.run_id)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together, one per device."""
+        return self.launch.ranks
+
+    @property
+    def accumulation(self) -> int:
+        """Micro batches per rank and optimizer step."""
+        return self.global_batch_sequences // (self.ranks * self.micro_batch_sequences)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.global_batch_sequences * self.sequence_tokens
+
+    @property
+    def audit_step(self) -> int:
+        """The step whose checkpoint is kept for the resume proof; at least 1."""
+        return max(1, self.total_steps - self.checkpoints.audit_steps, self.total_steps // 2)
+
+    def saves_at(self, step: int) -> bool:
+        """Whether the full state is committed after this step."""
+        return step % self.checkpoints.every_steps == 0 or step in (self.audit_step, self.total_steps)
+
+
+def run_key(training: Training, mixture: str, tokenizer: str) -> str:
+    """Identity of a run: training parameters without placement, applied to the data."""
+    params = training.model_dump(mode="json", exclude=set(UNIDENTIFIED))
+    return Step(name="run", version=VERSION, params=params).key([mixture, tokenizer])
+
+
+def prepare(
+    ctx: Context,
+    recipe_name: str,
+    training: Training,
+    mixture: Manifest,
+    shards: Mapping[str, Manifest],
+    tokenizer: Manifest,
+) -> RunConfig:
+    """Resolve a run and write `runs/<run_id>/config.json`.
+
+    Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
+
+    Raises:
+        TrainingError: when the mixture is too short for two steps.
+    """
+    key = run_key(training, mixture.digest, tokenizer.digest)
+    vocab_size, eos = _vocabulary(ctx.store, tokenizer)
+    sequence_tokens = int(mixture.params["sequence_tokens"])
+    total_tokens = int(mixture.params["total_tokens"])
+    steps = total_tokens // (sequence_tokens * training.global_batch_sequences)
+    if steps < 2:
+        raise TrainingError(
+            "the mixture is too short to train on",
+            found=f"{total_tokens} tokens = {steps} steps of {training.global_batch_sequences} x {sequence_tokens}",
+            expected="at least 2 steps",
+            remedy="raise mixture.total_tokens or lower training.global_batch_sequences",
+        )
+    config = RunConfig(
+        run_id=f"{recipe_name}-{key[:12]}",
+        key=key,
+        recipe=recipe_name,
+        workspace=str(ctx.workspace.root),
+        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "zero_stage", "seed")},
+        **{name: getattr(training, name) for name in UNIDENTIFIED},
+        vocab_size=vocab_size,
+        eos_token_id=eos,
+        sequence_tokens=sequence_tokens,
+        micro_batch_sequences=training.micro_batch_sequences,
+        global_batch_sequences=training.global_batch_sequences,
+        total_steps=steps,
+        mixture=mixture.digest,
+        shards={name: manifest.digest for name, manifest in shards.items()},
+        tokenizer=tokenizer.digest,
+        provenance={
+            "run_key": key,
+            "mixture": mixture.digest,
+            "tokenizer": tokenizer.digest,
+            "shards": {name: manifest.digest for name, manifest in shards.items()},
+        },
+    )
+    for manifest in (mixture, tokenizer, *shards.values()):
+        ctx.refs.save(manifest)
+    write(config)
+    return config
+
+
+def write(config: RunConfig) -> Path:
+    """Write the configuration into the run's directory, atomically. Returns its path."""
+    path = config.directory.config
+    write_bytes(path, json.dumps(config.model_dump(mode="json"), indent=2, sort_keys=True).encode() + b"\n")
+    return path
+
+
+def load(path: Path | str) -> RunConfig:
+    """Read a configuration.
+
+    Raises:
+        MissingError: no such file.
+        TrainingError: not a run's configuration.
+    """
+    try:
+        return RunConfig.model_validate_json(Path(path).read_bytes())
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"no run configuration {path}", remedy="submit the run again: it is written first"
+        ) from error
+    except ValidationError as error:
+        raise TrainingError(f"{path} is not a run configuration", found=error) from error
+
+
+def identity(config: RunConfig) -> str:
+    """Digest of what a checkpoint must share with the run that loads it. No path, no policy, no rank count."""
+    fields = config.model_dump(mode="json", exclude={"workspace", "batches", *UNIDENTIFIED})
+    return fingerprint.digest(fields)
+
+
+def _vocabulary(store: Store, tokenizer: Manifest) -> tuple[int, int | None]:
+    """Number of token ids, and the id that ends a text when the tokenizer has one."""
+    (part,) = tokenizer.named("tokenizer.json")
+    document = json.loads(store.read_bytes(part.blob))
+    ids = dict(document["model"]["vocab"])
+    ids.update({token["content"]: token["id"] for token in document.get("added_tokens", [])})
+    return max(ids.values()) + 1, ids.get("<|endoftext|>")

@@ -1,0 +1,32 @@
+"""Where the files of a run lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RunDirectory:
+    """Paths of one run. Creating the object touches nothing.
+
+    config.json     the resolved configuration
+    handle.json     the submitted job: how to find it again
+    lock            held by the supervisor and its ranks for as long as any of them lives
+    job.log         standard output and error of supervisor and ranks
+    events.jsonl    the timeline
+    result.json     how the job ended, written last
+    resume.json     evidence that a resumed run equals the uninterrupted one
+    checkpoints/    step-00000100/ and its commit record step-00000100.json
+    staging/        checkpoints being written; never read
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.config = self.root / "config.json"
+        self.handle = self.root / "handle.json"
+        self.lock = self.root / "lock"
+        self.log = self.root / "job.log"
+        self.events = self.root / "events.jsonl"
+        self.result = self.root / "result.json"
+        self.evidence = self.root / "resume.json"
+        self.checkpoints = self.root / "checkpoints"
+        self.staging = self.root / "staging"

@@ -1,0 +1,241 @@
+"""A training run as its asset sees it: submit or find, follow, and say what came out.
+
+    prepare (config) -> submit_or_find -> follow -> run_manifest -> checkpoint_manifest
+
+Manifests hold what is a function of the inputs; times, restarts and speeds are `facts`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.compute import stage
+from plinth.context import Context
+from plinth.errors import TrainingError
+from plinth.launch.base import Handle, Launcher, Status
+from plinth.launch.local import Local
+from plinth.records import Manifest, Part, Step
+from plinth.storage import parts
+from plinth.training import checkpoint
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.supervise import Result
+from plinth.training.telemetry import Event, Reader, Story, timeline
+
+POLL_S = 0.5
+
+#: Points of the loss curve kept in the manifest of a run.
+CURVE_POINTS = 200
+
+#: What of a step is a function of the inputs.
+TIMELINE_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("loss", pa.float64(), nullable=False),
+        pa.field("grad_norm", pa.float64(), nullable=False),
+        pa.field("lr", pa.float64(), nullable=False),
+        pa.field("batch", pa.string(), nullable=False),
+    ]
+)
+
+_LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": Local}
+
+
+def launcher_of(config: RunConfig) -> Launcher:
+    """The launcher that the run's recipe names."""
+    return _LAUNCHERS[config.launch.kind]()
+
+
+def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
+    """The job of this run: the one that is alive or has finished, or a new one, which resumes.
+
+    Raises:
+        LaunchError: it could not be submitted, or runs on another machine.
+    """
+    run, launcher = config.directory, launcher_of(config)
+    known = launcher.find(run.root)
+    if known is not None and launcher.poll(known) is Status.GONE:
+        ended = result(config)
+        if ended is not None and ended.status == "finished":
+            return known
+        run.result.unlink(missing_ok=True)
+    configuration.write(config)
+    command = [sys.executable, "-m", "plinth.training.supervise", str(run.config)]
+    return launcher.submit(command, run.root, run.log)
+
+
+def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> Result:
+    """Relay events from the beginning of the timeline until the job ends; the job does not depend on it.
+
+    Raises:
+        TrainingError: the job failed, was stopped, or vanished; with the end of its log.
+    """
+    run, launcher = config.directory, launcher_of(config)
+    reader, handle = Reader(run.events), launcher.find(run.root)
+    if handle is None:
+        raise TrainingError(f"run {config.run_id} was never submitted", remedy="run the command that trains it")
+    while True:
+        alive = launcher.poll(handle) is Status.RUNNING  # asked first: what it wrote last is then read below
+        for event in reader.poll():
+            if on_event is not None:
+                on_event(event)
+        if not alive:
+            return _ended_well(config, launcher)
+        time.sleep(POLL_S)
+
+
+def cancel(ctx: Context, config: RunConfig) -> None:
+    """Ask the job to save and stop; end it when it does not within the grace of the recipe."""
+    launcher = launcher_of(config)
+    handle = launcher.find(config.directory.root)
+    if handle is not None:
+        launcher.cancel(handle, config.supervision.grace_s + 5.0)
+
+
+def result(config: RunConfig) -> Result | None:
+    """How the last job ended, or None while it runs or when it was killed."""
+    try:
+        return Result.model_validate_json(config.directory.result.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
+    """The manifest of asset `run`: the timeline's deterministic columns, and the loss curve.
+
+    Raises:
+        TrainingError: the run has not finished, or its timeline lacks steps.
+    """
+    story = _finished_story(config)
+    state = checkpoint.read_state(config.directory, config.total_steps)
+    columns = {field.name: [event[field.name] for event in story.steps.values()] for field in TIMELINE_SCHEMA}
+    table = pa.table(columns, schema=TIMELINE_SCHEMA)
+    stride = max(1, -(-config.total_steps // CURVE_POINTS))
+    kept = [step for step in story.steps if step % stride == 0 or step in (1, config.total_steps)]
+    stats = {
+        "run_id": config.run_id,
+        "steps": config.total_steps,
+        "tokens": config.total_steps * config.step_tokens,
+        "final_loss": story.steps[config.total_steps]["loss"],
+        "final_loss_ema": state["monitor"]["loss_ema"],
+        "loss_curve": [[step, story.steps[step]["loss"]] for step in kept],
+        "parameters_sha256": state["parameters_sha256"],
+    }
+    inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
+    return stage.manifest(
+        "run", _step(config), inputs, [parts.write_table(ctx.store, "timeline.parquet", table)], stats
+    )
+
+
+def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manifest:
+    """The manifest of asset `checkpoint`: what is needed to use and to trust the final model, in the content store.
+
+    Raises:
+        CheckpointError: the final checkpoint is not what was committed.
+        TrainingError: the evidence of resume is missing.
+    """
+    folder = checkpoint.verify(config.directory, config.total_steps)
+    evidence = config.directory.evidence
+    if not evidence.exists():
+        raise TrainingError(
+            f"run {config.run_id} has no evidence of resume", expected=evidence, remedy="run the command again"
+        )
+    files = {
+        "model.safetensors": folder / "model" / "model.safetensors",
+        "config.json": folder / "model" / "config.json",
+        "state.json": folder / "state.json",
+        "resume.json": evidence,
+    }
+    made = [_stored(ctx, name, path) for name, path in files.items()]
+    (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
+    proof = json.loads(evidence.read_bytes())
+    stats = {
+        "run_id": config.run_id,
+        "step": config.total_steps,
+        "tokens": config.total_steps * config.step_tokens,
+        "parameters_sha256": run.stats["parameters_sha256"],
+        "bit_exact_resume": proof["bit_exact"],
+        "compared_steps": proof["compared_steps"],
+    }
+    step = Step(name="checkpoint", version=configuration.VERSION)
+    return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
+
+
+def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
+    """What happened this time and need not happen again: speeds, waits, restarts, memory. For people and plots."""
+    story = timeline(config.directory.events)
+    steps, commits, restarts = list(story.steps.values()), story.of("checkpoint"), story.of("restart")
+    if not steps:
+        return {"steps": 0, "restarts": len(restarts)}
+    seconds = sum(event["step_s"] for event in steps)
+    return {
+        "steps": len(steps),
+        "tokens_per_s": round(statistics.median(event["tokens_per_s"] for event in steps), 1),
+        "step_s": round(statistics.median(event["step_s"] for event in steps), 4),
+        "data_wait_share": round(sum(event["data_wait_s"] for event in steps) / seconds, 5),
+        "training_s": round(seconds, 1),
+        "checkpoints": len(commits),
+        "checkpoint_s": round(sum(event["seconds"] for event in commits), 2),
+        "checkpoint_bytes": commits[-1]["bytes"] if commits else 0,
+        "peak_memory_bytes": max(event["memory_bytes"] for event in steps),
+        "restarts": len(restarts),
+        "lost_steps": sum(event["lost_steps"] for event in restarts),
+        "lost_s": round(sum(event["lost_s"] for event in restarts), 1),
+        "redone_steps": story.redone,
+        "diverged_steps": story.diverged,
+        "refused_checkpoints": len(story.of("refused")),
+        "attempts": len(story.of("run_started")),
+    }
+
+
+def _ended_well(config: RunConfig, launcher: Launcher) -> Result:
+    ended = result(config)
+    if ended is not None and ended.status == "finished":
+        return ended
+    what = f"run {config.run_id} " + (
+        "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
+    )
+    raise TrainingError(
+        what,
+        found=(f"{ended.reason}\n" if ended else "")
+        + f"the end of {config.directory.log}:\n{launcher.logs(config.directory.log, 25)}",
+        remedy="run the same command again: it goes on from the last committed checkpoint",
+    )
+
+
+def _finished_story(config: RunConfig) -> Story:
+    story = timeline(config.directory.events)
+    missing = sorted(set(range(1, config.total_steps + 1)) - set(story.steps))
+    if missing or config.total_steps not in checkpoint.committed(config.directory):
+        raise TrainingError(
+            f"run {config.run_id} has not finished",
+            found=f"{len(story.steps)} steps in {config.directory.events}, first missing {missing[:1] or 'none'}",
+            expected=f"{config.total_steps} steps and a committed checkpoint of the last",
+            remedy="run the same command again: it goes on from the last committed checkpoint",
+        )
+    return story
+
+
+def _step(config: RunConfig) -> Step:
+    params = config.model_dump(
+        mode="json",
+        include={"key", "model", "vocab_size", "optimizer", "precision", "zero_stage", "seed", "sequence_tokens"}
+        | {"micro_batch_sequences", "global_batch_sequences", "total_steps"},
+    )
+    return Step(name="run", version=configuration.VERSION, params=params)
+
+
+def _stored(ctx: Context, name: str, path: Path) -> Part:
+    with ctx.store.staging() as copy:
+        shutil.copyfile(path, copy)
+        return Part(name=name, blob=ctx.store.put_file(copy), rows=0)

@@ -1,0 +1,181 @@
+"""`events.jsonl`: the one timeline of a run.
+
+One JSON object per line: `seq` (rises by one over all writers and restarts), `time` (Unix seconds),
+`event`, and the event's own fields:
+
+    run_started  the ranks are up (attempt, ranks, device, precision)
+    resumed      from a committed checkpoint (step, attempt)
+    step         loss, grad_norm, lr, tokens, tokens_per_s, data_wait_s, step_s; `redone` after a resume
+    checkpoint   committed (step, bytes, seconds)
+    refused      a checkpoint that is not what its record says (step, reason)
+    restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
+    signal       a request to stop was seen (signal, step)
+    audited      evidence of resume was written (bit_exact, compared_steps)
+    finished, failed, stopped   how the job ended
+
+Rank 0 and the supervisor write; every append takes a file lock, cuts a torn last line left by a
+killed writer, and is one `write`. After a resume the same steps come again: the later line counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import IntegrityError
+from plinth.storage.atomic import named_failures
+
+Event = dict[str, Any]
+
+_TAIL_BYTES = 1 << 16
+
+
+class Timeline:
+    """Appends to the timeline of a run; any number of processes may hold one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = -1
+        self._seq = 0
+
+    def append(self, event: str, *, durable: bool = False, **fields: Any) -> Event:
+        """Write one event; `durable` waits until it is on disk.
+
+        Raises:
+            DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        """
+        with named_failures(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                end = self._settle(fd)
+                record = {"seq": self._seq + 1, "time": round(time.time(), 3), "event": event, **_plain(fields)}
+                line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+                _write_whole(fd, line, end)
+                if durable:
+                    os.fsync(fd)
+                self._seq, self._size = self._seq + 1, end + len(line)
+            finally:
+                os.close(fd)
+        return record
+
+    def _settle(self, fd: int) -> int:
+        """Cut a torn last line, learn the last `seq`; returns where the next line starts."""
+        size = os.fstat(fd).st_size
+        if size == self._size:
+            return size
+        window = _TAIL_BYTES
+        while True:
+            start = max(0, size - window)
+            tail = os.pread(fd, size - start, start)
+            whole = tail.rfind(b"\n") + 1
+            if start == 0 or tail.rfind(b"\n", 0, max(0, whole - 1)) >= 0:
+                break
+            window *= 2
+        end = start + whole
+        if end != size:
+            os.ftruncate(fd, end)
+        lines = tail[:whole].splitlines()
+        self._seq = int(json.loads(lines[-1])["seq"]) if lines else 0
+        return end
+
+
+def _write_whole(fd: int, line: bytes, end: int) -> None:
+    """All of the line or none of it, also when the disk fills in the middle."""
+    try:
+        written = os.pwrite(fd, line, end)
+        if written != len(line):
+            os.pwrite(fd, line[written:], end + written)
+    except OSError:
+        os.ftruncate(fd, end)
+        raise
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: such values are written as text, so that a reader sees them."""
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
+
+
+def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
+    """Events in order, those up to `after_seq` skipped; a torn last line is not an event.
+
+    Raises:
+        IntegrityError: a line within the file is not an event.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event: Event = json.loads(line)
+                seq = event["seq"]
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                raise IntegrityError(
+                    f"{path}, line {number} is not an event", found=line[:80], expected="a JSON object with `seq`"
+                ) from error
+            if seq > after_seq:
+                yield event
+
+
+class Reader:
+    """Follows a growing timeline; each call of `poll` reads only what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._offset = path, 0
+
+    def poll(self) -> list[Event]:
+        """Whole events written since the last call."""
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        return [json.loads(line) for line in data[:whole].splitlines()]
+
+
+@dataclass
+class Story:
+    """A timeline as a reader wants it: one value per step, and what happened besides."""
+
+    steps: dict[int, Event] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)  # everything but steps
+    redone: int = 0  # step lines that a resume repeated
+    diverged: list[int] = field(default_factory=list)  # steps whose repetition gave another loss or gradient
+
+    def add(self, event: Event) -> None:
+        """Take in the next event of the timeline."""
+        if event["event"] != "step":
+            self.events.append(event)
+            return
+        step = int(event["step"])
+        earlier = self.steps.get(step)
+        if earlier is not None:
+            self.redone += 1
+            if any(earlier.get(name) != event.get(name) for name in ("loss", "grad_norm", "batch")):
+                self.diverged.append(step)
+        self.steps[step] = event
+
+    def of(self, kind: str) -> list[Event]:
+        """Events of one kind, in order."""
+        return [event for event in self.events if event["event"] == kind]
+
+
+def timeline(path: Path) -> Story:
+    """The whole story of a run; the last writing of a step counts."""
+    story = Story()
+    for event in read_events(path):
+        story.add(event)
+    return Story(dict(sorted(story.steps.items())), story.events, story.redone, story.diverged)

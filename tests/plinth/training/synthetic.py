@@ -1,0 +1,33 @@
+"""A source of batches for tests: repeating patterns that a small model learns, in any step, on any rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, Batches
+
+
+def batch_at(config: RunConfig, step: int, rank: int) -> Batch:
+    """The batch of one rank at one step, from the position alone."""
+    shape = (config.accumulation, config.micro_batch_sequences, config.sequence_tokens + 1)
+    tokens = np.empty(shape, np.int64)
+    for micro in range(shape[0]):
+        for row in range(shape[1]):
+            position = ((step * shape[0] + micro) * config.ranks + rank) * shape[1] + row
+            start, stride = np.random.default_rng(position).integers(1, config.vocab_size, 2)
+            tokens[micro, row] = (start + stride % 7 * np.arange(shape[2])) % config.vocab_size
+    segments = np.broadcast_to((np.arange(shape[2]) >= shape[2] // 2).astype(np.int32), shape).copy()
+    return Batch(tokens, segments)
+
+
+def open_batches(config: RunConfig, rank: int) -> Batches:
+    """What a run's configuration names as `synthetic:open_batches`."""
+
+    def stream(first_step: int) -> Iterator[Batch]:
+        for step in range(first_step, config.total_steps + 1):
+            yield batch_at(config, step, rank)
+
+    return stream
