@@ -1,0 +1,111 @@
+"""`plinth doctor` tells what it finds, and what to do about what it does not find."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import socket
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.cli import machine
+
+Plinth = Callable[..., Any]
+
+
+def test_findings_in_json(plinth: Plinth) -> None:
+    outcome = plinth("doctor", "--json")
+    findings = {finding["name"]: finding for finding in json.loads(outcome.out)}
+    assert findings["Python"]["state"] == "ok"
+    assert {"cores", "memory", "disk", "GPU", "manual pages", "Dagster", "MLflow"} <= set(findings)
+    assert all(finding["state"] in ("ok", "warn", "missing") for finding in findings.values())
+    assert all(finding["advice"] for finding in findings.values() if finding["state"] != "ok")
+    assert outcome.code == int(any(finding["state"] == "missing" for finding in findings.values()))
+
+
+def test_table_fits_80_columns(plinth: Plinth) -> None:
+    assert max(map(len, plinth("doctor").out.splitlines())) <= 80
+
+
+def test_missing_package_is_named_and_exits_1(plinth: Plinth, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = machine._version
+    monkeypatch.setattr(machine, "_version", lambda name: None if name == "deepspeed" else known(name))
+    outcome = plinth("doctor")
+    assert outcome.code == 1
+    assert "not installed: deepspeed" in outcome.out
+    assert "make setup" in outcome.out
+
+
+def test_the_pin_that_breaks_selections_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_version", lambda name: "4.9.3" if name.startswith("antlr4") else "1")
+    finding = machine.packages()
+    assert finding.state == "missing"
+    assert "4.9.3" in finding.found
+
+
+def test_unwritable_workspace(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert machine.workspace(file / "workspace").state == "missing"
+    assert machine.workspace(tmp_path / "new").found.endswith("(made by the first run)")
+    assert machine.workspace(tmp_path).found == str(tmp_path)
+
+
+@pytest.mark.parametrize(("free", "state"), [(2**40, "ok"), (2 * 2**30, "warn"), (2**20, "missing")])
+def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, state: str) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**41, 0, free))
+    assert machine.disk(tmp_path / "deep" / "er").state == state
+
+
+@pytest.mark.parametrize(("flags", "state"), [({"avx2", "amx_bf16"}, "ok"), ({"avx2"}, "warn"), (set(), "warn")])
+def test_bf16(monkeypatch: pytest.MonkeyPatch, flags: set[str], state: str) -> None:
+    monkeypatch.setattr(machine, "_cpu_flags", lambda: flags)
+    assert machine.bf16().state == state
+
+
+def test_gpus_are_listed_by_the_drivers_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'H200, 143771 MiB'\necho 'H200, 143771 MiB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.cuda() == machine.Finding("GPU", "ok", "2: H200, 143771 MiB")
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    assert machine.cuda().state == "warn"
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """200 at /health, 404 elsewhere."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Answering)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_servers(port: int) -> None:
+    assert machine.server("MLflow", port, "/health").found == f"answers at http://127.0.0.1:{port}"
+    assert "taken by another server" in machine.server("Dagster", port, "/server_info").found
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        free = silent.getsockname()[1]
+    assert "is free" in machine.server("MLflow", free, "/health").found

@@ -1,0 +1,118 @@
+"""`plinth recipe check | show | schema`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.cli.remembered import recall, remember
+from plinth.errors import MissingError
+from plinth.recipe.load import fingerprint, load
+
+Plinth = Callable[..., Any]
+RECIPE = """\
+name: small
+corpus:
+  annotate: {licence: {}}
+  buckets:
+    web:
+      description: Pages.
+      owner: corpus@example.org
+      sources:
+        - kind: text
+          path: pages
+          licence: MIT
+          terms: {train: true, redistribute: true, commercial: true}
+          domain: example.org
+          snapshot: 2026-46
+  policies: {default: {}}
+  permitted_licences: [MIT]
+mixture:
+  total_tokens: 65536
+  phases: [{name: main, fraction: 1, weights: {web: 1}}]
+release: {name: small}
+"""
+
+
+@pytest.fixture
+def right(tmp_path: Path) -> Path:
+    path = tmp_path / "right.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(RECIPE.replace("kind: text", "kind: txt").replace("total_tokens", "tokens_total"))
+    return path
+
+
+def test_check_says_right(plinth: Plinth, right: Path) -> None:
+    outcome = plinth("recipe", "check", right)
+    assert outcome.code == 0
+    assert "is right" in outcome.out
+    assert fingerprint(load(right)) in outcome.out
+
+
+def test_check_names_every_problem(plinth: Plinth, wrong: Path) -> None:
+    outcome = plinth("recipe", "check", wrong)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "wrong.yaml:9  corpus.buckets.web.sources[0].kind" in outcome.err
+    assert "wrong.yaml:18  mixture.tokens_total: unknown key (did you mean `total_tokens`?)" in outcome.err
+
+
+def test_check_in_json(plinth: Plinth, right: Path, wrong: Path) -> None:
+    good, bad = plinth("recipe", "check", right, "--json"), plinth("recipe", "check", wrong, "--json")
+    assert (good.code, bad.code) == (0, 2)
+    assert json.loads(good.out)["right"] is True
+    problems = json.loads(bad.out)["problems"]
+    assert [(problem["line"], problem["key"]) for problem in problems] == [
+        (9, "corpus.buckets.web.sources[0].kind"),
+        (18, "mixture.tokens_total"),
+    ]
+
+
+def test_show_prints_a_recipe_with_the_same_fingerprint(plinth: Plinth, right: Path, tmp_path: Path) -> None:
+    for args in ((), ("--json",)):
+        shown = tmp_path / "shown.yaml"
+        shown.write_text(plinth("recipe", "show", right, *args).out)
+        assert fingerprint(load(shown)) == fingerprint(load(right))
+    assert yaml.safe_load(shown.read_text())["tokenizer"]["vocab_size"] == 8192
+
+
+def test_schema_is_a_json_schema_of_recipes(plinth: Plinth) -> None:
+    schema = json.loads(plinth("recipe", "schema").out)
+    assert set(schema["required"]) == {"name", "corpus", "mixture", "release"}
+    assert schema["additionalProperties"] is False
+
+
+def test_absent_recipe(plinth: Plinth) -> None:
+    outcome = plinth("recipe", "check", "absent.yaml")
+    assert outcome.code == 2
+    assert "absent.yaml" in outcome.err
+
+
+class TestRemembered:
+    def test_the_last_run_recipe_is_the_default(self, plinth: Plinth, right: Path, tmp_path: Path) -> None:
+        remember(tmp_path / "workspace", right)
+        assert fingerprint(load(right)) in plinth("recipe", "check").out
+
+    def test_a_copy_serves_when_the_file_has_gone(self, right: Path, tmp_path: Path) -> None:
+        before = load(right)
+        remember(tmp_path / "ws", right)
+        right.unlink()
+        assert load(recall(tmp_path / "ws")) == before
+
+    @pytest.mark.parametrize("content", [None, "", "{}", "[]", '{"path": 3}'])
+    def test_nothing_usable_remembered_is_a_missing_error(self, tmp_path: Path, content: str | None) -> None:
+        if content is not None:
+            (tmp_path / "recipe.json").write_text(content)
+        with pytest.raises(MissingError, match="remembers no recipe"):
+            recall(tmp_path)

@@ -1,0 +1,165 @@
+"""Errors become words and exit codes; options work on either side of the command's name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from jobs.cli import root
+from jobs.cli.options import Settings, shared
+from jobs.cli.root import COMMANDS, Lazy, cli
+from plinth import errors
+
+Plinth = Callable[..., Any]
+BRANCHES = {
+    errors.RecipeError: 2,
+    errors.MissingError: 3,
+    errors.SourceError: 4,
+    errors.DiskFullError: 5,
+    errors.CheckFailedError: 6,
+    errors.CheckpointError: 7,
+    errors.GateError: 8,
+    errors.RegistryError: 9,
+}
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Make `plinth status` raise an error."""
+
+    def arrange(error: BaseException) -> None:
+        @click.command()
+        @shared
+        def status(settings: Settings) -> None:
+            raise error
+
+        monkeypatch.setattr(Lazy, "get_command", lambda self, ctx, name: status)
+
+    return arrange
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_teaches_with_an_example(plinth: Plinth, name: str) -> None:
+    shown = plinth(name, "--help")
+    assert shown.code == 0
+    assert "Examples:" in shown.out
+    assert f"plinth {name}" in shown.out.split("Examples:")[1]
+    assert max(map(len, shown.out.splitlines())) <= 100
+
+
+def test_help_lists_commands_with_their_line(plinth: Plinth) -> None:
+    shown = plinth("--help").out
+    for name, (_, line) in COMMANDS.items():
+        assert f"  {name} " in shown
+        assert line.split()[0] in shown
+
+
+@pytest.mark.parametrize(("kind", "code"), BRANCHES.items())
+def test_our_errors_are_words_with_their_branchs_code(plinth: Plinth, raising: Any, kind: type, code: int) -> None:
+    raising(kind("it failed", found="3", expected="4", remedy="add one"))
+    outcome = plinth("status")
+    assert outcome.code == code
+    assert outcome.out == ""
+    assert outcome.err == "plinth: it failed\n  found:    3\n  expected: 4\n  do:       add one\n"
+
+
+def test_a_defect_is_one_line_and_70(plinth: Plinth, raising: Any) -> None:
+    raising(ZeroDivisionError("division\nby zero"))
+    outcome = plinth("status")
+    assert outcome.code == 70
+    assert outcome.err.splitlines() == ["plinth: defect: ZeroDivisionError: division by zero (--debug shows where)"]
+
+
+@pytest.mark.parametrize("args", [("--debug", "status"), ("status", "--debug")])
+def test_debug_shows_the_traceback(plinth: Plinth, raising: Any, args: tuple[str, ...]) -> None:
+    raising(ZeroDivisionError("by zero"))
+    outcome = plinth(*args)
+    assert outcome.code == 70
+    assert "Traceback (most recent call last)" in outcome.err
+
+
+def test_interrupt_is_130_without_a_traceback(plinth: Plinth, raising: Any) -> None:
+    raising(KeyboardInterrupt())
+    outcome = plinth("status")
+    assert outcome.code == 130
+    assert "Traceback" not in outcome.err
+
+
+def test_unknown_command_names_the_nearest(plinth: Plinth) -> None:
+    outcome = plinth("stauts")
+    assert outcome.code == 2
+    assert "Did you mean `plinth status`?" in outcome.err
+
+
+def test_options_work_before_and_after_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+
+    @click.command()
+    @shared
+    def probe(settings: Settings) -> None:
+        seen.append(settings)
+
+    monkeypatch.setattr(Lazy, "get_command", lambda self, ctx, name: probe)
+    monkeypatch.setenv("PLINTH_WORKSPACE", "from-environment")
+    for args in (["status"], ["-w", "a", "status"], ["status", "-w", "b"], ["-w", "a", "status", "-w", "b"]):
+        assert root.call(args) == 0
+    assert [str(settings.workspace) for settings in seen] == ["from-environment", "a", "b", "b"]
+
+
+def test_commands_that_read_refuse_an_absent_workspace_by_name(plinth: Plinth, tmp_path: Path) -> None:
+    outcome = plinth("restore", "abc", tmp_path / "out")
+    assert outcome.code == 3
+    assert "no workspace at workspace" in outcome.err
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_version(plinth: Plinth) -> None:
+    import plinth as package
+
+    assert plinth("--version").out.strip() == f"plinth {package.__version__}"
+
+
+def test_broken_pipe_is_quiet() -> None:
+    code = "from jobs.cli import main; main(['recipe', 'schema'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()  # the reader leaves before the first byte
+    assert process.stderr.read() == b""
+    assert process.wait() == root.BROKEN_PIPE
+
+
+def test_ctrl_c_of_a_real_process_is_130(tmp_path: Path) -> None:
+    code = (
+        "import click, time\nfrom jobs.cli import root\n"
+        "@click.command()\ndef slow():\n    print('started', flush=True); time.sleep(60)\n"
+        "root.Lazy.get_command = lambda self, ctx, name: slow\nroot.main(['status'])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "started\n"
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert time.monotonic() - started < 20
+
+
+def test_commands_exist_under_their_names() -> None:
+    with click.Context(cli) as ctx:
+        for name in COMMANDS:
+            command = cli.get_command(ctx, name)
+            assert command is not None
+            assert command.name == name
