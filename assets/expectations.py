@@ -91,10 +91,10 @@ def validate(suite: Suite, workspace: Workspace) -> Outcome:
         for item in suite.expectations
         for item in suite.expectations
     ]
-    context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
-    definition = gx.ValidationDefinition(
-        name=suite.name, data=_batch_definition(context), suite=context.suites.get(suite.name)
-    )
+    stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name))
+    for expectation in expectations:  # given to the constructor, GX would store each of them twice
+        stored.add_expectation(expectation)
+    definition = gx.ValidationDefinition(name=suite.name, data=_batch_definition(context), suite=stored)
     context.validation_definitions.add_or_update(definition)
     checkpoint = gx.Checkpoint(name=suite.name, validation_definitions=[definition])
     result = context.checkpoints.add_or_update(checkpoint).run(batch_parameters={"dataframe": frame})

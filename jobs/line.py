@@ -1,0 +1,184 @@
+"""Run the line: what is up to date is left alone, the rest goes through Dagster in this process.
+
+    harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
+
+The same assets, checks and instance serve the Dagster UI; this module only decides what to ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.build import up_to_date
+from assets.catalog import selected, stages
+from assets.resources import PlinthResource
+from assets.stage import Stage
+from jobs import definitions, sensors
+from jobs.instance import open_instance
+from plinth.compute.progress import for_terminal
+from plinth.context import Context
+from plinth.errors import MissingError, PlinthError, StageError
+from plinth.recipe import Recipe
+from plinth.recipe.load import load
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+
+RELEASE_GROUP = "release"
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which stages are up to date, and which must or may have to run."""
+
+    fresh: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did."""
+
+    done: tuple[str, ...]
+    fresh: tuple[str, ...]
+    seconds: float
+    page: Path | None = None
+    release: dict[str, Any] = field(default_factory=dict)
+
+
+def plan(ctx: Context, line: tuple[Stage, ...]) -> Plan:
+    """Walk the stages upstream first; what reads something stale is stale until it has been looked at."""
+    digests: dict[str, str] = {}
+    fresh, stale = [], []
+    for stage in line:
+        manifest = up_to_date(stage, ctx, digests)
+        if manifest is None:
+            stale.append(stage.asset)
+        else:
+            fresh.append(stage.asset)
+            digests[stage.asset] = manifest.digest
+    return Plan(tuple(fresh), tuple(stale))
+
+
+def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), workers: int = 2) -> RunSummary:
+    """Bring the recipe's assets (or some, with what they need) up to date.
+
+    Raises:
+        RecipeError, MissingError: the recipe or the selection is wrong.
+        StageError: a stage failed; what finished before it is kept.
+    """
+    started = time.monotonic()
+    warnings.filterwarnings("ignore", category=dg.BetaWarning)
+    warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+    recipe = load(recipe_path)
+    space = Workspace(workspace).ensure()
+    with space.locked(f"plinth run -r {recipe_path}"):
+        remember(space, recipe_path, recipe)
+        _harvest(space, recipe)
+        line = selected(stages(recipe), select)
+        ctx = Context(space)
+        todo = plan(ctx, line)
+        making = [asset for asset in todo.stale if _group(line, asset) != RELEASE_GROUP]
+        if making:
+            _execute(space, recipe, making, workers)
+        released = any(stage.group == RELEASE_GROUP for stage in line)
+        release = _release(space, recipe, workers) if released else {}
+        page = _results(ctx, recipe) if released else None
+    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
+
+
+def remember(space: Workspace, recipe_path: Path, recipe: Recipe) -> None:
+    """Keep which recipe this workspace serves, so that later commands need not be told."""
+    record = {"path": str(recipe_path.absolute()), "name": recipe.name}
+    write_bytes(space.root / "recipe.json", json.dumps(record, indent=1).encode())
+
+
+def remembered(workspace: Path) -> Path:
+    """The recipe of the last run in a workspace.
+
+    Raises:
+        MissingError: nothing has been run there.
+    """
+    try:
+        return Path(json.loads((workspace / "recipe.json").read_text())["path"])
+    except (FileNotFoundError, KeyError, ValueError) as error:
+        raise MissingError(
+            f"the workspace {workspace} has no recipe yet",
+            remedy="name one with -r, or run `plinth run -r RECIPE` first",
+        ) from error
+
+
+def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
+    """Every asset with its state, rows and digest."""
+    recipe = load(recipe_path)
+    ctx = Context(Workspace(workspace))
+    line = stages(recipe)
+    try:
+        todo = plan(ctx, line)
+    except PlinthError:  # sources that cannot be read now must not hide what is published
+        todo = Plan((), tuple(stage.asset for stage in line))
+    rows = []
+    for stage in line:
+        ref = ctx.refs.ref(stage.asset)
+        manifest = ctx.refs.load(ref.digest) if ref else None
+        state = "up to date" if stage.asset in todo.fresh else "stale" if ref else "not made"
+        rows.append(
+            {
+                "asset": stage.asset,
+                "group": stage.group,
+                "state": state,
+                "rows": manifest.rows if manifest else None,
+                "bytes": manifest.bytes if manifest else None,
+                "digest": ref.digest if ref else None,
+            }
+        )
+    return rows
+
+
+def _group(line: tuple[Stage, ...], asset: str) -> str:
+    return next(stage.group for stage in line if stage.asset == asset)
+
+
+def _harvest(space: Workspace, recipe: Recipe) -> None:
+    if recipe.harvest:
+        from jobs.harvest import Caps, harvest
+
+        harvest(space.input, Caps())
+
+
+def _execute(space: Workspace, recipe: Recipe, assets: list[str], workers: int, job: str = "line") -> None:
+    """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
+    resource = PlinthResource(workspace=str(space.root), workers=workers).shown_by(for_terminal())
+    defs = definitions.build(recipe, space.root, workers=workers, resources={"plinth": resource})
+    with open_instance(space) as instance:
+        result = defs.resolve_job_def(job).execute_in_process(
+            instance=instance,
+            asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
+            run_config=QUIET,
+            raise_on_error=False,
+        )
+        if not result.success:
+            _raise_first_failure(space, job, result)
+
+
+def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult) -> None:
+    failures = [event for event in result.all_events if event.is_step_failure]
+    if not failures:
+        raise StageError(f"the Dagster run {result.run_id} failed before its first step", remedy="see `plinth up`")
+    data = failures[0].step_failure_data
+    described = data.user_failure_data.description if data.user_failure_data else None
+    text = described or (data.error.to_string() if data.error else str(failures[0].message))
+    sensors.record_failure(space.root, result.run_id, job, text)
+    raise StageError(
+        f"stage {(failures[0].step_key or '').replace('__', '/')} failed",
+        found=text,
+        remedy="correct the cause and run the same command again: finished parts are kept",
+    )

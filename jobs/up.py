@@ -1,0 +1,83 @@
+"""The two web servers of a workspace, on loopback: Dagster with its daemon, and MLflow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.instance import home
+from jobs.line import remember
+from plinth.errors import PlinthError
+from plinth.recipe.load import load
+from plinth.storage.workspace import Workspace
+from registry.server import ensure_server
+
+HOST = "127.0.0.1"
+STOP_GRACE_S = 20
+
+
+def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str) -> dict[str, str]:
+    """What Dagster's processes need to find the recipe, the workspace and MLflow."""
+    return {
+        **os.environ,
+        "DAGSTER_HOME": str(home(workspace)),
+        "PLINTH_WORKSPACE": str(workspace.root),
+        "PLINTH_RECIPE": str(recipe_path.absolute()),
+        "MLFLOW_TRACKING_URI": mlflow_uri,
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
+    """Serve until interrupted; schedules and sensors run meanwhile. Returns Dagster's exit status.
+
+    Raises:
+        PlinthError: the port is taken, or the recipe is wrong.
+    """
+    recipe = load(recipe_path)
+    space = Workspace(workspace).ensure()
+    remember(space, recipe_path, recipe)
+    _require_free(dagster_port)
+    mlflow_uri = ensure_server(space)
+    command = [sys.executable, "-m", "dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port)]
+    process = subprocess.Popen(
+        [*command, "--log-level", "warning"],
+        env=environment(space, recipe_path, mlflow_uri),
+        preexec_fn=_default_signals,
+    )
+    print(f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nCtrl-C ends both views; no run is lost", flush=True)
+    return _wait(process)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: process.send_signal(signal.SIGINT))
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(timeout=STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def _default_signals() -> None:
+    # Started in the background of a shell, these are ignored and inherited so: Dagster could not be stopped.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) == 0:
+            raise PlinthError(
+                f"port {port} on {HOST} is taken",
+                expected="a free port for the Dagster pages",
+                remedy="end what listens there, or give another --dagster-port",
+            )

@@ -1,0 +1,105 @@
+"""A stage as a Dagster asset: checked before it is published, made once, data version = manifest digest."""
+
+import json
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.build import asset, up_to_date
+from assets.expectations import Suite, between
+from assets.resources import PlinthResource
+from assets.stage import Stage
+from plinth.compute.stage import manifest
+from plinth.context import Context
+from plinth.records import Step
+from plinth.storage.workspace import Workspace
+
+
+def _stage(name: str, deps: tuple[str, ...] = (), *, value: int = 1, least: int = 0, version: str = "1") -> Stage:
+    def make(ctx, inputs, say):
+        log = ctx.workspace.root / "made.txt"
+        log.write_text((log.read_text() if log.exists() else "") + name + "\n")
+        return manifest(name, Step(name="probe", version=version), inputs, [], {"n": value})
+
+    def suite(made, inputs):
+        return Suite(name.replace("/", "-"), [made.stats], [between("n", least, None)])
+
+    return Stage(
+        asset=name,
+        deps=deps,
+        make=make,
+        version=version,
+        params={"value": value},
+        group="probe",
+        description="A probe.",
+        owner="someone@example.org",
+        suite=suite,
+    )
+
+
+def _run(stages: list[Stage], workspace: Path) -> tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]:
+    instance = dg.DagsterInstance.ephemeral()
+    defs = dg.Definitions(
+        assets=[asset(stage) for stage in stages],
+        resources={"plinth": PlinthResource(workspace=str(workspace), workers=1)},
+        jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
+    )
+    job = defs.resolve_job_def("all_assets")
+    return job.execute_in_process(instance=instance, raise_on_error=False), instance
+
+
+def _made(workspace: Path) -> list[str]:
+    return (workspace / "made.txt").read_text().split()
+
+
+@pytest.mark.slow
+def test_a_failed_check_publishes_nothing_and_stops_what_follows(tmp_path):
+    stages = [_stage("a/one"), _stage("a/two", ("a/one",), value=1, least=5), _stage("a/three", ("a/two",))]
+    result, instance = _run(stages, tmp_path)
+    refs = Context(Workspace(tmp_path)).refs
+    assert not result.success
+    assert refs.ref("a/one") is not None
+    assert refs.ref("a/two") is None
+    assert instance.get_latest_materialization_event(dg.AssetKey(["a", "two"])) is None
+    assert _made(tmp_path) == ["a/one", "a/two"]
+    checks = [event for event in result.all_events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    assert [check.event_specific_data.passed for check in checks] == [True, False]
+
+
+@pytest.mark.slow
+def test_the_data_version_is_the_digest_and_equal_work_is_not_done_twice(tmp_path):
+    stages = [_stage("a/one"), _stage("a/two", ("a/one",))]
+    _, instance = _run(stages, tmp_path)
+    ctx = Context(Workspace(tmp_path))
+    event = instance.get_latest_materialization_event(dg.AssetKey(["a", "two"]))
+    tags = event.dagster_event.step_materialization_data.materialization.tags
+    assert tags["dagster/data_version"] == ctx.refs.ref("a/two").digest
+    _run(stages, tmp_path)
+    assert _made(tmp_path) == ["a/one", "a/two"]
+    _run([stages[0], _stage("a/two", ("a/one",), version="2")], tmp_path)
+    assert _made(tmp_path) == ["a/one", "a/two", "a/two"]
+
+
+def test_up_to_date_needs_the_same_code_parameters_inputs_and_blobs(tmp_path):
+    ctx = Context(Workspace(tmp_path).ensure())
+    stage = _stage("a/one")
+    part = ctx.store_json("facts.json", {"n": 1})
+    made = manifest("a/one", Step(name="probe", version="1"), {}, [part], {})
+    assert up_to_date(stage, ctx, {}) is None
+    ctx.refs.publish(made, stage.key(ctx, {}))
+    assert up_to_date(stage, ctx, {}) == made
+    assert up_to_date(_stage("a/one", version="2"), ctx, {}) is None
+    assert up_to_date(_stage("a/one", value=2), ctx, {}) is None
+    ctx.store.path(part.blob).unlink()
+    assert up_to_date(stage, ctx, {}) is None
+
+
+def test_the_event_log_stays_small(tmp_path):
+    from assets.present import MAX_STATS_CHARACTERS, metadata
+
+    ctx = Context(Workspace(tmp_path).ensure())
+    big = manifest("a/one", Step(name="probe", version="1"), {}, [], {f"k{i}": i for i in range(5000)})
+    shown = metadata(_stage("a/one"), ctx, big, {})
+    assert "statistics" not in shown
+    assert len(json.dumps({key: str(value) for key, value in shown.items()})) < MAX_STATS_CHARACTERS

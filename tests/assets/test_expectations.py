@@ -1,0 +1,44 @@
+"""Suites run for real through Great Expectations."""
+
+import pytest
+
+from assets.expectations import Suite, between, build_docs, equal_columns, no_nulls, rows_between, validate
+from plinth.storage.workspace import Workspace
+
+pytestmark = pytest.mark.slow
+ROWS = [{"documents": 5, "sidecar": 5, "rate": 0.01}, {"documents": 7, "sidecar": 6, "rate": 0.9}]
+
+
+@pytest.fixture()
+def workspace(tmp_path):
+    return Workspace(tmp_path).ensure()
+
+
+def test_critical_failures_block_and_name_what_was_found(workspace):
+    outcome = validate(Suite("s", ROWS, [equal_columns("documents", "sidecar"), between("rate", 0, 0.05)]), workspace)
+    assert outcome.blocked
+    assert outcome.evaluated == 2
+    assert any("0.9" in line for line in outcome.failures)
+
+
+def test_warnings_do_not_block(workspace):
+    outcome = validate(Suite("s", ROWS, [between("rate", 0, 0.05, "warning"), rows_between(1)]), workspace)
+    assert not outcome.blocked
+    assert len(outcome.warnings) == 1
+
+
+def test_a_missing_column_is_a_failure_not_a_pass(workspace):
+    assert validate(Suite("s", ROWS, [no_nulls("absent")]), workspace).blocked
+
+
+def test_an_empty_table_is_a_failure_where_rows_are_expected(workspace):
+    assert validate(Suite("s", [], [rows_between(1)]), workspace).blocked
+
+
+def test_the_same_suite_runs_again_in_another_context_and_docs_are_built(workspace):
+    from assets import expectations
+
+    for _ in range(2):
+        expectations._context.cache_clear()
+        assert not validate(Suite("s", ROWS, [rows_between(2, 2)]), workspace).blocked
+    assert "s" in build_docs(workspace).read_text()
