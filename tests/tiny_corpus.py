@@ -20,19 +20,24 @@ PLANTED = {"too_short": 6, "german": 8, "email": 5, "exact_duplicates": 4, "near
 
 WEB_PAGES, ARTICLES, SOURCE_FILES = 90, 120, 80
 
-NOUNS = (
+
+def _words(text: str, separator: str | None = None) -> list[str]:
+    return text.split(separator)
+
+
+NOUNS = _words(
     "river bridge engine garden letter window market teacher harbour mountain village ship clock kitchen forest "
     "captain lantern orchard railway museum doctor island valley painter library farmer bakery tower station theatre"
-).split()
-ADJECTIVES = (
+)
+ADJECTIVES = _words(
     "old quiet narrow bright distant careful heavy wooden northern empty famous gentle broken early modern strange "
     "steady warm proud simple hidden golden rapid patient"
-).split()
-VERBS = (
+)
+VERBS = _words(
     "crossed repaired described followed painted measured opened carried watched remembered visited counted planned "
     "copied guarded moved studied crowned sold drew"
-).split()
-PLACES = "in spring|before the storm|near the coast|after the war|at the end of the year|on the first day".split("|")
+)
+PLACES = _words("in spring|before the storm|near the coast|after the war|at the end of the year|on the first day", "|")
 GERMAN = (
     "Die alte Brücke am Fluss wurde nach dem Krieg wieder aufgebaut und ist heute ein beliebtes Ziel. "
     "Viele Menschen kommen im Sommer in die Stadt, um den Markt und das kleine Museum zu besuchen. "
