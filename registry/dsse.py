@@ -30,8 +30,8 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
     }
 
 
-def write(path: Path, content: Mapping[str, Any], key: Key) -> None:
-    """Sign a statement and write its envelope whole or not at all.
+def seal(content: Mapping[str, Any], key: Key) -> dict[str, Any]:
+    """The signed envelope of a statement, as JSON.
 
     Raises:
         SignatureError: when the private key is absent or readable by others.
@@ -40,39 +40,64 @@ def write(path: Path, content: Mapping[str, Any], key: Key) -> None:
 
     envelope = Envelope(fingerprint.canonical(content), PAYLOAD_TYPE, {})
     envelope.sign(key.signer())
-    write_bytes(path, json.dumps(envelope.to_dict(), indent=1, sort_keys=True).encode())
+    return dict(envelope.to_dict())
 
 
-def read(path: Path, key: Key, predicate_type: str) -> dict[str, Any]:
-    """A statement whose signature was made with `key`.
+def opened(envelope: Any, key: Key, predicate_type: str, where: str) -> dict[str, Any]:
+    """The statement in an envelope whose signature was made with `key`.
+
+    Args:
+        where: names the envelope in errors.
 
     Raises:
-        SignatureError: absent, not an envelope, signed by somebody else, changed, or about another matter.
+        SignatureError: not an envelope, signed by somebody else, changed, or about another matter.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error
 
     try:
-        envelope = Envelope.from_dict(json.loads(path.read_bytes()))
-    except FileNotFoundError as error:
-        raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
+        found = Envelope.from_dict(envelope)
     except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
-        raise SignatureError(f"{path} is not a DSSE envelope", found=repr(error)) from error
+        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
     try:
-        envelope.verify([key.verifier()], threshold=1)
+        found.verify([key.verifier()], threshold=1)
     except Error as error:
         raise SignatureError(
-            f"the signature of {path} does not hold",
+            f"the signature of {where} does not hold",
             found=error,
             expected=f"a signature by {key.public.name}",
             remedy="the file was changed, or signed by somebody else: have it signed again",
         ) from error
-    content = _statement(envelope.payload, path) if envelope.payload_type == PAYLOAD_TYPE else {}
+    content = _statement(found.payload, where) if found.payload_type == PAYLOAD_TYPE else {}
     if content.get("predicateType") != predicate_type:
         raise SignatureError(
-            f"{path} states something else", found=content.get("predicateType"), expected=predicate_type
+            f"{where} states something else", found=content.get("predicateType"), expected=predicate_type
         )
     return content
+
+
+def write(path: Path, content: Mapping[str, Any], key: Key) -> None:
+    """Sign a statement and write its envelope whole or not at all.
+
+    Raises:
+        SignatureError: when the private key is absent or readable by others.
+    """
+    write_bytes(path, json.dumps(seal(content, key), indent=1, sort_keys=True).encode())
+
+
+def read(path: Path, key: Key, predicate_type: str) -> dict[str, Any]:
+    """A statement file whose signature was made with `key`.
+
+    Raises:
+        SignatureError: absent, or refused by `opened`.
+    """
+    try:
+        envelope = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
+    except ValueError as error:
+        raise SignatureError(f"{path} is not a DSSE envelope", found=error) from error
+    return opened(envelope, key, predicate_type, str(path))
 
 
 def subjects(content: Mapping[str, Any]) -> dict[str, str]:
@@ -80,11 +105,11 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
     return {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
 
 
-def _statement(payload: bytes, path: Path) -> dict[str, Any]:
+def _statement(payload: bytes, where: str) -> dict[str, Any]:
     try:
         content = json.loads(payload)
     except ValueError as error:
-        raise SignatureError(f"{path} holds no statement", found=error) from error
+        raise SignatureError(f"{where} holds no statement", found=error) from error
     if not isinstance(content, dict):
-        raise SignatureError(f"{path} holds no statement", found=type(content).__name__)
+        raise SignatureError(f"{where} holds no statement", found=type(content).__name__)
     return content

@@ -60,6 +60,7 @@ class Evidence(Frozen):
     signature: Finding | None = None
     lineage: Finding | None = None
     slices: Mapping[str, SliceScore] | None = None
+    expected_slices: tuple[str, ...] = ()
     contaminated_documents: int | None = None
     licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
     permitted_licences: tuple[str, ...] = ()
@@ -121,14 +122,18 @@ def _finding(name: str, found: Finding | None) -> GateResult:
 
 
 def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], what: str) -> GateResult:
-    """Strictly below on every slice; NaN is not below anything."""
+    """Strictly below on every slice that must be there; NaN is not below anything."""
     if not evidence.slices:
         return _missing(name)
     rows = {key: {"model": score.model, "bound": bound(score)} for key, score in sorted(evidence.slices.items())}
-    above = [key for key, row in rows.items() if not row["model"] < row["bound"]]
-    reason = f"not below {what} on {', '.join(above)}" if above else f"below {what} on all {len(rows)} slices"
+    empty = {key for key, score in evidence.slices.items() if score.bytes <= 0}
+    unseen = sorted(empty.union(set(evidence.expected_slices) - set(rows)))
+    above = [key for key, row in rows.items() if key not in empty and not row["model"] < row["bound"]]
+    faults = [f"not below {what} on {', '.join(above)}"] * bool(above)
+    faults += [f"nothing measured on {', '.join(unseen)}"] * bool(unseen)
+    reason = "; ".join(faults) or f"below {what} on all {len(rows)} slices"
     shown = {key: {side: _json_number(value) for side, value in row.items()} for key, row in rows.items()}
-    return GateResult(name=name, passed=not above, reason=reason, evidence={"bits_per_byte": shown})
+    return GateResult(name=name, passed=not faults, reason=reason, evidence={"bits_per_byte": shown})
 
 
 def _contamination(policy: Gates, evidence: Evidence) -> GateResult:

@@ -34,6 +34,19 @@ def slsa_path(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.slsa.json")
 
 
+def is_signed(directory: Path) -> bool:
+    """Whether signing was finished: the statement is written last. Says nothing of its truth."""
+    return all(
+        path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))
+    )
+
+
+def discard(directory: Path) -> None:
+    """Remove signatures that belong to a directory about to be replaced."""
+    slsa_path(directory).unlink(missing_ok=True)
+    signature_path(directory).unlink(missing_ok=True)
+
+
 def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], key: Key) -> None:
     """Sign every file of a directory, and state where they come from.
 

@@ -1,0 +1,117 @@
+"""Approvals: a person's decision about one candidate, by signed statement or in the MLflow UI.
+
+    signed   approvals/<candidate 12>/<person>.json, a DSSE envelope made with that person's key
+    in MLflow   tags of the candidate version, as a person sets them by hand:
+             approval = approved | rejected, approval.by = name, approval.reason = why
+             a second person uses approval.2, approval.2.by, approval.2.reason, and so on
+
+Either must name the person and the reason. A statement that does not verify, or speaks of another
+candidate, counts for nothing and is reported.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from plinth.context import Context
+from plinth.errors import SignatureError
+from registry import dsse, keys
+from registry.candidate import Candidate
+from registry.clock import now
+from registry.gates import Approval
+
+PREDICATE = "urn:plinth:approval:v1"
+Decision = Literal["approved", "rejected"]
+TAG = re.compile(r"approval(\.\d+)?")
+
+
+def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved") -> Path:
+    """Sign one person's decision; said twice, it is one decision. A later one replaces an earlier one.
+
+    Raises:
+        SignatureError: no name, no reason, or the person's key is not usable here.
+    """
+    by, reason = by.strip(), reason.strip()
+    if not reason:
+        raise SignatureError(f"the decision of {by or 'nobody'} needs a reason", expected="why, in a sentence")
+    path = statement_path(ctx, candidate, by)
+    key = keys.approver(ctx.workspace, by).ensure()
+    if path.exists():
+        try:
+            earlier = verify_statement(ctx, path, candidate)
+        except SignatureError:
+            earlier = None
+        if earlier is not None and (earlier.decision, earlier.reason) == (decision, reason):
+            return path
+    predicate = {"decision": decision, "by": by, "reason": reason, "at": now()}
+    dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
+    return path
+
+
+def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
+    """Where a person's signed decision about a candidate lies."""
+    return ctx.workspace.approvals / candidate.key[:12] / f"{keys.file_name(person)}.json"
+
+
+def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval:
+    """A signed decision, by the person whom the file names, about this candidate.
+
+    Raises:
+        SignatureError: signed by somebody else, changed, or about another candidate.
+    """
+    person = urllib.parse.unquote(path.stem)
+    content = dsse.read(path, keys.approver(ctx.workspace, person), PREDICATE)
+    about = dsse.subjects(content)
+    if about != candidate.subjects:
+        raise SignatureError(
+            f"{path} is about another candidate",
+            found=about,
+            expected=candidate.subjects,
+            remedy="the person must look at this candidate and sign for it",
+        )
+    predicate = content["predicate"]
+    if predicate.get("by") != person or predicate.get("decision") not in get_args(Decision):
+        raise SignatureError(f"{path} is no decision of {person}", found=predicate)
+    return Approval(by=person, decision=predicate["decision"], reason=str(predicate.get("reason")), how="statement")
+
+
+def collect(
+    ctx: Context, candidate: Candidate, tags: Mapping[str, Any]
+) -> tuple[tuple[Approval, ...], tuple[str, ...]]:
+    """Every decision about a candidate, and what was found that is none, each with its reason."""
+    decisions: list[Approval] = []
+    faults: list[str] = []
+    for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
+        try:
+            decisions.append(verify_statement(ctx, path, candidate))
+        except SignatureError as error:
+            faults.append(error.what)
+    for tag in sorted(tag for tag in tags if TAG.fullmatch(tag)):
+        found = _from_tag(tag, tags)
+        if isinstance(found, Approval):
+            decisions.append(found)
+        elif found:
+            faults.append(found)
+    return tuple(decisions), tuple(faults)
+
+
+def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
+    """A decision out of three tags, what is wrong with them, or None while nothing was decided."""
+    value = str(tags[tag]).strip().lower()
+    by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
+    if not value:
+        return None
+    if value == "rejected":
+        return Approval(
+            by=by or "an unnamed person", decision="rejected", reason=reason or "no reason given", how="tag"
+        )
+    if value != "approved":
+        return f"tag {tag} is {value!r}, expected approved or rejected"
+    absent = [name for name, given in ((f"{tag}.by", by), (f"{tag}.reason", reason)) if not given]
+    if absent:
+        return f"tag {tag} is set, but {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not"
+    return Approval(by=by, decision="approved", reason=reason, how="tag")

@@ -1,0 +1,191 @@
+"""Candidates: a checkpoint with its evaluation, signed, complete in its lineage, known to MLflow.
+
+A candidate is identified by its checkpoint, its evaluation and the facts stated about it, so the same
+work is registered once, however often it is asked for. The statement of facts is signed and lies beside
+the model directory; the tags in MLflow repeat it for people to read and are never believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from plinth import fingerprint
+from plinth.context import Context
+from plinth.errors import LineageError, PlinthError, SignatureError
+from plinth.provenance.statements import Chain, chain
+from plinth.recipe import Recipe
+from plinth.records import Frozen
+from registry import dsse, keys
+from registry.client import source_directory
+from registry.signing import verify
+
+EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
+
+
+class Facts(Frozen):
+    """What the caller states about a candidate; None means that nobody could show it."""
+
+    contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
+    licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
+    stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind (restart, spike, …).")
+    requested_by: str | None = Field(None, description="Who asked for the run.")
+    cost: Mapping[str, float] = Field(default_factory=dict, description="Such as `wall_s`, `tokens`, `device_hours`.")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The facts that distinguish candidates; who asked and what it cost do not."""
+        return self.model_dump(mode="json", exclude={"requested_by", "cost"})
+
+
+class Run(Frozen):
+    """The training run that made a checkpoint."""
+
+    id: str
+    key: str
+
+
+class Candidate(Frozen):
+    """A registered candidate, as its signed statement describes it."""
+
+    model: str
+    version: str
+    key: str
+    checkpoint: str
+    evaluation: str
+    run: Run
+    facts: Facts
+    directory: Path
+
+    @property
+    def subjects(self) -> dict[str, str]:
+        """What an approval or a release must be about."""
+        return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}
+
+
+def model_name(recipe: Recipe) -> str:
+    """The registered model that trainers write; the release's own name is the promoter's."""
+    return f"{recipe.release.name}-candidate"
+
+
+def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:
+    """Identity of a candidate."""
+    return fingerprint.digest({"checkpoint": checkpoint, "evaluation": evaluation, "facts": facts.identity})
+
+
+def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
+    """The complete chain of a checkpoint, after its evaluation was found to be about it and complete too.
+
+    Raises:
+        LineageError: a link is missing or changed, or the evaluation is of another checkpoint.
+    """
+    try:
+        made, measured = ctx.refs.load(checkpoint), ctx.refs.load(evaluation)
+    except PlinthError as error:
+        raise LineageError(
+            "a candidate's checkpoint or evaluation cannot be trusted",
+            found=error.found or error.what,
+            expected="both manifests, unchanged, in the workspace",
+            remedy="restore the manifest from a backup, or run the recipe again",
+        ) from error
+    if checkpoint not in measured.inputs.values():
+        raise LineageError(
+            f"evaluation {evaluation} is of another checkpoint",
+            found=dict(measured.inputs),
+            expected=f"{checkpoint} among its inputs",
+            remedy="evaluate this checkpoint",
+        )
+    chain(ctx.refs, measured)
+    found = chain(ctx.refs, made)
+    _ = found.data_versions
+    return found
+
+
+def state_facts(ctx: Context, directory: Path, checkpoint: str, evaluation: str, run: Run, facts: Facts) -> str:
+    """Sign the facts beside the directory, unless they are stated already. Returns the candidate's key."""
+    key = key_of(checkpoint, evaluation, facts)
+    path = evidence_path(directory, key)
+    if not path.exists():
+        subjects = {"candidate": key, "checkpoint": checkpoint, "evaluation": evaluation}
+        predicate = {"run": run.model_dump(mode="json"), "facts": facts.model_dump(mode="json")}
+        statement = dsse.statement(EVIDENCE_PREDICATE, subjects, predicate)
+        dsse.write(path, statement, keys.trainer(ctx.workspace).ensure())
+    return key
+
+
+def evidence_path(directory: Path, key: str) -> Path:
+    """Where the signed facts of a candidate lie."""
+    return directory.with_name(f"{directory.name}.{key[:12]}.evidence.json")
+
+
+def read(ctx: Context, version: Any) -> Candidate:
+    """A candidate from its version in MLflow, believed only as far as signatures reach.
+
+    Raises:
+        SignatureError: the signed facts are absent, changed, or about something else.
+        LineageError: the version's source is not a model of this workspace.
+    """
+    directory = source_directory(ctx.workspace, version.source)
+    key = version.tags.get("candidate", "")
+    path = evidence_path(directory, key)
+    statement = dsse.read(path, keys.trainer(ctx.workspace), EVIDENCE_PREDICATE)
+    subjects = dsse.subjects(statement)
+    try:
+        facts = Facts.model_validate(statement["predicate"]["facts"])
+        run = Run.model_validate(statement["predicate"]["run"])
+        stated = key_of(subjects["checkpoint"], subjects["evaluation"], facts)
+    except (KeyError, ValidationError) as error:
+        raise SignatureError(f"{path} does not state what it should", found=error) from error
+    if not stated == subjects.get("candidate") == key:
+        raise SignatureError(
+            f"{version.name} version {version.version} carries the facts of another candidate",
+            found=stated,
+            expected=key or "a `candidate` tag",
+            remedy="somebody changed its tags: register the checkpoint again",
+        )
+    return Candidate(
+        model=version.name,
+        version=str(version.version),
+        key=key,
+        checkpoint=subjects["checkpoint"],
+        evaluation=subjects["evaluation"],
+        run=run,
+        facts=facts,
+        directory=directory,
+    )
+
+
+def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
+    """Signature and lineage of a candidate, as they are now. Returns its chain.
+
+    Raises:
+        SignatureError: a file of the directory, or a statement about it, was changed.
+        LineageError: the chain is broken, or is not the one that was signed.
+    """
+    return signed_chain(ctx, candidate, verify(candidate.directory, keys.trainer(ctx.workspace)))
+
+
+def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
+    """The chain as the manifests give it now, after it was found to be the one in a verified provenance.
+
+    Raises:
+        LineageError: the chain is broken, or is not the one that was signed.
+    """
+    _same(candidate, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
+    found = ancestry(ctx, candidate.checkpoint, candidate.evaluation)
+    signed = Chain.model_validate({"links": provenance["chain"]})
+    _same(candidate, "chain", sorted(signed.digests), sorted(found.digests))
+    return found
+
+
+def _same(candidate: Candidate, what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise LineageError(
+            f"{candidate.directory} was signed for another {what}",
+            found=found,
+            expected=expected,
+            remedy="register the checkpoint again",
+        )

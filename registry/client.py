@@ -1,0 +1,130 @@
+"""The connection to MLflow: one client, quiet, with named failures.
+
+Source URIs of model versions are `plinth:///models/<12>`: relative to the workspace, so that neither a
+moved workspace nor a server on another machine breaks them (MLflow itself refuses local paths outside
+a run's artifacts). Weights never pass through MLflow.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from plinth.errors import LineageError, MissingError, RegistryError
+from plinth.storage.workspace import Workspace
+from registry.server import ensure_server
+
+SCHEME = "plinth://"
+ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def connect(workspace: Workspace) -> Any:
+    """An `MlflowClient` of the workspace's server, which is started when it does not run.
+
+    Raises:
+        RegistryError: when no server can be reached.
+    """
+    uri = ensure_server(workspace)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # MLflow's own retries back off for minutes; our callers retry by running again.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+@contextmanager
+def speaking(purpose: str) -> Iterator[None]:
+    """Turn MLflow's and the network's refusals into one named error."""
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except MlflowException as error:
+        kind = MissingError if error.error_code in ABSENT else RegistryError
+        raise kind(f"MLflow refused: {purpose}", found=error, remedy="`plinth status` shows the registry") from error
+    except RequestException as error:
+        raise RegistryError(
+            f"the connection to MLflow broke: {purpose}", found=error, remedy="run the same command again"
+        ) from error
+
+
+def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that everything MLflow refuses in it is named."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with speaking(purpose):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def optional(call: Callable[[], Any]) -> Any | None:
+    """What MLflow has, or None when it has no such thing."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return call()
+    except MlflowException as error:
+        if error.error_code in ABSENT or "not found" in str(error).lower():
+            return None
+        raise
+
+
+def ensure_model(client: Any, name: str, description: str) -> None:
+    """Make a registered model unless it is there."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name, description=description)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def versions(client: Any, name: str) -> list[Any]:
+    """Every version of a registered model, oldest first."""
+    found: list[Any] = []
+    token: str | None = None
+    while True:
+        page = client.search_model_versions(f"name = '{name}'", max_results=200, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return sorted(found, key=lambda version: int(version.version))
+
+
+def source_uri(workspace: Workspace, directory: Path) -> str:
+    """How a model directory is named in MLflow."""
+    return f"{SCHEME}/{directory.relative_to(workspace.root).as_posix()}"
+
+
+def source_directory(workspace: Workspace, uri: str) -> Path:
+    """The directory that a source URI names.
+
+    Raises:
+        LineageError: when it names something outside the workspace's models.
+    """
+    relative = Path(uri.removeprefix(f"{SCHEME}/"))
+    directory = workspace.root / relative
+    if not uri.startswith(f"{SCHEME}/") or directory.parent != workspace.models or ".." in relative.parts:
+        raise LineageError(
+            f"the registry names a source that is not a model of this workspace: {uri}",
+            expected=f"{SCHEME}/models/…",
+            remedy="register the checkpoint in this workspace",
+        )
+    return directory

@@ -1,0 +1,112 @@
+"""Gather what the gates look at, from where it cannot be forged unnoticed.
+
+Numbers come from content-addressed manifests, facts from the trainer's signed statement, the resume
+proof from inside the signed directory, marks from the workspace, decisions from signatures and tags.
+What cannot be shown stays None, and its gate fails.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from plinth.context import Context
+from plinth.errors import PlinthError, TrustError
+from plinth.provenance.statements import Chain
+from plinth.recipe import Recipe
+from registry import approval, keys, signing, taint
+from registry.candidate import Candidate, signed_chain
+from registry.gates import Evidence, Finding, SliceScore
+
+RESUME_FILE = "resume.json"
+
+
+def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any]) -> Evidence:
+    """All evidence about a candidate, as it is now.
+
+    Args:
+        tags: the candidate version's tags in MLflow, where people leave decisions.
+    """
+    provenance, signature = _signature(ctx, candidate)
+    chain, lineage = _lineage(ctx, candidate, provenance)
+    approvals, faults = approval.collect(ctx, candidate, tags)
+    return Evidence(
+        signature=signature,
+        lineage=lineage,
+        slices=_slices(ctx, candidate),
+        expected_slices=tuple(sorted(recipe.corpus.buckets)),
+        contaminated_documents=candidate.facts.contaminated_documents,
+        licences=candidate.facts.licences,
+        permitted_licences=recipe.corpus.permitted_licences,
+        resume=_resume(candidate),
+        stability=candidate.facts.stability,
+        taints=None if chain is None else taint.marks_on(ctx, chain),
+        requested_by=candidate.facts.requested_by,
+        approvals=approvals,
+        approval_faults=faults,
+    )
+
+
+def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, Finding]:
+    try:
+        provenance = signing.verify(candidate.directory, keys.trainer(ctx.workspace))
+    except TrustError as error:
+        return None, Finding(holds=False, detail=_sentence(error))
+    return provenance, Finding(holds=True, detail=f"every file is as the {keys.TRAINER} signed it")
+
+
+def _lineage(
+    ctx: Context, candidate: Candidate, provenance: Mapping[str, Any] | None
+) -> tuple[Chain | None, Finding | None]:
+    if provenance is None:
+        return None, None
+    try:
+        chain = signed_chain(ctx, candidate, provenance)
+    except TrustError as error:
+        return None, Finding(holds=False, detail=_sentence(error))
+    detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
+    return chain, Finding(holds=True, detail=detail)
+
+
+def _slices(ctx: Context, candidate: Candidate) -> dict[str, SliceScore] | None:
+    """Scores by slice; a slice whose numbers cannot be read is worse than any baseline, never absent."""
+    try:
+        stats = ctx.refs.load(candidate.evaluation).stats.get("slices")
+    except PlinthError:
+        return None
+    if not isinstance(stats, Mapping):
+        return None
+    return {str(name): _score(row) for name, row in stats.items()}
+
+
+def _score(row: Any) -> SliceScore:
+    try:
+        return SliceScore(
+            bytes=row["bytes"], model=float(row["model"]), gzip=float(row["gzip"]), trigram=float(row["trigram"])
+        )
+    except (KeyError, TypeError, ValueError, ValidationError):
+        return SliceScore(bytes=0, model=math.inf, gzip=0.0, trigram=0.0)
+
+
+def _resume(candidate: Candidate) -> Finding | None:
+    """The proof of resume inside the signed directory."""
+    path = candidate.directory / RESUME_FILE
+    try:
+        proof = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return Finding(holds=False, detail=f"{RESUME_FILE} cannot be read: {error}")
+    exact = proof.get("bit_exact") if isinstance(proof, dict) else None
+    if exact is None:
+        return None
+    detail = "a resumed run is bit-identical to an uninterrupted one" if exact is True else "a resumed run differs"
+    return Finding(holds=exact is True, detail=detail)
+
+
+def _sentence(error: PlinthError) -> str:
+    return error.what if error.found is None else f"{error.what}: {error.found}"

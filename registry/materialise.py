@@ -1,0 +1,119 @@
+"""A checkpoint as a signed directory: files out of the content store, provenance, signature.
+
+The signature is written last: a directory without one is unfinished work and is made again from the
+store, whose blobs are verified while they are copied. Copies, not links: a changed model must never
+change the store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from plinth.context import Context
+from plinth.errors import IntegrityError, LineageError
+from plinth.records import Manifest, Part
+from plinth.storage.atomic import named_failures, replacing, sync_directory
+from plinth.storage.store import CHUNK_BYTES, Store
+from registry import keys, signing
+
+#: Without these a directory is no model.
+REQUIRED = ("model.safetensors", "config.json", "tokenizer.json")
+
+
+def path_of(ctx: Context, checkpoint: str) -> Path:
+    """Where the model directory of a checkpoint manifest lies."""
+    return ctx.workspace.models / checkpoint[:12]
+
+
+def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> Path:
+    """The signed directory of a checkpoint, made unless it is there; verified in either case.
+
+    Raises:
+        SignatureError: it is there and has been changed.
+        LineageError: it is there and belongs to another checkpoint, or the manifest lacks a file.
+        IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
+    """
+    _require_files(checkpoint)
+    target = path_of(ctx, checkpoint.digest)
+    key = keys.trainer(ctx.workspace)
+    with _locked(ctx.workspace.models):
+        if not signing.is_signed(target):
+            _build(ctx.store, target, checkpoint, provenance)
+            subjects = {part.name: part.blob.sha256 for part in checkpoint.parts}
+            own = hashlib.sha256((target / signing.PROVENANCE_FILE).read_bytes()).hexdigest()
+            signing.sign(target, provenance, subjects | {signing.PROVENANCE_FILE: own}, key.ensure())
+        found = signing.verify(target, key)
+    if found["checkpoint"]["digest"] != checkpoint.digest:
+        raise LineageError(
+            f"{target} belongs to another checkpoint",
+            found=found["checkpoint"]["digest"],
+            expected=checkpoint.digest,
+            remedy="move the directory away",
+        )
+    return target
+
+
+def _require_files(checkpoint: Manifest) -> None:
+    names = [part.name for part in checkpoint.parts]
+    absent = [name for name in REQUIRED if name not in names]
+    if absent:
+        raise LineageError(
+            f"checkpoint {checkpoint.digest} is not a model",
+            found=f"files {', '.join(names) or 'none'}",
+            expected=f"also {', '.join(absent)}",
+        )
+    for name in names:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or name == signing.PROVENANCE_FILE:
+            raise LineageError(f"checkpoint {checkpoint.digest} names a file that cannot be placed", found=name)
+
+
+def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping[str, Any]) -> None:
+    """Fill a staging directory, then give it its name."""
+    staged = target.with_name(f".{target.name}.tmp")
+    with named_failures(staged):
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir(parents=True)
+    for part in checkpoint.parts:
+        _copy(store, part, staged / part.name)
+    with replacing(staged / signing.PROVENANCE_FILE, mode=0o444) as stream:
+        stream.write(json.dumps(provenance, indent=1, sort_keys=True).encode())
+    with named_failures(target):
+        signing.discard(target)
+        shutil.rmtree(target, ignore_errors=True)
+        staged.rename(target)
+        sync_directory(target.parent)
+
+
+def _copy(store: Store, part: Part, target: Path) -> None:
+    digest = hashlib.sha256()
+    with store.open_path(part.blob).open("rb") as source, replacing(target, mode=0o444) as stream:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+            stream.write(chunk)
+        if digest.hexdigest() != part.blob.sha256:
+            raise IntegrityError(
+                f"{store.path(part.blob)} ({part.name}) has changed since it was written",
+                found=f"SHA-256 {digest.hexdigest()}",
+                expected=f"SHA-256 {part.blob.sha256}",
+                remedy="restore the blob from a remote, or train again from the last good checkpoint",
+            )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One maker of directories at a time."""
+    path = folder / ".lock"
+    with named_failures(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a")
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,158 @@
+"""Write a candidate into MLflow: experiment, run, model, metrics, version. Each is made once.
+
+The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks
+like a candidate, and the next call finds the pieces that are there and goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from plinth import fingerprint
+from plinth.context import Context
+from plinth.provenance.statements import Chain
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+from plinth.storage.atomic import named_failures
+from registry import client as mlflow_client
+from registry.candidate import Facts, Run, model_name
+from registry.gates import GateResult, failed
+
+RUN_TAG = "plinth.run"
+KEY_TAG = "plinth.candidate"
+#: MLflow takes at most this many metrics in one request.
+BATCH = 1000
+
+HOW_TO_APPROVE = (
+    "To approve, set three tags on this version: `approval` = `approved`, `approval.by` = your name, "
+    "`approval.reason` = why. A second person uses `approval.2`, `approval.2.by`, `approval.2.reason`."
+)
+
+
+@contextmanager
+def locked(ctx: Context) -> Iterator[None]:
+    """One writer of the registry at a time; MLflow itself has no transactions over several calls."""
+    path = ctx.workspace.mlflow / "registry.lock"
+    with named_failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a")
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
+    """The MLflow run that stands for a training run, made unless it is there."""
+    found = client.get_experiment_by_name(experiment)
+    experiment_id = found.experiment_id if found else client.create_experiment(experiment)
+    runs = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'", max_results=1)
+    return runs[0] if runs else client.create_run(experiment_id, run_name=run_id, tags={RUN_TAG: run_id})
+
+
+def ensure_version(
+    ctx: Context,
+    client: Any,
+    recipe: Recipe,
+    *,
+    key: str,
+    chain: Chain,
+    checkpoint: Manifest,
+    evaluation: Manifest,
+    run: Run,
+    facts: Facts,
+    source: str,
+) -> Any:
+    """The candidate version with this key, made unless it is there."""
+    name = model_name(recipe)
+    mlflow_client.ensure_model(
+        client, name, f"Candidates of {recipe.release.name}: written by trainers, judged by gates."
+    )
+    for version in mlflow_client.versions(client, name):
+        if version.tags.get("candidate") == key:
+            return version
+    mlflow_run = ensure_run(client, recipe.name, run.id)
+    model = _ensure_model(client, mlflow_run, checkpoint, key)
+    _log_scores(client, mlflow_run, model, evaluation, facts)
+    return client.create_model_version(
+        name,
+        source,
+        run_id=mlflow_run.info.run_id,
+        model_id=model.model_id,
+        tags=_tags(recipe, key, chain, checkpoint, evaluation, run, facts),
+        description=_description(checkpoint, evaluation),
+        await_creation_for=None,
+    )
+
+
+def show_gates(client: Any, model: str, version: str, results: Iterable[GateResult], known: Mapping[str, Any]) -> None:
+    """Put the gates' outcome on a version, for people to read; only what changed is written."""
+    results = tuple(results)
+    closed = failed(results)
+    tags = {f"gate/{result.name}": f"{'passed' if result.passed else 'FAILED'}: {result.reason}" for result in results}
+    tags["gates"] = "passed" if results and not closed else f"FAILED: {', '.join(result.name for result in closed)}"
+    tags["gates.json"] = json.dumps([result.model_dump(mode="json") for result in results], sort_keys=True)
+    for key, value in tags.items():
+        if known.get(key) != value:
+            client.set_model_version_tag(model, version, key, value)
+
+
+def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
+    """MLflow's record of the model, whose weights lie elsewhere: metrics are bound to it."""
+    experiments = [run.info.experiment_id]
+    found = client.search_logged_models(experiments, filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+    model = found[0] if found else None
+    if model is None:
+        model = client.create_logged_model(
+            run.info.experiment_id,
+            name=f"checkpoint-{checkpoint.digest[:12]}",
+            source_run_id=run.info.run_id,
+            tags={KEY_TAG: key, "mlflow.model.isExternal": "true"},
+        )
+    return model if str(model.status) == "READY" else client.finalize_logged_model(model.model_id, "READY")
+
+
+def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: Facts) -> None:
+    from mlflow.entities import Metric
+
+    values = {f"cost/{name}": value for name, value in facts.cost.items()}
+    for name, row in (evaluation.stats.get("slices") or {}).items():
+        for who in ("model", "gzip", "trigram"):
+            if isinstance(row.get(who), int | float):
+                values[f"bits_per_byte/{name}/{who}"] = float(row[who])
+    # One fixed time for a candidate: MLflow keeps one copy of a metric that is logged twice alike.
+    at_ms, model_id = run.info.start_time, model.model_id
+    metrics = [Metric(key, float(value), at_ms, 0, model_id=model_id) for key, value in sorted(values.items())]
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(run.info.run_id, metrics=metrics[start : start + BATCH])
+
+
+def _tags(
+    recipe: Recipe, key: str, chain: Chain, checkpoint: Manifest, evaluation: Manifest, run: Run, facts: Facts
+) -> dict[str, str]:
+    tags = {
+        "candidate": key,
+        "checkpoint": checkpoint.digest,
+        "evaluation": evaluation.digest,
+        "recipe": recipe.name,
+        "recipe.fingerprint": fingerprint.digest(recipe),
+        "run": run.id,
+    }
+    tags |= {f"data/{asset}": digest for asset, digest in chain.data_versions.items()}
+    tags |= {f"source/{name}": digest for name, digest in chain.sources.items()}
+    tags |= {f"cost/{name}": str(value) for name, value in facts.cost.items()}
+    if facts.requested_by:
+        tags["requested_by"] = facts.requested_by
+    return tags
+
+
+def _description(checkpoint: Manifest, evaluation: Manifest) -> str:
+    rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
+    for name, row in sorted((evaluation.stats.get("slices") or {}).items()):
+        cells = [str(row.get(column, "")) for column in ("bytes", "model", "gzip", "trigram")]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    head = f"Checkpoint `{checkpoint.digest}`, in bits per byte of held-out text (lower is better):"
+    return "\n".join([head, "", *rows, "", HOW_TO_APPROVE])
