@@ -1,15 +1,23 @@
-"""Open and list source files through fsspec: callers cannot tell local from remote."""
+"""Open and list source files through fsspec: callers cannot tell local from remote.
+
+Names bear identity, URIs never do: a file moved to another machine or bucket keeps its name and digest.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import fsspec
 
-from plinth.errors import SourceError
+from plinth.errors import IntegrityError, SourceError
 from plinth.records import Frozen
+
+CHUNK_BYTES = 1 << 20
 
 
 class SourceFile(Frozen):
@@ -44,8 +52,13 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
         ) from error
 
 
-def inventory(location: str, base: Path) -> list[SourceFile]:
+def inventory(location: str, base: Path, suffixes: tuple[str, ...] = ()) -> list[SourceFile]:
     """Every file that a location (path, folder or glob) names, sorted by name, with its digest.
+
+    Args:
+        location: relative to `base`, absolute, or a URI.
+        base: what relative locations are relative to.
+        suffixes: endings of the names wanted; empty means all.
 
     Raises:
         SourceError: when nothing is there or a file cannot be read.
@@ -53,36 +66,103 @@ def inventory(location: str, base: Path) -> list[SourceFile]:
     uri = absolute(location, base)
     fs, path = filesystem(uri)
     root = path.split("*", 1)[0].rsplit("/", 1)[0] if "*" in path else path
-    try:
-        names = fs.glob(path) if "*" in path else fs.find(path)
-        files = sorted(name for name in names if fs.isfile(name))
-    except OSError as error:
-        raise SourceError(f"cannot list {uri}", found=error) from error
-    if not files:
+    with _readable(uri, "list"):
+        if "*" in path:
+            names = sorted(found for match in fs.glob(path) for found in fs.find(match))
+        else:
+            names = sorted(fs.find(path))
+    names = [name for name in dict.fromkeys(names) if not suffixes or name.endswith(suffixes)]
+    if not names:
         raise SourceError(
             f"no file matches {uri}",
             found="nothing",
-            expected="at least one file",
+            expected=f"at least one file ending in {', '.join(suffixes)}" if suffixes else "at least one file",
             remedy="correct the source's `path` in the recipe",
         )
-    return [_entry(fs, name, root) for name in files]
+    return [_entry(fs, name, root) for name in names]
 
 
-def open_binary(file: SourceFile) -> IO[bytes]:
-    """The raw bytes of a source file."""
+class CheckedFile:
+    """A source file read once from its beginning, and proved to be the file of the inventory."""
+
+    def __init__(self, file: SourceFile, stream: IO[bytes]) -> None:
+        self._file, self._stream = file, stream
+        self._digest, self._position = hashlib.sha256(), 0
+
+    def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes, or all that are left.
+
+        Raises:
+            SourceError: when the file system fails.
+        """
+        with _readable(self._file.uri, "read"):
+            data = self._stream.read(size)
+        self._digest.update(data)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """How many bytes have been read."""
+        return self._position
+
+    def finish(self) -> None:
+        """Read what is left and compare length and SHA-256 with the inventory.
+
+        Raises:
+            IntegrityError: when the file is no longer what was listed.
+        """
+        while self.read(CHUNK_BYTES):
+            pass
+        if self._digest.hexdigest() != self._file.sha256:
+            raise IntegrityError(
+                f"{self._file.uri} changed while it was being read",
+                found=f"{self._position} bytes with SHA-256 {self._digest.hexdigest()}",
+                expected=f"{self._file.bytes} bytes with SHA-256 {self._file.sha256}",
+                remedy="let whatever writes it finish, then run the same command again",
+            )
+
+
+@contextmanager
+def opened(file: SourceFile) -> Iterator[CheckedFile]:
+    """A source file for reading; what the block leaves unread is read and checked when it ends well.
+
+    Raises:
+        SourceError: when it cannot be opened or read.
+        IntegrityError: when it is no longer what the inventory lists.
+    """
     fs, path = filesystem(file.uri)
-    stream: IO[bytes] = fs.open(path, "rb")
-    return stream
+    with _readable(file.uri, "open"):
+        stream = fs.open(path, "rb")
+    with stream:
+        checked = CheckedFile(file, stream)
+        yield checked
+        checked.finish()
+
+
+@contextmanager
+def _readable(uri: str, doing: str) -> Iterator[None]:
+    """Drivers raise exceptions of their own libraries; a reader is told the file in every case."""
+    try:
+        yield
+    except Exception as error:
+        raise SourceError(
+            f"cannot {doing} {uri}",
+            found=f"{type(error).__name__}: {error}",
+            expected="a readable file or folder",
+            remedy="check that it exists, its permissions, and for remote locations credentials and network",
+        ) from error
 
 
 def _entry(fs: Any, name: str, root: str) -> SourceFile:
     digest, size = hashlib.sha256(), 0
-    try:
-        with fs.open(name, "rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-                size += len(chunk)
-    except OSError as error:
-        raise SourceError(f"cannot read {name}", found=error, expected="a readable file") from error
+    with _readable(name, "read"), fs.open(name, "rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
     relative = name[len(root) :].lstrip("/") or name.rsplit("/", 1)[-1]
-    return SourceFile(uri=fs.unstrip_protocol(name), name=relative, bytes=size, sha256=digest.hexdigest())
+    return SourceFile(uri=fs.unstrip_protocol(name), name=_printable(relative), bytes=size, sha256=digest.hexdigest())
+
+
+def _printable(name: str) -> str:
+    """A name that UTF-8 can carry: bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,243 @@
+"""Sources to documents: read, extract, normalise, identify, write; what fails becomes a counted reject.
+
+    groups of files -> records -> main content -> normal form -> `part-*` and `rejects-*`
+
+One group of files is one cached item, so a new file costs the part it falls in. A document's id is the first
+16 bytes of SHA-256 over bucket, uri and text. Filters and judgements do not belong here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.context import Context
+from plinth.corpus.extract import Extractor, Failure, Page
+from plinth.corpus.normalize import normalize
+from plinth.corpus.repeats import drop_repeats
+from plinth.corpus.sources.inventory import Group, Inventory, groups
+from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.record import RawRecord, Reject, refuse
+from plinth.corpus.tables import RejectSpill, document_batches
+from plinth.errors import RejectRateError, SourceError
+from plinth.recipe.corpus import Bucket, Documents, Source
+from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
+from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.store import Store
+
+VERSION = "1"
+#: Pages travel to the extractor in batches of at most this many pages and bytes.
+BATCH_PAGES, BATCH_BYTES = 64, 4 * 2**20
+
+
+class Work(Frozen):
+    """What one worker does: a group of files of one source."""
+
+    bucket: str
+    source: Source
+    group: Group
+    params: Documents
+
+
+def run(ctx: Context, name: str, bucket: Bucket, params: Documents, inventory: Inventory) -> Manifest:
+    """The documents of a bucket and the rejects of its sources.
+
+    Raises:
+        SourceError: a file cannot be read, or nothing in the bucket is a document.
+        IntegrityError: a file changed since the inventory.
+        RejectRateError: more rejects than `params.max_reject_rate`.
+    """
+    label = f"{name}/documents"
+    rules = {"bucket": name, "normalisation": params.normalisation}
+    step = Step(name="documents", version=VERSION, params=fingerprint_ready(rules))
+    items = []
+    for group in groups(bucket, inventory, params.part_bytes):
+        source = bucket.sources[group.source]
+        # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
+        facts = fingerprint.digest(_facts(source, params))
+        files = [fingerprint.digest([file.name, file.sha256, licence]) for file, licence in group.files]
+        task = Work(bucket=name, source=source, group=group, params=params)
+        items.append(Item(inputs=(facts, *files), task=task, rows=len(group.files)))
+    pairs = drop_repeats(ctx, name, run_items(ctx, step, make_part, items, label=label))
+    parts = renamed((part for part, _ in pairs if part.rows), "part")
+    rejects = renamed((part for _, part in pairs if part.rows), "rejects")
+    stats = _stats(parts, rejects, sum(len(item.task.group.files) for item in items))
+    _require_quality(ctx.store, label, params, stats, rejects)
+    whole = Step(
+        name="documents",
+        version=VERSION,
+        params=fingerprint_ready({**rules, "sources": [_facts(source, params) for source in bucket.sources]}),
+    )
+    return manifest(label, whole, {f"{name}/sources": inventory.digest}, [*parts, *rejects], stats)
+
+
+def make_part(store: Store, work: Work) -> tuple[Part, Part]:
+    """The documents of one group, and its rejects. Memory is one batch of pages and one row group."""
+    counts: Counter[str] = Counter()
+    with Extractor(work.params.extraction) as extractor, RejectSpill(store) as spill:
+        finished = _finished(_extracted(_records(work), extractor), work)
+        rows = _divert(finished, spill)
+        part = write_batches(store, "part", DOCUMENT_SCHEMA, document_batches(rows, counts))
+        rejects = write_batches(store, "rejects", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
+    return part.model_copy(update={"stats": dict(counts)}), rejects
+
+
+def document_id(bucket: str, uri: str, text: bytes) -> bytes:
+    """16 bytes that name a document: of its bucket, its uri and its text in UTF-8."""
+    return hashlib.sha256(b"\0".join((bucket.encode(), uri.encode(), text))).digest()[:16]
+
+
+def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as plain JSON values, as they are stored in manifests."""
+    plain: dict[str, Any] = json.loads(fingerprint.canonical(value))
+    return plain
+
+
+def _facts(source: Source, params: Documents) -> dict[str, Any]:
+    """Everything about a source that its documents depend on; where it lies is not among it."""
+    facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
+    facts["max_bytes"] = params.extraction.max_bytes
+    if source.kind in ("warc", "html"):
+        facts["extraction"] = params.extraction.model_dump(mode="json")
+    return facts
+
+
+def _records(work: Work) -> Iterator[RawRecord | Reject]:
+    for file, licence in work.group.files:
+        yield from read(file, work.source, licence, work.params.extraction.max_bytes)
+
+
+def _extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
+    """HTML replaced by its main content, in the order of the records."""
+    waiting: list[RawRecord | Reject] = []
+    pages = size = 0
+    for item in chain(items, (None,)):
+        if item is not None:
+            waiting.append(item)
+        if isinstance(item, RawRecord) and isinstance(item.content, bytes):
+            pages, size = pages + 1, size + len(item.content)
+        if item is None or not pages or pages == BATCH_PAGES or size >= BATCH_BYTES or len(waiting) >= 1024:
+            yield from _answered(waiting, extractor)
+            waiting, pages, size = [], 0, 0
+
+
+def _answered(waiting: list[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
+    pages = [
+        Page(item.content, item.charset)
+        for item in waiting
+        if isinstance(item, RawRecord) and isinstance(item.content, bytes)
+    ]
+    answers = extractor.extract(pages)
+    for item in waiting:
+        if isinstance(item, Reject) or isinstance(item.content, str):
+            yield item
+            continue
+        answer = next(answers)
+        if isinstance(answer, Failure):
+            yield refuse(item, answer.reason, answer.detail)
+        else:
+            yield RawRecord(
+                item.uri,
+                answer.text,
+                item.mime,
+                item.licence,
+                item.source_bytes,
+                item.where,
+                captured_at=item.captured_at,
+                extra={**item.extra, **answer.facts},
+            )
+
+
+def _finished(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple[Any, ...] | Reject]:
+    """Rows of DOCUMENT_SCHEMA, normalised and identified."""
+    seen: set[bytes] = set()
+    for item in items:
+        if isinstance(item, Reject):
+            yield item
+            continue
+        text = str(item.content)
+        if "\0" in text:
+            yield refuse(item, "nul_bytes", f"NUL at character {text.index(chr(0))}")
+            continue
+        text = normalize(text, work.params.normalisation)
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError as error:
+            yield refuse(item, "invalid_utf8", f"character {error.start}: {error.reason}")
+            continue
+        if not encoded.strip():
+            yield refuse(item, "empty", f"nothing is left of {item.source_bytes} bytes")
+            continue
+        uri = _clean(item.uri)
+        key = document_id(work.bucket, uri, encoded)
+        if key in seen:
+            yield refuse(item, "duplicate_id", f"the same address and text as an earlier record: {key.hex()}")
+            continue
+        seen.add(key)
+        extra = json.dumps({**item.extra, "domain": work.source.domain}, sort_keys=True, ensure_ascii=True)
+        yield (
+            key,
+            text,
+            uri,
+            item.captured_at,
+            work.source.snapshot,
+            _clean(item.licence),
+            _clean(item.mime),
+            item.source_bytes,
+            extra,
+        )
+
+
+def _divert(items: Iterable[tuple[Any, ...] | Reject], spill: RejectSpill) -> Iterator[tuple[Any, ...]]:
+    for item in items:
+        if isinstance(item, Reject):
+            spill.add(item)
+        else:
+            yield item
+
+
+def _clean(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _stats(parts: list[Part], rejects: list[Part], files: int) -> dict[str, Any]:
+    total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats([*parts, *rejects])}
+    refused = sum(total["rejects"].values())
+    seen = refused + total["documents"]
+    return {**total, "files": files, "reject_rate": round(refused / seen, 6) if seen else 0.0}
+
+
+def _require_quality(
+    store: Store, label: str, params: Documents, stats: Mapping[str, Any], rejects: list[Part]
+) -> None:
+    if stats["reject_rate"] > params.max_reject_rate:
+        reasons = sorted(stats["rejects"].items(), key=lambda pair: (-pair[1], pair[0]))
+        raise RejectRateError(
+            f"{label}: {stats['reject_rate']:.1%} of the records were rejected",
+            found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])
+            + f"; for example {_example(store, rejects, reasons[0][0])}",
+            expected=f"at most {params.max_reject_rate:.1%} (corpus.documents.max_reject_rate)",
+            remedy="repair or remove the source, or raise the bound in the recipe if this is what it holds",
+        )
+    if not stats["documents"]:
+        raise SourceError(
+            f"{label}: there is not one document",
+            found=f"{stats['files']} files, rejects {dict(stats['rejects'])}",
+            expected="at least one document",
+            remedy="correct the sources of the bucket, or remove it from the recipe",
+        )
+
+
+def _example(store: Store, rejects: Iterable[Part], reason: str) -> str:
+    for part in rejects:
+        for batch in iter_batches(store, part):
+            for row in batch.to_pylist():
+                if row["reason"] == reason:
+                    return f"{row['uri']} ({row['where']}): {row['detail']}"
+    return "none kept"

@@ -1,0 +1,109 @@
+"""One record per file: HTML pages, plain text, source code; each may be gzipped or Zstandard."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.streams import read_all, stretches
+from plinth.recipe.corpus import Source
+from plinth.storage.uris import SourceFile, opened
+
+COMPRESSED = (".gz", ".zst", ".zstd")
+#: Media types of source trees by file name ending; the rest is `text/plain`.
+MIME_BY_SUFFIX = {
+    ".py": "text/x-python",
+    ".pyi": "text/x-python",
+    ".c": "text/x-c",
+    ".h": "text/x-c",
+    ".cpp": "text/x-c++",
+    ".hpp": "text/x-c++",
+    ".rs": "text/x-rust",
+    ".go": "text/x-go",
+    ".java": "text/x-java",
+    ".js": "text/javascript",
+    ".ts": "text/x-typescript",
+    ".sh": "text/x-shellscript",
+    ".md": "text/markdown",
+    ".rst": "text/x-rst",
+    ".tex": "text/x-tex",
+    ".sql": "application/sql",
+    ".toml": "application/toml",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+    ".json": "application/json",
+    ".xml": "application/xml",
+    ".css": "text/css",
+}
+
+
+def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """An HTML file as one page, undecoded."""
+    found = _content(file, max_bytes)
+    yield found if isinstance(found, Reject) else _record(file, found, "text/html", licence)
+
+
+def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """A text file as one document. UTF-8, or UTF-16 with a byte order mark."""
+    yield _text(file, "text/plain", licence, max_bytes)
+
+
+def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """A file of a source-code tree as one document, with the media type of its ending."""
+    stem = file.name.removesuffix(".gz")
+    suffix = "." + stem.rpartition(".")[2].lower()
+    yield _text(file, MIME_BY_SUFFIX.get(suffix, "text/plain"), licence, max_bytes)
+
+
+def decode_text(data: bytes) -> str:
+    """UTF-8, or UTF-16 where a byte order mark says so; the mark is dropped.
+
+    Raises:
+        UnicodeDecodeError: when it is neither.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16")
+    return data.decode("utf-8-sig")
+
+
+def _text(file: SourceFile, mime: str, licence: str, max_bytes: int) -> RawRecord | Reject:
+    found = _content(file, max_bytes)
+    if isinstance(found, Reject):
+        return found
+    try:
+        text = decode_text(found)
+    except UnicodeDecodeError as error:
+        detail = f"byte {error.start}: {error.reason}"
+        return Reject(file.name, "file", "invalid_utf8", detail, len(found))
+    return _record(file, text, mime, licence)
+
+
+def _content(file: SourceFile, max_bytes: int) -> bytes | Reject:
+    """The file's plain bytes; several gzip members are one content, and damage spoils the whole."""
+    if file.bytes > max_bytes and not file.name.endswith(COMPRESSED):
+        return Reject(file.name, "file", "too_large", f"{file.bytes} bytes, at most {max_bytes}", file.bytes)
+    content = b""
+    with opened(file) as raw:
+        for part in stretches(raw, file.name):
+            data = read_all(part, max_bytes - len(content))
+            if data is None:
+                return Reject(file.name, "file", "too_large", f"inflates to more than {max_bytes} bytes", file.bytes)
+            if part.fault:
+                return Reject(file.name, "file", part.fault.reason, part.fault.detail, file.bytes)
+            content += data
+    if not content:
+        return Reject(file.name, "file", "empty", "no bytes", file.bytes)
+    return content
+
+
+def _record(file: SourceFile, content: str | bytes, mime: str, licence: str) -> RawRecord:
+    return RawRecord(
+        uri=file.name,
+        content=content,
+        mime=mime,
+        licence=record_licence(licence, None),
+        source_bytes=file.bytes,
+        where="file",
+    )

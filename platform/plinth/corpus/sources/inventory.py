@@ -1,0 +1,129 @@
+"""The files of a bucket, and how they are cut into groups of work.
+
+Groups are content-defined: whether a group ends after a file is decided by a hash of the file's name, so a
+file that is added or removed changes the group it falls in and, at most, its neighbour; never all that follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+
+from plinth import fingerprint
+from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
+from plinth.errors import SourceError
+from plinth.recipe.corpus import Bucket, Source
+from plinth.records import Frozen
+from plinth.storage import uris
+from plinth.storage.uris import SourceFile
+
+#: Endings read when a source names none.
+DEFAULT_SUFFIXES = {
+    "warc": (".warc", ".warc.gz", ".warc.zst"),
+    "jsonl": tuple(stem + end for stem in (".jsonl", ".ndjson", ".json") for end in ("", ".gz", ".zst")),
+    "html": (".html", ".htm", ".xhtml"),
+}
+LICENSED_BY_FILE = ("html", "text", "tree")
+
+
+class Inventory(Frozen):
+    """Every file of a bucket: (index in `bucket.sources`, file), in order of source and name."""
+
+    files: tuple[tuple[int, SourceFile], ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of what lies in the sources: names and contents, wherever they are kept."""
+        return fingerprint.digest([[index, file.name, file.sha256] for index, file in self.files])
+
+    @property
+    def bytes(self) -> int:
+        """Total size of the files."""
+        return sum(file.bytes for _, file in self.files)
+
+    def of(self, index: int) -> list[SourceFile]:
+        """The files of one source."""
+        return [file for at, file in self.files if at == index]
+
+
+class Group(Frozen):
+    """Files of one source that become one part, each with its licence (`per-document` where records carry it)."""
+
+    source: int
+    files: tuple[tuple[SourceFile, str], ...]
+
+
+def inventory(bucket: Bucket, base: Path) -> Inventory:
+    """List and hash the files of every source of a bucket.
+
+    Args:
+        bucket: its sources are looked up in order.
+        base: folder that relative source paths start from.
+
+    Raises:
+        SourceError: a source without files, an unreadable file, or a source that may not be trained on.
+    """
+    for source in bucket.sources:
+        _require_terms(source)
+    found: list[tuple[int, SourceFile]] = []
+    for index, source in enumerate(bucket.sources):
+        found.extend((index, file) for file in uris.inventory(source.path, base, _suffixes(source)))
+    return Inventory(files=tuple(found))
+
+
+def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group]:
+    """The groups of a bucket in order; each holds about `part_bytes` of source, a larger file stands alone."""
+    for index, source in enumerate(bucket.sources):
+        files = listed.of(index)
+        by_file = source.licence == PER_DOCUMENT and source.kind in LICENSED_BY_FILE
+        licences = read_licences(files) if by_file else None
+        content = [file for file in files if not (by_file and file.name == LICENCES_FILE)]
+        for group in _cut(content, part_bytes):
+            licensed = tuple((file, licences.of(file.name) if licences else source.licence) for file in group)
+            yield Group(source=index, files=licensed)
+
+
+def record_licence(declared: str, own: object) -> str:
+    """The licence of a record: its source's, or its own where the source says `per-document`."""
+    if declared != PER_DOCUMENT:
+        return declared
+    return own.strip() if isinstance(own, str) and own.strip() else UNKNOWN
+
+
+def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]:
+    """Cut after a file with probability its size / target, by a hash of its name: about `target` bytes a group.
+
+    Between a quarter of the target and twice it, as in content-defined chunking, so that parts are neither
+    crumbs nor boulders; cuts forced by the upper bound fall back into step at the next hashed one.
+    """
+    group: list[SourceFile] = []
+    held = 0
+    for file in files:
+        group.append(file)
+        held += file.bytes
+        drawn = int.from_bytes(hashlib.sha256(file.name.encode()).digest()[:8], "big") / 2**64
+        if held >= 2 * target or (held >= target / 4 and drawn < file.bytes / target):
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
+
+
+def _suffixes(source: Source) -> tuple[str, ...]:
+    """Endings to list: what is read, and the licence file that governs it."""
+    wanted = source.suffixes or DEFAULT_SUFFIXES.get(source.kind, ())
+    if wanted and source.kind in LICENSED_BY_FILE and source.licence == PER_DOCUMENT:
+        return (*wanted, LICENCES_FILE)
+    return wanted
+
+
+def _require_terms(source: Source) -> None:
+    if not source.terms.train:
+        raise SourceError(
+            f"source {source.path} of {source.domain} may not be trained on",
+            found="terms.train: false",
+            expected="terms.train: true, granted by its owner",
+            remedy="remove the source from the bucket, or obtain the right and record it in the recipe",
+        )

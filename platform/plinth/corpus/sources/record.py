@@ -1,0 +1,78 @@
+"""What every reader yields: a raw record, or a reject that says why there is none.
+
+reason             what was found
+------             --------------
+broken_gzip        compressed bytes that do not decompress
+truncated_gzip     a gzip member cut short (records before the cut are kept)
+truncated_zstd     a Zstandard frame cut short or damaged
+broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
+segmented_record   a WARC record split over several, which is not put together again
+http_status        a captured response other than 200
+not_html           a captured page that is neither HTML nor plain text
+too_large          more bytes than `extraction.max_bytes`
+empty              no text, or none left after extraction and normalisation
+invalid_utf8       text that is not UTF-8 (HTML is decoded by its declared or detected charset instead)
+nul_bytes          NUL in what should be text
+missing_field      a JSON line without text, a capture without address
+duplicate_id       the same record identifier twice in a file, or the same document twice in a bucket
+extract_failed     the parser failed or died on the page
+extract_timeout    the parser ran longer than `extraction.seconds_per_page`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+DETAIL_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """One captured page, line or file, before extraction.
+
+    Args:
+        uri: stable name: the captured address, or the name within the source; never a path of a machine.
+        content: decoded text, or the bytes of an HTML page still to be decoded and extracted.
+        mime: media type without parameters.
+        licence: SPDX expression or `unknown`.
+        source_bytes: bytes of the raw record.
+        where: position in its file, for people.
+        charset: what the server said, for HTML.
+        captured_at: UTC.
+        extra: further facts, JSON-ready.
+    """
+
+    uri: str
+    content: str | bytes
+    mime: str
+    licence: str
+    source_bytes: int
+    where: str
+    charset: str = ""
+    captured_at: datetime | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """What could not become a document. `reason` is one of the table above, `where` a record or line."""
+
+    uri: str
+    where: str
+    reason: str
+    detail: str
+    source_bytes: int = 0
+
+    @property
+    def brief(self) -> str:
+        """The detail in one line of bounded length that UTF-8 can carry."""
+        line = " ".join(self.detail.split())[:DETAIL_CHARACTERS]
+        return line.encode("utf-8", "backslashreplace").decode()
+
+
+def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
+    """The reject of a record that was read but cannot be used."""
+    return Reject(record.uri, record.where, reason, detail, record.source_bytes)

@@ -1,0 +1,179 @@
+"""Plain bytes and lines out of compressed files, in bounded memory, with damage named.
+
+A *stretch* is a readable run of plain bytes: one gzip member, or a whole file. When it ends too early it
+carries a `Fault`, and what comes after the damage is the next stretch. Nothing here trusts a length, and
+no read inflates more than was asked for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol, cast
+
+READ_BYTES = 1 << 16
+GZIP_MAGIC = b"\x1f\x8b\x08"
+
+
+class Readable(Protocol):
+    """Anything with `read(size)`; a short answer is allowed, an empty one is the end."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a stretch ended before its end: a reject's reason and detail."""
+
+    reason: str
+    detail: str
+
+
+class Stretch:
+    """Plain bytes as they are in the file."""
+
+    def __init__(self, raw: Readable) -> None:
+        self._raw, self._position = raw, 0
+        self.fault: Fault | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes; empty at the end, and after a fault."""
+        data = self._fill(size if size > 0 else READ_BYTES)
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """How many bytes have been read."""
+        return self._position
+
+    def _fill(self, size: int) -> bytes:
+        return self._raw.read(size)
+
+
+class _GzipMember(Stretch):
+    """One member; `rest` afterwards holds the compressed bytes that follow it."""
+
+    def __init__(self, raw: Readable, first: bytes) -> None:
+        super().__init__(raw)
+        self._inflate = zlib.decompressobj(wbits=31)
+        self._pending = first
+        self.rest = b""
+
+    def _fill(self, size: int) -> bytes:
+        while not self._inflate.eof and self.fault is None:
+            pending = self._pending or self._raw.read(READ_BYTES)
+            if not pending:
+                self.fault = Fault("truncated_gzip", f"the file ends inside a gzip member, after {self.tell()} bytes")
+                break
+            try:
+                data = self._inflate.decompress(pending, size)
+            except zlib.error as error:
+                self.fault = Fault("broken_gzip", str(error))
+                self.rest = pending
+                break
+            self._pending = self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                self.rest = self._inflate.unused_data
+            if data:
+                return data
+        return b""
+
+
+class _Zstandard(Stretch):
+    """All frames of a file; a damaged one ends it."""
+
+    def __init__(self, raw: Readable) -> None:
+        from fastwarc.stream_io import ZstdReader
+
+        super().__init__(raw)
+        self._inflate = ZstdReader(cast(BinaryIO, raw))
+
+    def _fill(self, size: int) -> bytes:
+        if self.fault:
+            return b""
+        try:
+            return bytes(self._inflate.read(size))
+        except OSError as error:
+            self.fault = Fault("truncated_zstd", str(error))
+            return b""
+
+
+def stretches(raw: Readable, name: str) -> Iterator[Stretch]:
+    """The stretches of a file, by the ending of its name; each is drained before the next is made."""
+    if name.endswith(".gz"):
+        yield from _members(raw)
+    elif name.endswith((".zst", ".zstd")):
+        yield _Zstandard(raw)
+    else:
+        yield Stretch(raw)
+
+
+def _members(raw: Readable) -> Iterator[Stretch]:
+    pending = raw.read(READ_BYTES)
+    while pending:
+        member = _GzipMember(raw, pending)
+        yield member
+        while member.read(READ_BYTES):
+            pass
+        pending = member.rest or (b"" if member.fault else raw.read(READ_BYTES))
+        if member.fault:
+            # The header of the damaged member itself must not be found again.
+            pending = _next_member(raw, pending[1:])
+        elif not pending.strip(b"\0"):
+            pending = _next_member(raw, b"")  # padding after a member is allowed
+
+
+def _next_member(raw: Readable, pending: bytes) -> bytes:
+    """The bytes from the next gzip header on, or nothing."""
+    while (at := pending.find(GZIP_MAGIC)) < 0:
+        chunk = raw.read(READ_BYTES)
+        if not chunk:
+            return b""
+        pending = pending[-len(GZIP_MAGIC) + 1 :] + chunk
+    return pending[at:]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without its end, numbered from 1; `data` is None when it was too long to hold."""
+
+    number: int
+    data: bytes | None
+    bytes: int
+
+
+def lines(parts: Iterable[Stretch], max_bytes: int) -> Iterator[Line | Fault]:
+    """The lines of a file, and the faults where they are. A line over `max_bytes` is passed over, never held.
+
+    Gzip members follow one another without a line's end; after a fault the unfinished line is dropped.
+    """
+    number, held, skipped = 0, b"", 0
+    for part in parts:
+        while chunk := part.read(READ_BYTES * 4):
+            pieces = chunk.split(b"\n")
+            for piece in pieces[:-1]:
+                number += 1
+                size = skipped + len(held) + len(piece)
+                yield Line(number, None if size > max_bytes else held + piece, size)
+                held, skipped = b"", 0
+            held += pieces[-1]
+            if len(held) + skipped > max_bytes:
+                held, skipped = b"", skipped + len(held)
+        if part.fault:
+            yield part.fault
+            held, skipped = b"", 0
+    if held or skipped:
+        size = skipped + len(held)
+        yield Line(number + 1, None if size > max_bytes else held, size)
+
+
+def read_all(part: Stretch, max_bytes: int) -> bytes | None:
+    """Everything a stretch holds, or None when that is more than `max_bytes`."""
+    pieces, size = [], 0
+    while chunk := part.read(READ_BYTES * 4):
+        size += len(chunk)
+        if size > max_bytes:
+            return None
+        pieces.append(chunk)
+    return b"".join(pieces)

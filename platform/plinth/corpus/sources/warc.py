@@ -1,0 +1,212 @@
+"""WARC (ISO 28500), plain or gzipped: one record per captured page, read by FastWARC.
+
+FastWARC ends silently at a truncated member, hands out short records and stops for good at a broken header.
+Here each gzip member is parsed on its own, lengths are compared with what the header promised, and after a
+broken record the stream is searched for the next one, so that damage costs what it hits and is counted.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.streams import READ_BYTES, Stretch, stretches
+from plinth.errors import PlinthError
+from plinth.recipe.corpus import Source
+from plinth.storage.uris import SourceFile, opened
+
+HTML = ("text/html", "application/xhtml+xml", "application/xml", "text/xml")
+TEXT = ("text/plain",)
+#: Record types that carry no page of their own: passed over, not rejected.
+NOT_PAGES = ("warcinfo", "request", "metadata", "revisit")
+PAGES = ("response", "resource", "conversion")
+MAX_RESYNCS = 1000
+WINDOW_BYTES = 4 * READ_BYTES
+MARK = b"\nWARC/1."
+
+
+def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """Responses, resources and conversions of a file in file order."""
+    reader = _Reader(file, record_licence(licence, None), max_bytes)
+    with opened(file) as raw:
+        for part in stretches(raw, file.name):
+            yield from reader.records(part)
+            while part.read(READ_BYTES):  # what a broken record left behind
+                pass
+            if part.fault:
+                yield Reject(reader.uri, reader.where, part.fault.reason, part.fault.detail)
+
+
+class _Window:
+    """A stretch with its last bytes kept, so that reading can go back to a record's start after an error."""
+
+    def __init__(self, part: Stretch) -> None:
+        self._part = part
+        self._kept, self._position = b"", 0  # the kept bytes end at the stretch's own position
+
+    def read(self, size: int = -1) -> bytes:
+        ahead = self._part.tell() - self._position
+        if ahead:
+            data = self._kept[len(self._kept) - ahead :][:size]
+        else:
+            data = self._part.read(size)
+            self._kept = (self._kept + data)[-WINDOW_BYTES:]
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        return self._position
+
+    def find_record(self, floor: int) -> bool:
+        """Move to the first record that starts at or after `floor`; False when there is none."""
+        start = self._part.tell() - len(self._kept)
+        at = self._kept.find(MARK, max(0, floor - 1 - start))
+        while at < 0:
+            data = self._part.read(READ_BYTES)
+            if not data:
+                return False
+            overlap = self._kept[-len(MARK) :]
+            found = (overlap + data).find(MARK)
+            self._kept = (self._kept + data)[-WINDOW_BYTES:]
+            if found >= 0:
+                at = len(self._kept) - len(data) - len(overlap) + found
+        self._position = self._part.tell() - len(self._kept) + at + 1
+        return True
+
+
+class _Reader:
+    """Numbers the records of one file and remembers which one is being read."""
+
+    def __init__(self, file: SourceFile, licence: str, max_bytes: int) -> None:
+        self.file, self.licence, self.max_bytes = file, licence, max_bytes
+        self.number, self.uri = 0, file.name
+
+    @property
+    def where(self) -> str:
+        return f"record {self.number}"
+
+    def records(self, part: Stretch) -> Iterator[RawRecord | Reject]:
+        """The records of one stretch, resuming after each broken one."""
+        from fastwarc.warc import ArchiveIterator
+
+        window, floor = _Window(part), 0
+        for _ in range(MAX_RESYNCS):
+            try:
+                for record in ArchiveIterator(cast(BinaryIO, window), stream_detect=False, parse_http=True):
+                    self.number += 1
+                    length = _length(record)
+                    floor = max(floor, record.stream_pos + (length or 0))
+                    item = self._record(record, length)
+                    if part.fault:
+                        return  # the record was cut short by the damage, which is reported in its place
+                    if item is not None:
+                        yield item
+                return
+            except BaseException as error:
+                if isinstance(error, PlinthError) or not _is_parse_failure(error):
+                    raise
+                self.number, self.uri = self.number + 1, self.file.name
+                if part.fault:
+                    return
+                yield Reject(self.uri, self.where, "broken_record", str(error))
+            if not window.find_record(floor := floor + 1):
+                return
+            floor = window.tell()
+        yield Reject(self.file.name, self.where, "broken_record", f"more than {MAX_RESYNCS} broken records: gave up")
+
+    def _record(self, record: Any, length: int | None) -> RawRecord | Reject | None:
+        kind = (record.headers.get("WARC-Type") or "no type").strip().lower()
+        uri = (record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
+        self.uri = uri or self.file.name
+        if kind in NOT_PAGES:
+            return None
+        if kind not in PAGES or length is None:
+            reason = "segmented_record" if kind == "continuation" else "broken_record"
+            return self._refuse(reason, f"WARC-Type {kind}, Content-Length {length}", 0)
+        if record.content_length > self.max_bytes:
+            return self._refuse("too_large", f"{length} bytes, at most {self.max_bytes}", length)
+        body = record.reader.read()
+        if len(body) < record.content_length:
+            return self._refuse("broken_record", f"{len(body)} bytes, promised {record.content_length}", len(body))
+        if not uri:
+            return self._refuse("missing_field", "no WARC-Target-URI", length)
+        if record.is_http and record.http_headers.status_code != 200:
+            return self._refuse("http_status", f"status {record.http_headers.status_code}", length)
+        return self._page(record, kind, body, length)
+
+    def _page(self, record: Any, kind: str, body: bytes, length: int) -> RawRecord | Reject:
+        mime = _mime(record)
+        if mime and mime not in HTML + TEXT:
+            return self._refuse("not_html", mime, length)
+        if record.is_http:
+            decoded = _transfer_decoded(record, body, self.max_bytes)
+            if isinstance(decoded, str):
+                return self._refuse(decoded, "the HTTP body's transfer or content encoding", length)
+            body = decoded
+        if not body.strip():
+            return self._refuse("empty", "no body", length)
+        content: str | bytes = body
+        if mime in TEXT:
+            try:
+                content = body.decode(record.http_charset or "utf-8")
+            except (UnicodeDecodeError, LookupError) as error:
+                return self._refuse("invalid_utf8", str(error), length)
+        truncated = record.headers.get("WARC-Truncated")
+        return RawRecord(
+            uri=self.uri,
+            content=content,
+            mime=mime or "text/html",
+            licence=self.licence,
+            source_bytes=length,
+            where=self.where,
+            charset=record.http_charset or "",
+            captured_at=record.record_date,
+            extra={"truncated": truncated} if truncated else {},
+        )
+
+    def _refuse(self, reason: str, detail: str, size: int) -> Reject:
+        return Reject(self.uri, self.where, reason, detail, size)
+
+
+def _length(record: Any) -> int | None:
+    text = record.headers.get("Content-Length") or ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def _mime(record: Any) -> str:
+    declared = record.http_content_type if record.is_http else record.headers.get("Content-Type")
+    return (declared or "").partition(";")[0].strip().lower()
+
+
+def _transfer_decoded(record: Any, body: bytes, max_bytes: int) -> bytes | str:
+    """The body without chunking and compression, or a reject's reason; inflates no more than `max_bytes`."""
+    from fastwarc.stream_io import BrotliReader, ChunkedReader, GzipReader, ZstdReader
+
+    headers = record.http_headers
+    steps = [headers.get(name, "").lower() for name in ("Transfer-Encoding", "Content-Encoding")]
+    decoders: dict[str, Any] = {"chunked": ChunkedReader, "br": BrotliReader, "zstd": ZstdReader}
+    decoders |= {"gzip": GzipReader, "x-gzip": GzipReader, "deflate": partial(GzipReader, zlib=True)}
+    for step in ",".join(steps).split(","):
+        decoder = decoders.get(step.strip())
+        if decoder is None:
+            continue
+        stream, pieces, size = decoder(io.BytesIO(body)), [], 0
+        try:
+            while data := stream.read(READ_BYTES):
+                pieces.append(data)
+                size += len(data)
+                if size > max_bytes:
+                    return "too_large"
+        except OSError:
+            return "broken_record"
+        body = b"".join(pieces)
+    return body
+
+
+def _is_parse_failure(error: BaseException) -> bool:
+    """FastWARC raises OSError or ValueError; a panic of its Rust code arrives as a bare BaseException."""
+    return isinstance(error, OSError | ValueError) or type(error).__name__ == "PanicException"
