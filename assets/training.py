@@ -1,0 +1,147 @@
+"""`run` and `checkpoint`: a detached job that the asset submits or finds again, and follows.
+
+The job outlives the orchestrator. What it writes to its timeline is relayed here: to the step's log, to
+MLflow in batches, and as plots once it has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+import registry
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import picture, table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.errors import PlinthError
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+from plinth.training import config, job
+from plinth.training.config import UNIDENTIFIED, RunConfig
+from plinth.training.telemetry import timeline
+
+RELAY_INTERVAL_S = 10.0
+SPOKEN_EVENTS = frozenset({"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited"})
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """The run, then its final checkpoint."""
+    owner = shared_owner(recipe)
+    kinds = ("deepspeed", "pytorch")
+    model = recipe.training.model
+    return [
+        Stage(
+            asset="run",
+            deps=("mixture", "tokenizer", *each(recipe, "shards")),
+            make=partial(_run, recipe),
+            version=config.VERSION,
+            params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED)),
+            group="training",
+            description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{recipe.training.zero_stage}.",
+            owner=owner,
+            kinds=kinds,
+            present=partial(_present_run, recipe),
+            pool="training",
+        ),
+        Stage(
+            asset="checkpoint",
+            deps=("run", "tokenizer"),
+            make=partial(_checkpoint, recipe),
+            version=config.VERSION,
+            params={},
+            group="training",
+            description="Weights, configuration, state and resume proof of the final committed checkpoint.",
+            owner=owner,
+            kinds=kinds,
+            pool="training",
+        ),
+    ]
+
+
+def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
+    shards = by_bucket(recipe, inputs, "shards")
+    return config.prepare(ctx, recipe.name, recipe.training, inputs["mixture"], shards, inputs["tokenizer"])
+
+
+def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    prepared = _prepared(recipe, ctx, inputs)
+    handle = job.submit_or_find(ctx, prepared)
+    say(f"run {prepared.run_id}: job {handle.pid}, log {prepared.directory.log}")
+    relay = _Relay(ctx, recipe, prepared.run_id, say)
+    with ctx.progress.meter("run", prepared.total_steps) as meter:
+        seen = 0
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            nonlocal seen
+            relay.add(event)
+            if event["event"] == "step" and event["step"] > seen:
+                meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
+                seen = event["step"]
+            elif event["event"] in SPOKEN_EVENTS:
+                say(f"{event['kind']}: {_words(event)}")
+
+        job.follow(ctx, prepared, on_event)
+    relay.finish()
+    return job.run_manifest(ctx, prepared)
+
+
+class _Relay:
+    """Events to MLflow in batches. A server that is away delays the metrics, not the training."""
+
+    def __init__(self, ctx: Context, recipe: Recipe, run_id: str, say: Say) -> None:
+        self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
+        self.waiting: list[Mapping[str, Any]] = []
+        self.sent = time.monotonic()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "step":
+            self.waiting.append(event)
+        if time.monotonic() - self.sent > RELAY_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        self.sent = time.monotonic()
+        try:
+            registry.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting)
+            self.waiting = []
+        except PlinthError as error:
+            self.say(f"MLflow did not take {len(self.waiting)} steps and is asked again: {error.what}")
+
+    def finish(self) -> None:
+        registry.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting, status="FINISHED")
+
+
+def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    run = inputs["run"]
+    prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
+    return job.checkpoint_manifest(ctx, prepared, run)
+
+
+def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import plots
+
+    prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
+    facts = job.facts(ctx, prepared)
+    story = timeline(prepared.directory.events)
+    spoken = [event for kind in sorted(SPOKEN_EVENTS) for event in story.of(kind)]
+    spoken.sort(key=lambda event: event["seq"])
+    rows = [[event["event"], _words(event)] for event in spoken]
+    return {
+        "run": made.stats["run_id"],
+        "final_loss": float(made.stats["final_loss"]),
+        "loss": picture(plots.loss(list(story.steps.values()), spoken)),
+        "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
+        "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
+        "log": dg.MetadataValue.path(prepared.directory.log),
+        "events": dg.MetadataValue.path(prepared.directory.events),
+    }
+
+
+def _words(event: Mapping[str, Any]) -> str:
+    hidden = {"event", "seq", "time"}
+    return ", ".join(f"{name} {value}" for name, value in event.items() if name not in hidden)
