@@ -2,7 +2,7 @@
 
     tiny/web.warc.gz     pages with navigation around the text; one record is broken, one page is a duplicate
     tiny/prose.jsonl     articles; some too short, some in German, some with an e-mail address, one line broken
-    tiny/code/           a source tree in which every file names its licence; some under GPL, some under none
+    tiny/code/           a source tree with LICENCES.json; one package is under GPL, of one nothing is known
 
 `PLANTED` says what a run must find. `python -m tests.tiny_corpus DIR` writes them below DIR.
 """
@@ -118,16 +118,15 @@ def _record(number: int, page: bytes) -> bytes:
 
 
 def _tree(rng: random.Random, folder: Path) -> None:
-    for number in range(SOURCE_FILES):
-        licence = "MIT"
-        if number < PLANTED["gpl"]:
-            licence = "GPL-3.0-only"
-        elif number < PLANTED["gpl"] + PLANTED["unknown"]:
-            licence = ""
-        path = folder / f"package{number % 8}" / f"{rng.choice(NOUNS)}_{number}.py"
+    """Packages under MIT, one under GPL, and one of which nothing is known."""
+    names = ["copyleft"] * PLANTED["gpl"] + ["unlicensed"] * PLANTED["unknown"]
+    names += [f"package{number % 6}" for number in range(SOURCE_FILES - len(names))]
+    for number, name in enumerate(names):
+        path = folder / name / f"{rng.choice(NOUNS)}_{number}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        head = f"# SPDX-License-Identifier: {licence}\n\n" if licence else ""
-        path.write_text(head + "\n\n".join(_function(rng) for _ in range(rng.randint(4, 8))), encoding="utf-8")
+        path.write_text("\n\n".join(_function(rng) for _ in range(rng.randint(4, 8))), encoding="utf-8")
+    licences = {f"package{number}": "MIT" for number in range(6)} | {"copyleft": "GPL-3.0-only"}
+    (folder / "LICENCES.json").write_text(json.dumps(licences))
 
 
 def _function(rng: random.Random) -> str:
