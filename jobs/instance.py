@@ -12,7 +12,9 @@ from plinth.storage.workspace import Workspace
 
 
 def settings_file() -> Path:
-    """`dagster.yaml`: beside the packages in a checkout, inside this one in a wheel."""
+    """`dagster.yaml`: what PLINTH_DAGSTER_YAML names, else the one beside the packages (or inside, in a wheel)."""
+    if named := os.environ.get("PLINTH_DAGSTER_YAML"):
+        return Path(named)
     here = Path(__file__).parent
     beside = here.parent / "dagster.yaml"
     return beside if beside.exists() else here / "dagster.yaml"
