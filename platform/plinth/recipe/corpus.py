@@ -123,6 +123,12 @@ class Contamination(Frozen):
 
     ngram_words: int = Field(13, ge=1)
     max_overlap: float = Field(0.0, ge=0, le=1, description="Share of a document's n-grams that may be shared.")
+    boilerplate_documents: int | None = Field(
+        10,
+        ge=1,
+        description="An n-gram found in more training documents than this is boilerplate and ignored (GPT-3: 10); "
+        "`null` ignores none.",
+    )
 
 
 class Corpus(Frozen):
