@@ -1,1 +1,9 @@
-"""TODO map."""
+"""Deduplication over all buckets: exact, then near; one survivor of every cluster, whatever the order.
+
+exact       equal but for case and white space, by SHA-256
+minhash     near duplicates: signatures, candidates, verification; the stage itself
+candidates  documents that share a band key
+verify      true Jaccard similarity of every candidate pair; union-find
+clusters    roots, survivors, and the sidecar columns
+shuffle     sorted parts and reading one range of keys from many of them
+"""
