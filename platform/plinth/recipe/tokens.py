@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plinth.records import Frozen
 
@@ -15,11 +15,24 @@ class Tokenizer(Frozen):
 
     kind: Literal["bpe-bytes"] = "bpe-bytes"
     vocab_size: int = Field(8192, ge=260, le=2**32 - 1)
+    digits: Literal["single", "runs"] = Field(
+        "single", description="`single`: every digit is a token (Llama 2); `runs`: digits merge like letters (GPT-2)."
+    )
     sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared evenly by buckets.")
-    special_tokens: tuple[str, ...] = Field(("<|endoftext|>", "<|pad|>"), min_length=1)
+    special_tokens: tuple[str, ...] = Field(
+        ("<|endoftext|>", "<|pad|>"), min_length=1, description="The first ids, in order; the first ends a document."
+    )
     min_frequency: int = Field(2, ge=1)
+    audit_bytes_per_part: int = Field(2 * 2**20, gt=0, description="Audit: at most this much text of each part.")
     max_fertility: float = Field(4.0, gt=0, description="Audit: tokens per word allowed in any bucket.")
     min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: lower bound in any bucket.")
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(tokens)) != len(tokens) or not all(tokens):
+            raise ValueError("special tokens must be distinct and not empty")
+        return tokens
 
 
 class Shards(Frozen):
@@ -33,7 +46,16 @@ class Phase(Frozen):
 
     name: str
     fraction: float = Field(gt=0, le=1, description="Share of all training tokens.")
-    weights: Mapping[str, float] = Field(min_length=1, description="Relative weights of buckets.")
+    weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        min_length=1, description="Relative weights of buckets."
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _some_weight(cls, weights: Mapping[str, float]) -> Mapping[str, float]:
+        if sum(weights.values()) <= 0:
+            raise ValueError("at least one weight must be above 0")
+        return weights
 
 
 class Mixture(Frozen):

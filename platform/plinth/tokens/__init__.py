@@ -1,1 +1,22 @@
-"""TODO map."""
+"""From curated text to the sequences of a training run.
+
+    curated -> sample -> tokenizer -> audit
+    curated + tokenizer -> shards -> mixture -> order -> loader -> training
+                             reader ----------^       \\-> batch (which documents, which steps)
+
+sample       a capped, hash-chosen sample of the buckets, in documents' order
+tokenizer    byte-level BPE: train, load
+encode       texts to token ids; the bytes of a token
+audit        fertility, bytes per token, round trip, unused tokens, against the recipe's bounds
+shards       each bucket's token stream in even binary shards with a document index
+reader       token spans and documents of a shard set, memory-mapped
+packing      concatenate and chunk: where sequences begin, document masks, what is lost
+permutation  keyed bijection of range(n), and its inverse, in constant time
+apportion    how many sequences each bucket gives to a block: exact, in closed form
+mixture      phases and weights to exact counts; epochs caps
+order        position -> sequence and sequence -> positions, as arithmetic
+batch        documents of a step; steps of a document
+loader       token arrays of a rank from any step on
+
+Does not belong here: what a sequence is used for (training), and where bytes lie (storage).
+"""

@@ -1,0 +1,120 @@
+"""The run that a recipe describes, in numbers, with every assumption in words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from plinth.planning import memory, model
+from plinth.recipe import Recipe
+from plinth.records import Frozen
+
+
+class Plan(Frozen):
+    """What a run costs. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
+
+    recipe: str
+    parameters: int
+    parameters_without_embeddings: int
+    vocab_size: int
+    sequence_tokens: int
+    global_batch_tokens: int
+    steps: int
+    tokens: int
+    unused_tokens: int
+    tokens_per_parameter: float
+    flops_per_token_6n: int
+    flops_per_token_exact: int
+    flops_6nd: int
+    flops_exact: int
+    tokens_per_second: float | None
+    wall_clock_s: float | None
+    ranks: int
+    zero_stage: int
+    precision: Literal["fp32", "bf16"]
+    memory_per_device: memory.Memory
+    memory_by_zero_stage: tuple[int, int, int, int]
+    assumptions: tuple[str, ...]
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    tokens_per_second: float | None = None,
+    vocab_size: int | None = None,
+    precision: Literal["fp32", "bf16"] | None = None,
+) -> Plan:
+    """Plan a recipe's run.
+
+    Args:
+        tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
+        vocab_size: of the trained tokenizer; the recipe's when None.
+        precision: of the machine, where the recipe says `auto` (FP32 when None).
+    """
+    training, mixture = recipe.training, recipe.mixture
+    vocabulary = vocab_size or recipe.tokenizer.vocab_size
+    kind = training.precision if training.precision != "auto" else precision or "fp32"
+    counted = model.parameters(training.model, vocabulary)
+    sequences = mixture.total_tokens // mixture.sequence_tokens
+    steps = sequences // training.global_batch_sequences
+    batch_tokens = training.global_batch_sequences * mixture.sequence_tokens
+    tokens = steps * batch_tokens
+    rule = model.flops_6n(training.model, vocabulary)
+    exact = model.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
+    by_stage = [
+        memory.per_device(
+            training.model,
+            counted.total,
+            vocab_size=vocabulary,
+            sequence_tokens=mixture.sequence_tokens,
+            micro_batch=training.micro_batch_sequences,
+            ranks=training.launch.ranks,
+            zero_stage=stage,
+            precision=kind,
+        )
+        for stage in range(4)
+    ]
+    return Plan(
+        recipe=recipe.name,
+        parameters=counted.total,
+        parameters_without_embeddings=counted.total - counted.embedding - counted.output,
+        vocab_size=vocabulary,
+        sequence_tokens=mixture.sequence_tokens,
+        global_batch_tokens=batch_tokens,
+        steps=steps,
+        tokens=tokens,
+        unused_tokens=mixture.total_tokens - tokens,
+        tokens_per_parameter=tokens / counted.total,
+        flops_per_token_6n=rule,
+        flops_per_token_exact=exact,
+        flops_6nd=rule * tokens,
+        flops_exact=exact * tokens,
+        tokens_per_second=tokens_per_second,
+        wall_clock_s=tokens / tokens_per_second if tokens_per_second else None,
+        ranks=training.launch.ranks,
+        zero_stage=training.zero_stage,
+        precision=kind,
+        memory_per_device=by_stage[training.zero_stage],
+        memory_by_zero_stage=(by_stage[0].total, by_stage[1].total, by_stage[2].total, by_stage[3].total),
+        assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second),
+    )
+
+
+def _assumptions(
+    recipe: Recipe, vocab_size: int | None, precision: str | None, tokens_per_second: float | None
+) -> tuple[str, ...]:
+    lines = [
+        "6 N D counts all parameters, embeddings included; backward costs twice forward",
+        "exact FLOPs count attention over the whole square, without causal or document masks, and no recomputation",
+        "memory is parameters, gradients, Adam's state, activations and logits; without buffers and fragmentation",
+        "activations are kept for every layer; attention scores are recomputed",
+        "a last step that its batch does not fill is not run",
+    ]
+    if vocab_size is None:
+        lines.append("the tokenizer reaches the recipe's vocabulary size")
+    if recipe.training.precision == "auto":
+        lines.append(f"precision auto means {precision or 'fp32'} on this machine")
+    if tokens_per_second is None:
+        lines.append("no wall clock: no speed was stated")
+    else:
+        lines.append(f"{tokens_per_second:,.0f} tokens/s over all ranks, without start-up, checkpoints and restarts")
+    return tuple(lines)

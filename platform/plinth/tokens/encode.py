@@ -1,0 +1,136 @@
+"""Texts to token ids, and the bytes that a token stands for.
+
+Text never becomes a special token: a document that holds the characters `<|endoftext|>` gets the tokens of
+those characters, so an end-of-text token in a shard is the end of a document and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from plinth.errors import IntegrityError
+from plinth.records import Blob
+from plinth.storage.store import Store
+
+#: An encoding takes about a hundred times the memory of its text, so texts go in by small batches, and a
+#: longer text by pieces.
+BATCH_CHARACTERS = 2**19
+
+#: Between two words the pre-tokenizer always cuts, so a piece that ends here changes no token.
+_SEAM = re.compile(r"(?<=\w)[ \n](?=\w)")
+_SEAM_REACH = 2**16
+
+
+def load(store: Store, blob: Blob) -> Tokenizer:
+    """A tokenizer from the store, verified; special tokens are never read out of text.
+
+    Raises:
+        MissingError, IntegrityError: absent, changed, or not a tokenizer.
+    """
+    return _load(store.root, blob)
+
+
+@contextmanager
+def parallel(on: bool) -> Iterator[None]:
+    """Let the library use its own threads, or not (where the parts already keep every core busy)."""
+    before = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if on else "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = before
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iterator[NDArray[np.unsignedinteger]]:
+    """The token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
+    batch: list[str] = []
+    spans: list[int] = []  # pieces of each text
+    held = 0
+    for text in texts:
+        cut = pieces(text)
+        batch += cut
+        spans.append(len(cut))
+        held += len(text)
+        if held >= BATCH_CHARACTERS:
+            yield from _encode(tokenizer, batch, spans, dtype)
+            batch, spans, held = [], [], 0
+    yield from _encode(tokenizer, batch, spans, dtype)
+
+
+def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
+    """A text in pieces of at most `limit` characters that tokenise as the whole does.
+
+    They are cut between two words. Only where no word ends for 65,536 characters is one cut inside, which
+    may change the tokens at the cut, never the text they stand for.
+    """
+    result, start = [], 0
+    while len(text) - start > limit:
+        end = start + limit
+        seams = [match.start() for match in _SEAM.finditer(text, max(start + 1, end - _SEAM_REACH), end)]
+        stop = seams[-1] if seams else end
+        result.append(text[start:stop])
+        start = stop
+    return [*result, text[start:]]
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's printable stand-ins for the 256 bytes (Radford et al. 2019, `bytes_to_unicode`)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of every token id of a byte-level tokenizer; empty for special tokens.
+
+    Raises:
+        ValueError: when a token is not spelt in the byte-level alphabet.
+    """
+    table, special = _byte_of_character(), tokenizer.get_added_tokens_decoder()
+    result = []
+    for index in range(tokenizer.get_vocab_size()):
+        token = tokenizer.id_to_token(index) or ""
+        try:
+            result.append(b"" if index in special else bytes(table[character] for character in token))
+        except KeyError as error:
+            raise ValueError(f"token {index} {token!r} is not in the byte-level alphabet") from error
+    return result
+
+
+def token_dtype(vocab_size: int) -> str:
+    """Smallest little-endian unsigned type that holds every id."""
+    return "<u2" if vocab_size <= 2**16 else "<u4"
+
+
+def _encode(
+    tokenizer: Tokenizer, batch: list[str], spans: list[int], dtype: str
+) -> Iterator[NDArray[np.unsignedinteger]]:
+    encodings = iter(tokenizer.encode_batch_fast(batch, add_special_tokens=False))
+    for count in spans:
+        ids = [next(encodings).ids for _ in range(count)]
+        yield np.array(ids[0] if count == 1 else [token for piece in ids for token in piece], dtype=dtype)
+
+
+@lru_cache(maxsize=4)
+def _load(store_root: os.PathLike[str], blob: Blob) -> Tokenizer:
+    data = Store(str(store_root)).read_bytes(blob)
+    try:
+        tokenizer = Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library raises bare `Exception`
+        raise IntegrityError(
+            f"blob {blob.md5} is not a tokenizer", found=error, expected="JSON of Hugging Face tokenizers"
+        ) from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
