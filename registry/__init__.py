@@ -1,1 +1,33 @@
-"""."""
+"""What a checkpoint may become: sign, register, gate, approve, promote, taint. The one room that knows MLflow.
+
+checkpoint -> candidate -> gates -> approval -> canary -> champion
+                  ^                                 |
+                  +--------- taint, rollback -------+
+
+Called from outside (assets, sensor, command line):
+
+    api           register_candidate, pending, approve, promote, promote_if_approved, rollback,
+                  mark_tainted, relay_timeline, history
+    verified      verify_model: prove a model down to its sources; the way to load one
+    server        ensure_server, find_server, stop_server: the local MLflow server
+
+Inside, each may use what stands above it:
+
+    keys          signing keys by role and person, made on first use
+    dsse          in-toto statements in signed envelopes
+    signing       OpenSSF model signature and SLSA provenance of a directory
+    materialise   checkpoint manifest -> signed directory
+    client        connection to MLflow, named failures, source URIs
+    candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
+    gates         pure functions: evidence -> passed, reason
+    approval      decisions of people: signed statements, or tags set in the MLflow UI
+    taint         marks, and everything downstream of them
+    evidence      gather what the gates look at
+    registration  experiment, run, metrics and version in MLflow, each made once
+    timeline      step events of a run -> metrics, each once
+    releases      signed, chained records of who moved what and why
+    promotion     copy, aliases, rollback
+
+Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for
+approvals, to write; the version of a release counts when a record signed by the promoter says so.
+"""

@@ -13,14 +13,15 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from plinth.context import Context
-from plinth.errors import IntegrityError, LineageError
-from plinth.records import Manifest, Part
+from plinth.errors import LineageError
+from plinth.records import Manifest
 from plinth.storage.atomic import named_failures, replacing, sync_directory
-from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.checkout import checkout
+from plinth.storage.store import Store
 from registry import keys, signing
 
 #: Without these a directory is no model.
@@ -69,10 +70,11 @@ def _require_files(checkpoint: Manifest) -> None:
             found=f"files {', '.join(names) or 'none'}",
             expected=f"also {', '.join(absent)}",
         )
-    for name in names:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or name == signing.PROVENANCE_FILE:
-            raise LineageError(f"checkpoint {checkpoint.digest} names a file that cannot be placed", found=name)
+    if signing.PROVENANCE_FILE in names:
+        raise LineageError(
+            f"checkpoint {checkpoint.digest} brings its own {signing.PROVENANCE_FILE}",
+            expected="none: it is written when the checkpoint is registered",
+        )
 
 
 def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping[str, Any]) -> None:
@@ -81,8 +83,7 @@ def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping
     with named_failures(staged):
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
-    for part in checkpoint.parts:
-        _copy(store, part, staged / part.name)
+    checkout(store, checkpoint.parts, staged)
     with replacing(staged / signing.PROVENANCE_FILE, mode=0o444) as stream:
         stream.write(json.dumps(provenance, indent=1, sort_keys=True).encode())
     with named_failures(target):
@@ -90,21 +91,6 @@ def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
         sync_directory(target.parent)
-
-
-def _copy(store: Store, part: Part, target: Path) -> None:
-    digest = hashlib.sha256()
-    with store.open_path(part.blob).open("rb") as source, replacing(target, mode=0o444) as stream:
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-            stream.write(chunk)
-        if digest.hexdigest() != part.blob.sha256:
-            raise IntegrityError(
-                f"{store.path(part.blob)} ({part.name}) has changed since it was written",
-                found=f"SHA-256 {digest.hexdigest()}",
-                expected=f"SHA-256 {part.blob.sha256}",
-                remedy="restore the blob from a remote, or train again from the last good checkpoint",
-            )
 
 
 @contextmanager

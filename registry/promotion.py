@@ -67,10 +67,11 @@ def promote(
     with locked(ctx):
         judged = judge(ctx, client, recipe, client.get_model_version(candidates.model_name(recipe), version))
         _require_open(judged)
-        facts = {
+        version = _ensure_copy(client, recipe, judged.candidate)
+        facts: dict[str, Any] = {
             "goal": stage,
             "model": recipe.release.name,
-            "version": _ensure_copy(client, recipe, judged.candidate),
+            "version": version,
             "candidate": judged.candidate.subjects,
             "candidate_version": judged.candidate.version,
             "by": by,
@@ -81,7 +82,7 @@ def promote(
         record = _move(ctx, client, CANARY, facts)
         if stage == CHAMPION:
             # Read back as a consumer would, before it becomes champion.
-            verify_release(ctx, client, recipe.release.name, facts["version"])
+            verify_release(ctx, client, recipe.release.name, version)
             record = _move(ctx, client, CHAMPION, facts)
         return record
 

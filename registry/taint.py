@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.context import Context
 from plinth.errors import IntegrityError, MissingError
+from plinth.provenance.downstream import Descendant, downstream
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
@@ -101,27 +101,8 @@ def marks_on(ctx: Context, chain: Chain) -> tuple[str, ...]:
     return tuple(found)
 
 
-def downstream(ctx: Context, origins: Iterable[str]) -> dict[str, str]:
-    """Asset by digest of every manifest made, directly or not, of these digests (manifests or sources)."""
-    consumers: dict[str, list[str]] = defaultdict(list)
-    assets: dict[str, str] = {}
-    for path in ctx.refs.manifests.glob("*.json"):
-        content = _json(path.read_bytes())
-        assets[path.stem] = str(content.get("asset", "?"))
-        for digest in (content.get("inputs") or {}).values():
-            consumers[digest].append(path.stem)
-    seen: set[str] = set()
-    waiting = list(origins)
-    while waiting:
-        digest = waiting.pop()
-        if digest not in seen:
-            seen.add(digest)
-            waiting.extend(consumers[digest])
-    return {digest: assets[digest] for digest in sorted(seen) if digest in assets}
-
-
-def affected(ctx: Context, record: Taint) -> dict[str, str]:
-    """Asset by digest of every manifest that a mark freezes."""
+def affected(ctx: Context, record: Taint) -> tuple[Descendant, ...]:
+    """Every saved manifest that a mark freezes: the marked one and all that was made of it."""
     return downstream(ctx, [record.target] if record.kind == "manifest" else record.holders)
 
 

@@ -7,20 +7,22 @@ restarted follower, or a run that repeats steps after a crash, leaves one point 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from registry.registration import BATCH, ensure_run
 
 STEP_TAG = "plinth.relayed_step"
 #: Fields of an event that place it and are no metrics.
-PLACE = frozenset({"step", "time", "timestamp", "time_s", "rank"})
+PLACE = frozenset({"seq", "step", "time", "attempt"})
 
 
 def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-    """Log every numeric field of events that have a `step`, as metrics. Returns how many events were new.
+    """Log the numeric fields of a timeline's step events as metrics. Returns how many were new.
 
     Args:
-        events: in order; `step` is an integer, `time` (seconds since the epoch) is optional.
+        experiment: the recipe's name.
+        events: in order; those whose `event` is `step`, or that name none, and carry an integer `step`.
+            `time` (Unix seconds) is optional.
     """
     run = ensure_run(client, experiment, run_id)
     done = int(run.data.tags.get(STEP_TAG, -1))
@@ -47,27 +49,20 @@ def finish(client: Any, experiment: str, run_id: str, status: str) -> None:
 
 
 def _forward(events: Iterable[Mapping[str, Any]], done: int) -> Iterator[Mapping[str, Any]]:
-    """Events beyond what is done; several at one step count as one row if they follow each other."""
-    pending: dict[str, Any] = {}
+    """Step events beyond what is done, each step once: after a resume the same steps come again, alike."""
     for event in events:
         step = event.get("step")
-        if not isinstance(step, int) or step <= done:
-            continue
-        if pending and step > pending["step"]:
-            yield pending
-            pending = {}
-        if not pending or step == pending["step"]:
-            pending.update(event)
-    if pending:
-        yield pending
+        if event.get("event", "step") == "step" and isinstance(step, int) and step > done:
+            done = step
+            yield event
 
 
 def _metrics(event: Mapping[str, Any], start_ms: int) -> list[Any]:
     from mlflow.entities import Metric
 
-    time_s = next((event[key] for key in ("time", "timestamp", "time_s") if _number(event.get(key))), None)
+    time_s = event.get("time")
     # Without a time of its own an event gets one that is the same whenever it is relayed.
-    at_ms = start_ms + event["step"] if time_s is None else int(time_s * 1000)
+    at_ms = int(time_s * 1000) if _number(time_s) else start_ms + event["step"]
     return [
         Metric(key, float(value), at_ms, event["step"])
         for key, value in event.items()
@@ -81,5 +76,5 @@ def _flush(client: Any, run: Any, batch: list[Any], done: int) -> None:
     client.set_tag(run.info.run_id, STEP_TAG, str(done))
 
 
-def _number(value: object) -> bool:
+def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

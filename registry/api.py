@@ -1,0 +1,210 @@
+"""What the assets, the sensor and the command line call. Every function starts the server it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from plinth.context import Context
+from plinth.errors import GateError, MissingError, TrustError
+from plinth.provenance import statements
+from plinth.recipe import Recipe
+from plinth.records import Frozen, Manifest
+from registry import approval, candidate, materialise, promotion, registration, releases, taint, timeline
+from registry import client as mlflow_client
+from registry.candidate import Candidate, Facts, Run
+from registry.gates import APPROVALS, GateResult, failed, open_gates
+from registry.promotion import CHAMPION, Stage
+from registry.releases import Release
+
+
+class Status(Frozen):
+    """A candidate that is not yet settled: its gates, and whether only approval is missing."""
+
+    model: str
+    version: str
+    checkpoint: str
+    gates: tuple[GateResult, ...]
+    error: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Every gate passed, approvals among them."""
+        return self.error is None and open_gates(self.gates)
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Only the approvals are missing."""
+        return self.error is None and [gate.name for gate in failed(self.gates)] == [APPROVALS]
+
+
+class Tainted(Frozen):
+    """A mark and everyone it concerns."""
+
+    mark: taint.Taint
+    manifests: tuple[str, ...]
+    versions: tuple[str, ...]
+    aliases: tuple[str, ...]
+
+
+@mlflow_client.named("register a candidate")
+def register_candidate(
+    ctx: Context, recipe: Recipe, checkpoint: Manifest, evaluation: Manifest, run: Run, facts: Facts
+) -> tuple[Candidate, tuple[GateResult, ...]]:
+    """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
+
+    Raises:
+        LineageError: the ancestry is incomplete, or the evaluation is of another checkpoint.
+        SignatureError: the model directory is there already and has been changed.
+        IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
+        RegistryError: MLflow cannot be reached.
+    """
+    chain = candidate.ancestry(ctx, checkpoint.digest, evaluation.digest)
+    provenance = statements.provenance(recipe, checkpoint, chain, run_id=run.id, run_key=run.key)
+    directory = materialise.materialise(ctx, checkpoint, provenance)
+    key = candidate.state_facts(ctx, directory, checkpoint.digest, evaluation.digest, run, facts)
+    client = mlflow_client.connect(ctx.workspace)
+    with registration.locked(ctx):
+        version = registration.ensure_version(
+            ctx,
+            client,
+            recipe,
+            key=key,
+            chain=chain,
+            checkpoint=checkpoint,
+            evaluation=evaluation,
+            run=run,
+            facts=facts,
+            source=mlflow_client.source_uri(ctx.workspace, directory),
+        )
+    judged = promotion.judge(ctx, client, recipe, version)
+    return judged.candidate, judged.results
+
+
+@mlflow_client.named("relay a timeline")
+def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
+    """Log a run's step events to MLflow, each once. Returns how many were new."""
+    return timeline.relay(mlflow_client.connect(ctx.workspace), recipe.name, run_id, events)
+
+
+@mlflow_client.named("judge the candidates")
+def pending(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
+    """Candidates that have not reached their goal, judged now, oldest first."""
+    client = mlflow_client.connect(ctx.workspace)
+    done = promotion.settled(ctx, recipe.release.name)
+    versions = mlflow_client.versions(client, candidate.model_name(recipe))
+    return tuple(_status(ctx, client, recipe, v) for v in versions if v.tags.get("candidate") not in done)
+
+
+@mlflow_client.named("read a candidate")
+def approve(
+    ctx: Context,
+    recipe: Recipe,
+    version: str | None,
+    by: str,
+    reason: str,
+    decision: approval.Decision = "approved",
+) -> Path:
+    """Sign a person's decision about a candidate version (None: the newest). Returns the statement's path.
+
+    Raises:
+        GateError: the recipe does not let this person approve.
+        MissingError: no such candidate.
+        SignatureError: the candidate or the person's key cannot be used.
+    """
+    allowed = recipe.release.gates.approvers
+    if allowed and by.strip() not in allowed:
+        raise GateError(f"{by} may not approve {recipe.release.name}", expected=f"one of {', '.join(allowed)}")
+    client = mlflow_client.connect(ctx.workspace)
+    found = candidate.read(ctx, _version(client, recipe, version))
+    candidate.verify_candidate(ctx, found)
+    return approval.sign(ctx, found, by, reason, decision)
+
+
+@mlflow_client.named("promote a candidate")
+def promote(
+    ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
+) -> Release:
+    """Promote a candidate version (None: the newest), after everything was verified again.
+
+    Raises:
+        SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
+    """
+    client = mlflow_client.connect(ctx.workspace)
+    found = _version(client, recipe, version)
+    return promotion.promote(ctx, client, recipe, str(found.version), by=by, reason=reason, stage=stage)
+
+
+def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[Release, ...]:
+    """Promote every candidate whose gates, approvals among them, all pass. What the sensor calls."""
+    ready = [status for status in pending(ctx, recipe) if status.ready]
+    return tuple(promote(ctx, recipe, status.version, by, "every gate passed") for status in ready)
+
+
+@mlflow_client.named("roll back")
+def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> Release:
+    """Give the champion's alias back to the last good version; see `promotion.rollback`."""
+    return promotion.rollback(
+        ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw
+    )
+
+
+@mlflow_client.named("tell who is tainted")
+def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
+    """Mark a checkpoint, any manifest, a source (digest or its beginning) or a document (32 hex digits) as unfit.
+
+    From then on no gate lets anything made of it pass. Tells which versions and aliases are concerned;
+    nothing is rolled back by itself.
+
+    Raises:
+        MissingError: nothing here has that identity.
+    """
+    record = taint.mark(ctx, target, by, reason)
+    frozen = taint.affected(ctx, record)
+    digests = {each.digest for each in frozen}
+    client = mlflow_client.connect(ctx.workspace)
+    versions: list[str] = []
+    aliases: list[str] = []
+    for model in client.search_registered_models():
+        for version in mlflow_client.versions(client, model.name):
+            if version.tags.get("checkpoint") in digests:
+                client.set_model_version_tag(model.name, version.version, "taint", f"{record.by}: {record.reason}")
+                versions.append(f"{model.name}/{version.version}")
+                held = (name for name, held in model.aliases.items() if str(held) == str(version.version))
+                aliases += [f"{model.name}@{name}" for name in held]
+    return Tainted(
+        mark=record,
+        manifests=tuple(f"{each.asset} {each.digest}" for each in frozen),
+        versions=tuple(versions),
+        aliases=tuple(sorted(aliases)),
+    )
+
+
+def history(ctx: Context, recipe: Recipe) -> tuple[Release, ...]:
+    """Signed records of every promotion and rollback of a release, oldest first."""
+    return releases.history(ctx, recipe.release.name)
+
+
+def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Status:
+    """A candidate that cannot even be read is reported, and does not hide the others."""
+    checkpoint = str(version.tags.get("checkpoint", ""))
+    try:
+        judged = promotion.judge(ctx, client, recipe, version)
+    except TrustError as error:
+        return Status(
+            model=version.name, version=str(version.version), checkpoint=checkpoint, gates=(), error=str(error)
+        )
+    return Status(model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results)
+
+
+def _version(client: Any, recipe: Recipe, version: str | None) -> Any:
+    name = candidate.model_name(recipe)
+    found = mlflow_client.versions(client, name)
+    wanted = [each for each in found if version is None or str(each.version) == str(version)]
+    if not wanted:
+        raise MissingError(
+            f"no candidate {version or ''} of {recipe.release.name}".replace("  ", " "),
+            found=f"{len(found)} versions of {name}",
+            remedy="`plinth run` makes and registers one",
+        )
+    return wanted[-1]

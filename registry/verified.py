@@ -1,0 +1,91 @@
+"""Prove a model: the directory is as signed, the ancestry complete, a release really released.
+
+Whoever uses a model's weights goes through here first; a model that does not verify is not loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plinth.context import Context
+from plinth.errors import MissingError
+from plinth.provenance import lineage
+from plinth.records import Frozen
+from registry import candidate, keys, promotion, signing
+from registry import client as mlflow_client
+
+
+class VerifiedModel(Frozen):
+    """A model that was proved: what it is, and how far the proof went."""
+
+    target: str
+    directory: Path
+    checkpoint: str
+    run: str
+    release: str | None
+    manifests: int
+    sources: int
+    blobs: int | None = None
+
+
+def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedModel:
+    """Prove a model down to its raw sources, or name the first broken link. This is how a model is loaded.
+
+    Args:
+        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`.
+        deep: also read every blob of every manifest in the ancestry.
+
+    Raises:
+        SignatureError: a file differs from what was signed.
+        LineageError: a manifest (or, when deep, a blob) is missing or changed.
+        GateError: a release that was never released, or is tainted.
+        MissingError: nothing has that name.
+    """
+    by_name = not Path(target).is_dir() and ("@" in target or "/" in target)
+    directory, release = _by_name(ctx, target) if by_name else (_directory(ctx, target), None)
+    provenance = signing.verify(directory, keys.trainer(ctx.workspace))
+    checkpoint = provenance["checkpoint"]["digest"]
+    chain = lineage.walk(ctx, checkpoint)
+    read = lineage.verify(ctx, checkpoint) if deep else None
+    return VerifiedModel(
+        target=target,
+        directory=directory,
+        checkpoint=checkpoint,
+        run=provenance["run"]["id"],
+        release=release,
+        manifests=len(chain.links),
+        sources=len(chain.sources),
+        blobs=read.blobs if read else None,
+    )
+
+
+@mlflow_client.named("find a model version")
+def _by_name(ctx: Context, target: str) -> tuple[Path, str | None]:
+    """The directory of `NAME/VERSION` or `NAME@ALIAS`; a release is proved as one."""
+    client = mlflow_client.connect(ctx.workspace)
+    target = target.removeprefix("models:/")
+    name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
+    version = promotion.alias(client, name, which) if separator == "@" else which
+    if version is None:
+        raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their aliases")
+    found = client.get_model_version(name, version)
+    if found.source.startswith("models:/"):
+        return promotion.verify_release(ctx, client, name, version).directory, f"{name}/{version}"
+    return candidate.read(ctx, found).directory, None
+
+
+def _directory(ctx: Context, target: str) -> Path:
+    if Path(target).is_dir():
+        return Path(target).absolute()
+    found = [path for path in ctx.workspace.models.glob("*") if path.is_dir() and _begins(path.name, target)]
+    if len(found) != 1:
+        raise MissingError(
+            f"no model {target}",
+            found=f"{len(found)} of that name in {ctx.workspace.models}",
+            expected="a model directory, a checkpoint's digest, NAME/VERSION or NAME@ALIAS",
+        )
+    return found[0]
+
+
+def _begins(name: str, target: str) -> bool:
+    return len(target) >= 4 and not name.startswith(".") and (name.startswith(target) or target.startswith(name))
