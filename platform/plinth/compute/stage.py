@@ -96,9 +96,14 @@ def renamed(parts: Iterable[Part], stem: str) -> list[Part]:
 
 def add_stats(parts: Iterable[Part]) -> dict[str, Any]:
     """Sum numeric statistics of parts by name; nested mappings are summed inside."""
+    return sum_stats(part.stats for part in parts)
+
+
+def sum_stats(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum numbers by name; nested mappings are summed inside, everything else is left out."""
     total: dict[str, Any] = {}
-    for part in parts:
-        _add(total, part.stats)
+    for stats in many:
+        _add(total, stats)
     return total
 
 
