@@ -1,0 +1,199 @@
+"""The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget.
+
+Pure arithmetic over the statistics of manifests; nothing is read but them.
+
+    D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality
+
+    ρ_parse    documents / (documents + rejects); a reject's text cannot be measured, so records are counted
+    D_nominal  text bytes of the documents / ρ_parse: what the sources would hold had all of them parsed
+    ρ_quality  bytes that the policy keeps / bytes of documents
+    r_dup      bytes that exact and near deduplication remove / bytes that the policy keeps
+    r_pad      share of the training targets that teach nothing, as the mixture measured it
+
+The formula leaves out what the holdout, decontamination and edits take; `rho_rest` is their measured share, so
+that D_eff · ρ_rest / (1 − r_pad) is the curated text to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plinth.compute.stage import manifest, sum_stats
+from plinth.context import Context
+from plinth.corpus.verdicts import STAGES
+from plinth.records import Manifest, Step
+
+ASSET = "funnel"
+VERSION = "1"
+
+
+def run(
+    ctx: Context,
+    documents: Mapping[str, Manifest],
+    verdicts: Mapping[str, Manifest],
+    curated: Mapping[str, Manifest],
+    shards: Mapping[str, Manifest] | None = None,
+    mixture: Manifest | None = None,
+) -> Manifest:
+    """Account for every document and byte.
+
+    Args:
+        documents, verdicts, curated: by bucket.
+        shards: by bucket, once there are tokens; adds tokens and tokens per byte.
+        mixture: once there is one; adds r_pad. What is not there yet counts as 0.
+
+    Returns:
+        A manifest of statistics alone: `buckets` and `total`, each with `stages` (name, documents and bytes in
+        and out, removed, reasons), `rules` of the policy, `trained`, `held_out` and `effective`.
+    """
+    counted = {
+        bucket: {
+            "documents": _counts(documents[bucket]),
+            "verdicts": dict(verdicts[bucket].stats),
+            "curated": dict(curated[bucket].stats),
+            "tokens": int(shards[bucket].stats["tokens"]) if shards and bucket in shards else 0,
+        }
+        for bucket in sorted(documents)
+    }
+    total = sum_stats(counted.values())
+    stats = {
+        "buckets": {bucket: _account(counts, padding(mixture, bucket)) for bucket, counts in counted.items()},
+        "total": _account(total, padding(mixture)),
+    }
+    kinds = {"documents": documents, "verdicts": verdicts, "curated": curated, "shards": shards or {}}
+    inputs = {f"{bucket}/{kind}": one for kind, found in kinds.items() for bucket, one in found.items()}
+    step = Step(name=ASSET, version=VERSION)
+    return manifest(ASSET, step, inputs | ({"mixture": mixture} if mixture else {}), (), stats)
+
+
+def _counts(documents: Manifest) -> dict[str, Any]:
+    return {
+        "documents": int(documents.stats["documents"]),
+        "text_bytes": int(documents.stats["text_bytes"]),
+        "rejects": dict(documents.stats.get("rejects", {})),
+    }
+
+
+def _account(counts: Mapping[str, Any], r_pad: float) -> dict[str, Any]:
+    verdicts, curated = counts["verdicts"], counts["curated"]
+    stages = [_documents_stage(counts["documents"]), *_cascade(verdicts), _curated_stage(verdicts, curated)]
+    return {
+        "stages": stages,
+        "rules": verdicts.get("rules", {}),
+        "trained": {"documents": curated["documents"], "bytes": curated["text_bytes"], "tokens": counts["tokens"]},
+        "held_out": {"documents": curated["heldout_documents"], "bytes": curated["heldout_bytes"]},
+        "effective": effective(counts["documents"], stages, curated["text_bytes"], counts["tokens"], r_pad),
+    }
+
+
+def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
+    rejected = sum(documents["rejects"].values())
+    return {
+        "stage": "documents",
+        "documents_in": documents["documents"] + rejected,
+        "documents_out": documents["documents"],
+        "bytes_in": None,  # a reject has no text to measure
+        "bytes_out": documents["text_bytes"],
+        "removed": rejected,
+        "removed_bytes": None,
+        "reasons": {reason: {"documents": n, "bytes": None} for reason, n in sorted(documents["rejects"].items())},
+    }
+
+
+def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The stages that take documents out of training. What one removes, those after it never saw: marginal."""
+    rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
+    named = {"exact": "exact_duplicate", "near": "near_duplicate", "contamination": "contaminated"}
+    for stage in STAGES:
+        removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
+        if stage == "policy":
+            reasons = _policy_reasons(verdicts)
+        else:
+            reasons = {named.get(stage, "held_out"): {"documents": removed, "bytes": removed_bytes}} if removed else {}
+        rows.append(
+            {
+                "stage": stage,
+                "documents_in": documents,
+                "documents_out": documents - removed,
+                "bytes_in": size,
+                "bytes_out": size - removed_bytes,
+                "removed": removed,
+                "removed_bytes": removed_bytes,
+                "reasons": reasons,
+            }
+        )
+        documents, size = documents - removed, size - removed_bytes
+    return rows
+
+
+def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = verdicts["policy_reason_bytes"]
+    return {
+        reason: {"documents": n, "bytes": sizes[reason]} for reason, n in sorted(verdicts["policy_reasons"].items())
+    }
+
+
+def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> dict[str, Any]:
+    removed = verdicts["decision_bytes"]["train"] - curated["text_bytes"]
+    edits = {"documents": curated["edited_documents"], "bytes": curated["edited_away_bytes"]}
+    return {
+        "stage": "curated",
+        "documents_in": verdicts["decisions"]["train"],
+        "documents_out": curated["documents"],
+        "bytes_in": verdicts["decision_bytes"]["train"],
+        "bytes_out": curated["text_bytes"],
+        "removed": verdicts["decisions"]["train"] - curated["documents"],
+        "removed_bytes": removed,
+        "reasons": {"edited": edits} if curated["edited_documents"] else {},
+    }
+
+
+def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
+    """r_pad of the whole run, or of one bucket's sequences; 0 before there is a mixture."""
+    if mixture is None:
+        return 0.0
+    if bucket is None:
+        return float(mixture.stats["packing"]["r_pad"])
+    packing = mixture.stats["buckets"].get(bucket, {}).get("packing")
+    return (packing["padding"] + packing["masked"]) / packing["targets"] if packing and packing["targets"] else 0.0
+
+
+def effective(
+    documents: Mapping[str, Any], stages: list[dict[str, Any]], trained_bytes: int, tokens: int, r_pad: float
+) -> dict[str, float]:
+    """D_eff with every factor as measured, in bytes of text and, once there are tokens, in tokens.
+
+    Args:
+        documents: counts of the documents stage.
+        stages: the rows of the funnel.
+        trained_bytes: curated text that may be trained on.
+        tokens: what it became; 0 before there are shards.
+        r_pad: share of padding.
+    """
+    rows = {row["stage"]: row for row in stages}
+    records = documents["documents"] + sum(documents["rejects"].values())
+    rho_parse = _share(documents["documents"], records)
+    kept, deduplicated = rows["policy"]["bytes_out"], rows["near"]["bytes_out"]
+    rho_quality = _share(kept, documents["text_bytes"])
+    r_dup = 1.0 - _share(deduplicated, kept)
+    nominal = documents["text_bytes"] / rho_parse if rho_parse else 0.0
+    d_eff = nominal * (1 - r_dup) * (1 - r_pad) * rho_parse * rho_quality
+    tokens_per_byte = tokens / trained_bytes if trained_bytes else 0.0
+    return {
+        "nominal_bytes": nominal,
+        "rho_parse": rho_parse,
+        "rho_quality": rho_quality,
+        "r_dup": r_dup,
+        "r_pad": r_pad,
+        "rho_rest": _share(trained_bytes, deduplicated),
+        "effective_bytes": d_eff,
+        "tokens_per_byte": tokens_per_byte,
+        "nominal_tokens": nominal * tokens_per_byte,
+        "effective_tokens": d_eff * tokens_per_byte,
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    """A part of a whole; all of it where there is nothing."""
+    return part / whole if whole else 1.0
