@@ -1,0 +1,165 @@
+"""`plinth approve`, `promote`, `rollback`, `taint`: what people decide about models. Each is signed or recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from registry.api import Status
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+version_argument = click.argument("version", default="latest")
+
+
+def person(required: bool = True) -> Callable[[F], F]:
+    """`--by` and `--reason`: whoever decides says who they are and why."""
+
+    def decorate(function: F) -> F:
+        function = click.option("--reason", required=required, metavar="TEXT", help="Why, in a sentence.")(function)
+        return click.option("--by", required=required, metavar="PERSON", help="Name or e-mail address.")(function)
+
+    return decorate
+
+
+@click.command(
+    epilog=examples(
+        "plinth approve                      shows who waits, and for what",
+        "plinth approve --by ada@example.org --reason 'beats the baseline on every slice'",
+        "plinth approve 3 --reject --by ada@example.org --reason 'worse on code'",
+    )
+)
+@version_argument
+@shared
+@recipe_option
+@person(required=False)
+@click.option("--reject", is_flag=True, help="Sign a rejection; it outweighs any approval.")
+@json_option
+def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
+    """Sign an approval of candidate VERSION (default: the newest) with your own key, made on first use.
+
+    Without --by: show the candidates that wait, with every gate and its reason. Approving in the MLflow
+    pages, by setting the version's `approval` tags, is as good.
+    """
+    from jobs.cli import output
+    from registry import api
+
+    ctx, recipe = settings.context(), settings.load_recipe()
+    if by is None:
+        waiting = api.pending(ctx, recipe)
+        return output.emit_json(waiting) if as_json else _show(waiting)
+    decision: Literal["approved", "rejected"] = "rejected" if reject else "approved"
+    path = api.approve(ctx, recipe, _version(version), by, reason or "", decision)
+    if as_json:
+        output.emit_json({"decision": decision, "by": by, "statement": str(path)})
+    else:
+        output.say(f"{decision} by {by}: {path}")
+        output.say("The approval sensor of `plinth up` promotes it; so does `plinth promote`." if not reject else "")
+    return None
+
+
+@click.command(
+    epilog=examples(
+        "plinth promote --by ops@example.org --reason 'weekly release'",
+        "plinth promote 3 --stage canary --by ops@example.org --reason 'trial on a tenth of the traffic'",
+    )
+)
+@version_argument
+@shared
+@recipe_option
+@person()
+@click.option("--stage", type=click.Choice(["canary", "champion"]), default="champion", show_default=True)
+@json_option
+def promote(
+    settings: Settings, version: str, by: str, reason: str, stage: Literal["canary", "champion"], as_json: bool
+) -> None:
+    """Release candidate VERSION (default: the newest): verify everything again, judge every gate, move the alias."""
+    from jobs.cli import output
+    from registry import api
+
+    made = api.promote(settings.context(), settings.load_recipe(), _version(version), by, reason, stage)
+    if as_json:
+        output.emit_json(made)
+    else:
+        output.say(f"{made.model} version {made.version} is {made.action} (record {made.number}, signed)")
+
+
+@click.command(epilog=examples("plinth rollback --by ops@example.org --reason 'answers got worse in production'"))
+@shared
+@recipe_option
+@person()
+@click.option("--withdraw", is_flag=True, help="Take the alias away when there is no good earlier version.")
+@json_option
+def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: bool) -> None:
+    """Give the champion's alias back to the last good version: released before, verified now, not tainted."""
+    from jobs.cli import output
+    from registry import api
+
+    made = api.rollback(settings.context(), settings.load_recipe(), by, reason, withdraw)
+    if as_json:
+        output.emit_json(made)
+    elif made.version is None:
+        output.say(f"{made.model} is withdrawn: no version has the alias (was {made.previous})")
+    else:
+        output.say(f"{made.model} is back at version {made.version} (was {made.previous})")
+
+
+@click.command(
+    epilog=examples(
+        "plinth taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
+        "plinth taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
+    )
+)
+@click.argument("target")
+@shared
+@person()
+@json_option
+def taint(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
+    """Mark TARGET as unfit: an asset, a digest, a source or a document id. All that was made of it is frozen.
+
+    No gate lets anything downstream pass from then on. What is released is named here, and stays until
+    `plinth rollback`.
+    """
+    from jobs.cli import output
+    from registry import api
+
+    ctx = settings.context()
+    ref = ctx.refs.ref(target)
+    done = api.mark_tainted(ctx, ref.digest if ref else target, by, reason)
+    if as_json:
+        return output.emit_json(done)
+    output.say(f"{target} is marked; {len(done.manifests)} manifests are frozen")
+    output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
+    if done.aliases:
+        output.say("These are in use now: `plinth rollback` moves them back.")
+    return None
+
+
+def _show(waiting: tuple[Status, ...]) -> None:
+    from jobs.cli import output
+
+    if not waiting:
+        output.say("No candidate waits.")
+    for status in waiting:
+        wants = "ready" if status.ready else "waits for approval" if status.waits_for_approval else "may not pass"
+        output.heading(f"{status.model} version {status.version}: {wants}")
+        rows = [
+            (
+                gate.name,
+                output.coloured("passed", "green") if gate.passed else output.coloured("closed", "red"),
+                gate.reason,
+            )
+            for gate in status.gates
+        ]
+        output.table(("gate", "state", "reason"), rows)
+        if status.error:
+            output.say(status.error)
+
+
+def _version(given: str) -> str | None:
+    return None if given == "latest" else given
