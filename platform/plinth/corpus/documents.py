@@ -83,8 +83,8 @@ def make_part(store: Store, work: Work) -> tuple[Part, Part]:
     with Extractor(work.params.extraction) as extractor, RejectSpill(store) as spill:
         finished = _finished(_extracted(_records(work), extractor), work)
         rows = _divert(finished, spill)
-        part = write_batches(store, "part", DOCUMENT_SCHEMA, document_batches(rows, counts))
-        rejects = write_batches(store, "rejects", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
+        part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
+        rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
     return part.model_copy(update={"stats": dict(counts)}), rejects
 
 

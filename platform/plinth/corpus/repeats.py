@@ -68,12 +68,12 @@ def rewrite(store: Store, task: Repeats) -> tuple[Part, Part]:
                 refused.append(Reject(row["uri"], "part", "duplicate_id", detail, row["source_bytes"]))
             yield batch.filter(pc.invert(repeat))
 
-    part = write_batches(store, "part", DOCUMENT_SCHEMA, kept())
+    part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, kept())
     stats = {key: task.part.stats[key] - counts[key] for key in ("text_bytes", "source_bytes")}
     reasons = Counter(task.rejects.stats["rejects"]) + Counter(duplicate_id=len(refused))
     rejects = write_batches(
         store,
-        "rejects",
+        "rejects.parquet",
         REJECT_SCHEMA,
         [*iter_batches(store, task.rejects), reject_batch(refused)],
         stats={
@@ -97,7 +97,8 @@ def _repeated(store: Store, parts: Sequence[Part]) -> list[set[str]]:
         order = np.lexsort((owner, everything["low"], everything["high"]))
         ordered = everything[order]
         for at in np.flatnonzero(ordered[1:] == ordered[:-1]) + 1:
-            found[owner[order[at]]].add(ordered[at].tobytes().hex())
+            high, low = ordered[at].item()
+            found[owner[order[at]]].add(f"{high:016x}{low:016x}")
     return found
 
 

@@ -62,7 +62,7 @@ class RejectSpill:
         self._path = self._stack.enter_context(self._store.staging(".arrow"))
         self._stack.enter_context(named_failures(self._path))
         self._sink = self._stack.enter_context(pa.OSFile(str(self._path), "wb"))
-        self._writer = self._stack.enter_context(pa.ipc.new_stream(self._sink, REJECT_SCHEMA))
+        self._writer = pa.ipc.new_stream(self._sink, REJECT_SCHEMA)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
