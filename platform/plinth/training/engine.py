@@ -173,7 +173,7 @@ def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict
         "bf16": {"enabled": precision == "bf16"},
         "steps_per_print": None,
     }
-    if precision == "bf16" and config.zero_stage <= 1:
+    if precision == "bf16" and config.zero_stage > 0:  # without ZeRO, DeepSpeed offers no accumulation in FP32
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings
 
@@ -192,7 +192,7 @@ def _groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
 
 def _deepspeed(cuda: bool) -> Any:
     """DeepSpeed, quiet, and on CPUs without operators that are compiled at first use."""
-    warnings.filterwarnings("ignore", module="deepspeed")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     import deepspeed
 

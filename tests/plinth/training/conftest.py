@@ -1,0 +1,107 @@
+"""A tiny run, and ways to train it: ranks alone, a supervisor, a job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Supervision
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.supervise import free_port
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # rank processes and tests import `synthetic` by name
+
+TINY = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64)
+
+
+def tiny(workspace: Path, **changes: Any) -> RunConfig:
+    """A run of 12 steps that commits every 3 and at step 8 for the audit."""
+    fields: dict[str, Any] = {
+        "run_id": "tiny-000000000000",
+        "key": "0" * 64,
+        "recipe": "tiny",
+        "workspace": str(workspace),
+        "model": TINY,
+        "vocab_size": 64,
+        "optimizer": Optimizer(warmup_fraction=0.2),
+        "precision": "fp32",
+        "zero_stage": 1,
+        "seed": 1,
+        "launch": Launch(ranks=2),
+        "sequence_tokens": 32,
+        "micro_batch_sequences": 2,
+        "global_batch_sequences": 8,
+        "total_steps": 12,
+        "mixture": "m" * 64,
+        "shards": {"web": "s" * 64},
+        "tokenizer": "t" * 64,
+        "checkpoints": Checkpoints(every_steps=3, audit_steps=4),
+        "supervision": Supervision(backoff_s=0.1),
+        "batches": "synthetic:open_batches",
+    }
+    return RunConfig(**{**fields, **changes})
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a job in tests: the library and this folder are importable."""
+    root = Path(configuration.__file__).parents[2]
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{HERE}", **extra}
+
+
+def run_ranks(config: RunConfig, **extra: str) -> list[int]:
+    """Start the ranks as the supervisor would, without one; returns their exit statuses."""
+    path, port = configuration.write(config), free_port()
+    processes = []
+    for rank in range(config.ranks):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(config.ranks)}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-m", "plinth.training", str(path)]
+        processes.append(subprocess.Popen(command, env=environment(**own, **address, **extra)))
+    return [process.wait(timeout=120) for process in processes]
+
+
+def run_job(config: RunConfig, **extra: str) -> int:
+    """Supervise the run to its end in another process; returns the supervisor's exit status."""
+    command = [sys.executable, "-m", "plinth.training.supervise", str(configuration.write(config))]
+    return subprocess.run(command, env=environment(**extra), timeout=240, check=False).returncode
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A run that nothing disturbed, with its evidence."""
+    config = tiny(tmp_path_factory.mktemp("uninterrupted"))
+    assert run_job(config) == 0
+    return config
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., RunConfig]:
+    """Configurations of a tiny run in this test's own workspace."""
+
+    def configured(**changes: Any) -> RunConfig:
+        return tiny(tmp_path, **changes)
+
+    return configured
+
+
+@pytest.fixture
+def job() -> Callable[..., int]:
+    return run_job
+
+
+@pytest.fixture
+def ranks() -> Callable[..., list[int]]:
+    return run_ranks
+
+
+@pytest.fixture
+def job_environment() -> Callable[..., dict[str, str]]:
+    return environment

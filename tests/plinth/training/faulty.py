@@ -1,0 +1,89 @@
+"""Faults inside the ranks of a run, for tests: `faulty:open_batches` reads the plan from FAULTS.
+
+FAULTS is a JSON object {"marks": folder, "delay_s": seconds per step, "faults": [[kind, step, rank], …]};
+each fault strikes once, ever:
+
+    kill      SIGKILL when the batch of the step is asked for
+    files     SIGKILL while the files of the checkpoint of the step are written, one of them torn
+    manifest  SIGKILL when all files are written and the manifest is not
+    record    SIGKILL after the rename, before the commit record
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import synthetic
+
+from plinth.training import checkpoint, snapshot
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, Batches
+
+
+def open_batches(config: RunConfig, rank: int) -> Batches:
+    plan = json.loads(os.environ["FAULTS"])
+    once = _Once(Path(plan["marks"]))
+    faults = [(kind, step) for kind, step, where in plan["faults"] if where == rank]
+    for kind, step in faults:
+        if kind in ("files", "manifest", "record"):
+            _arm(kind, step, once)
+
+    def stream(first_step: int) -> Iterator[Batch]:
+        for step in range(first_step, config.total_steps + 1):
+            time.sleep(plan.get("delay_s", 0.0))
+            if ("kill", step) in faults and once.first("kill", step):
+                _die()
+            yield synthetic.batch_at(config, step, rank)
+
+    return stream
+
+
+class _Once:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def first(self, kind: str, step: int) -> bool:
+        """True the first time this fault is due, in whatever process."""
+        try:
+            (self.folder / f"{kind}-{step}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+def _arm(kind: str, step: int, once: _Once) -> None:
+    if kind == "files":
+        whole = snapshot._write_model
+
+        def torn(config: RunConfig, precision: str, folder: Path, parameters: dict[str, Any]) -> None:
+            if folder.parent.name == checkpoint.name(step) and once.first(kind, step):
+                folder.mkdir()
+                (folder / "model.safetensors").write_bytes(b"\0" * 100)
+                _die()
+            whole(config, precision, folder, parameters)
+
+        snapshot._write_model = torn
+        return
+    due = f"{checkpoint.name(step)}/{checkpoint.MANIFEST}" if kind == "manifest" else f"{checkpoint.name(step)}.json"
+    _kill_before_writing(due, kind, step, once)
+
+
+def _kill_before_writing(due: str, kind: str, step: int, once: _Once) -> None:
+    write: Callable[..., None] = checkpoint.write_bytes
+
+    def killing(path: Path, data: bytes, **options: Any) -> None:
+        if str(path).endswith(due) and once.first(kind, step):
+            _die()
+        write(path, data, **options)
+
+    checkpoint.write_bytes = killing
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

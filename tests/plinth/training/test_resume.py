@@ -1,0 +1,103 @@
+"""Whatever is killed, whenever: the run ends with the parameters of an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plinth.training import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.telemetry import Story, timeline
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., RunConfig]
+Job = Callable[..., int]
+
+
+def same_end(config: RunConfig, reference: RunConfig) -> Story:
+    """Assert that two runs agree bit for bit in every step and in the final state; returns the first's story."""
+    story, expected = timeline(config.directory.events), timeline(reference.directory.events)
+    for name in ("loss", "grad_norm", "lr", "loss_ema", "batch", "tokens"):
+        assert [e[name] for e in story.steps.values()] == [e[name] for e in expected.steps.values()], name
+    assert list(story.steps) == list(range(1, config.total_steps + 1))
+    checkpoint.verify(config.directory, config.total_steps)
+    final, wanted = (checkpoint.read_state(c.directory, c.total_steps) for c in (config, reference))
+    assert final == wanted
+    weights = [
+        (checkpoint.path(c.directory, c.total_steps) / "model/model.safetensors").read_bytes()
+        for c in (config, reference)
+    ]
+    assert weights[0] == weights[1]
+    return story
+
+
+def test_two_uninterrupted_runs_are_bit_identical(uninterrupted: RunConfig, make: Make, job: Job) -> None:
+    config = make()
+    assert job(config) == 0
+    story = same_end(config, uninterrupted)
+    assert story.redone == 0
+    assert config.directory.evidence.read_bytes() == uninterrupted.directory.evidence.read_bytes()
+
+
+def test_evidence_of_resume(uninterrupted: RunConfig) -> None:
+    evidence = json.loads(uninterrupted.directory.evidence.read_bytes())
+    assert evidence["bit_exact"] is True
+    assert (evidence["from_step"], evidence["to_step"], evidence["compared_steps"]) == (8, 12, 4)
+    assert evidence["max_abs_difference"] == {"loss": 0.0, "grad_norm": 0.0, "parameters": 0.0}
+    assert all(row["equal"] for row in evidence["digests"].values())
+    assert len(evidence["digests"]["optimizer_sha256"]["original"]) == 2
+
+
+def test_kept_checkpoints(uninterrupted: RunConfig) -> None:
+    """The two newest, and the one the audit needs."""
+    assert checkpoint.committed(uninterrupted.directory) == [8, 9, 12]
+    assert not uninterrupted.directory.staging.exists() or not any(uninterrupted.directory.staging.iterdir())
+
+
+def test_killed_in_training_and_in_every_phase_of_a_commit(
+    uninterrupted: RunConfig, make: Make, job: Job, tmp_path: Path
+) -> None:
+    config = make(batches="faulty:open_batches", supervision={"max_restarts": 4, "backoff_s": 0.1})
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    faults = [["kill", 5, 1], ["files", 6, 0], ["manifest", 8, 0], ["record", 9, 0]]
+    assert job(config, FAULTS=json.dumps({"marks": str(marks), "faults": faults})) == 0
+    assert sorted(mark.name for mark in marks.iterdir()) == ["files-6", "kill-5", "manifest-8", "record-9"]
+    story = same_end(config, uninterrupted)
+    restarts = story.of("restart")
+    assert [(event["from_step"], event["lost_steps"]) for event in restarts] == [(3, 1), (3, 3), (6, 2), (8, 1)]
+    assert all("SIGKILL" in event["reason"] for event in restarts)
+    assert [event["step"] for event in story.of("resumed")] == [3, 3, 6, 8]
+    assert story.redone == 7
+    assert story.diverged == []
+    result = json.loads(config.directory.result.read_bytes())
+    assert (result["status"], result["restarts"], result["lost_steps"]) == ("finished", 4, 7)
+    assert not any(name.startswith(("deepspeed", "torch_")) for name in shared_memory())
+
+
+def test_flipped_byte_in_the_newest_checkpoint(uninterrupted: RunConfig, make: Make, job: Job) -> None:
+    config = make()
+    shutil.copytree(uninterrupted.directory.root, config.directory.root)
+    for left in (config.directory.evidence, config.directory.result, config.directory.checkpoints / "step-00000012.json"):
+        left.unlink()
+    weights = checkpoint.path(config.directory, 9) / "engine/state/mp_rank_00_model_states.pt"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    assert job(config) == 0
+    story = same_end(config, uninterrupted)
+    (refused,) = story.of("refused")
+    assert refused["step"] == 9
+    assert "step-00000009: engine/state/mp_rank_00_model_states.pt has changed" in refused["reason"]
+    assert [event["step"] for event in story.of("resumed")] == [8]
+    assert [event["step"] for event in story.of("checkpoint")][-2:] == [9, 12]
+
+
+def shared_memory() -> list[str]:
+    folder = Path("/dev/shm")
+    return [path.name for path in folder.iterdir()] if folder.exists() else []
