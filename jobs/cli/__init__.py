@@ -7,7 +7,9 @@
 
     run        run, up                         work
     look       status, funnel, report          what is there
-    trace      explain, batch, verify          where it came from
+    explain    explain                         one document's story
+    batch      batch                           one training step's documents
+    verify     verify                          the way back to the sources
     release    approve, promote, rollback, taint
     content    restore, export                 out of the content store
     plan       plan                            before it is spent

@@ -1,4 +1,4 @@
-"""`plinth explain`, `plinth batch`, `plinth verify`: where things came from."""
+"""`plinth verify`: from a target back to its raw sources, or the first broken link."""
 
 from __future__ import annotations
 
