@@ -60,8 +60,8 @@ def examine(workspace: Path) -> Iterator[Finding]:
         machine.bf16,
         machine.manuals,
         machine.chromium,
-        lambda: machine.server("Dagster", 3000, "/server_info"),
-        lambda: machine.server("MLflow", 5000, "/health"),
+        lambda: machine.dagster(3000),
+        lambda: machine.mlflow(workspace),
     )
     for look in looks:
         yield look()

@@ -155,23 +155,31 @@ def chromium() -> Finding:
     return Finding("Chromium", "ok" if found else "warn", found or "none", "only tests need it: `make setup-test`")
 
 
-def server(name: str, port: int, path: str) -> Finding:
-    """Whether our server answers on its usual port, and whether the port is free if not."""
+def dagster(port: int) -> Finding:
+    """Whether the Dagster pages answer on their usual port, and whether it is free if not."""
     import urllib.error
     import urllib.request
 
-    url = f"http://127.0.0.1:{port}"
+    url, advice = f"http://127.0.0.1:{port}", "`plinth up --dagster-port N` takes another"
     try:
-        with urllib.request.urlopen(url + path, timeout=0.5):
-            return Finding(name, "ok", f"answers at {url}")
+        with urllib.request.urlopen(f"{url}/server_info", timeout=0.5):
+            return Finding("Dagster pages", "ok", f"answer at {url}")
     except urllib.error.HTTPError as error:
-        other = f"port {port} is taken by another server (status {error.code})"
-        return Finding(name, "warn", other, "`plinth up` takes other ports: see its --help")
+        return Finding("Dagster pages", "warn", f"port {port} has another server (status {error.code})", advice)
     except (OSError, ValueError):
-        pass
-    if _port_free(port):
-        return Finding(name, "ok", f"not running; port {port} is free for `plinth up`")
-    return Finding(name, "warn", f"port {port} is taken", "`plinth up` takes other ports: see its --help")
+        if _port_free(port):
+            return Finding("Dagster pages", "ok", f"not running; port {port} is free for `plinth up`")
+        return Finding("Dagster pages", "warn", f"port {port} is taken", advice)
+
+
+def mlflow(path: Path) -> Finding:
+    """Whether the workspace's MLflow server runs and answers."""
+    from plinth.storage.workspace import Workspace
+    from registry.server import find_server
+
+    state = find_server(Workspace(path))
+    found = f"answers at {state.uri}" if state else "not running; started when it is needed"
+    return Finding("MLflow pages", "ok", found)
 
 
 def _port_free(port: int) -> bool:

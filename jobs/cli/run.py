@@ -49,15 +49,18 @@ def run(settings: Settings, select: tuple[str, ...], workers: int | None, as_jso
         _tell(summary, settings.workspace)
 
 
-@click.command(epilog=examples("plinth up", "plinth up --dagster-port 3100"))
+@click.command(epilog=examples("plinth up", "plinth up -r jobs/recipes/demo.yaml --dagster-port 3100"))
 @shared
 @recipe_option
 @click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
-def up(settings: Settings, dagster_port: int) -> None:
-    """Serve the Dagster and MLflow pages on loopback until Ctrl-C, with schedules and sensors running."""
+def up(settings: Settings, dagster_port: int) -> int:
+    """Serve the Dagster and MLflow pages on loopback until Ctrl-C; both addresses are printed.
+
+    Meanwhile schedules and sensors work: new source files, approvals, failures.
+    """
     from jobs.up import up as serve
 
-    raise SystemExit(serve(settings.workspace, settings.recipe_path(), dagster_port))
+    return serve(settings.workspace, settings.recipe_path(), dagster_port)
 
 
 def _tell(summary: RunSummary, workspace: Path) -> None:

@@ -50,7 +50,7 @@ def verify(settings: Settings, target: str, fast: bool, as_json: bool) -> None:
 def _verified(settings: Settings, ctx: Context, target: str, fast: bool) -> dict[str, Any]:
     """Models through their signature, everything else through its lineage."""
     from plinth.provenance import lineage
-    from registry import api
+    from registry.verified import verify_model
 
     if target in ALIASES:
         target = f"{settings.load_recipe().release.name}@{ALIASES[target]}"
@@ -58,5 +58,5 @@ def _verified(settings: Settings, ctx: Context, target: str, fast: bool) -> dict
         return lineage.verify(ctx, ctx.refs.current(target), fast=fast).model_dump(mode="json")
     named = "@" in target or "/" in target or Path(target).is_dir()
     if named or any(ctx.workspace.models.glob(f"{target[:12]}*")) or not set(target) <= set(string.hexdigits):
-        return api.verify_model(ctx, target, deep=not fast).model_dump(mode="json")
+        return verify_model(ctx, target, deep=not fast).model_dump(mode="json")
     return lineage.verify(ctx, target, fast=fast).model_dump(mode="json")

@@ -23,7 +23,7 @@ def test_findings_in_json(plinth: Plinth) -> None:
     outcome = plinth("doctor", "--json")
     findings = {finding["name"]: finding for finding in json.loads(outcome.out)}
     assert findings["Python"]["state"] == "ok"
-    assert {"cores", "memory", "disk", "GPU", "manual pages", "Dagster", "MLflow"} <= set(findings)
+    assert {"cores", "memory", "disk", "GPU", "manual pages", "Dagster pages", "MLflow pages"} <= set(findings)
     assert all(finding["state"] in ("ok", "warn", "missing") for finding in findings.values())
     assert all(finding["advice"] for finding in findings.values() if finding["state"] != "ok")
     assert outcome.code == int(any(finding["state"] == "missing" for finding in findings.values()))
@@ -81,10 +81,12 @@ def test_gpus_are_listed_by_the_drivers_tool(monkeypatch: pytest.MonkeyPatch, tm
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
-    """200 at /health, 404 elsewhere."""
+    """200 at one path, 404 elsewhere."""
+
+    path_known = "/server_info"
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/health" else 404)
+        self.send_response(200 if self.path == self.path_known else 404)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
@@ -102,10 +104,20 @@ def port() -> Iterator[int]:
     thread.join()
 
 
-def test_servers(port: int) -> None:
-    assert machine.server("MLflow", port, "/health").found == f"answers at http://127.0.0.1:{port}"
-    assert "taken by another server" in machine.server("Dagster", port, "/server_info").found
+def test_dagster_answers(port: int) -> None:
+    assert machine.dagster(port) == machine.Finding("Dagster pages", "ok", f"answer at http://127.0.0.1:{port}")
+
+
+def test_another_server_on_the_port(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answering, "path_known", "/elsewhere")
+    finding = machine.dagster(port)
+    assert finding.state == "warn"
+    assert "another server (status 404)" in finding.found
+
+
+def test_ports_without_an_answer() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        free = silent.getsockname()[1]
-    assert "is free" in machine.server("MLflow", free, "/health").found
+        port = silent.getsockname()[1]
+        assert machine.dagster(port).found == f"port {port} is taken"
+    assert "is free" in machine.dagster(port).found

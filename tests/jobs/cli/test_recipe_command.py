@@ -49,7 +49,7 @@ def right(tmp_path: Path) -> Path:
 @pytest.fixture
 def wrong(tmp_path: Path) -> Path:
     path = tmp_path / "wrong.yaml"
-    path.write_text(RECIPE.replace("kind: text", "kind: txt").replace("total_tokens", "tokens_total"))
+    path.write_text(RECIPE.replace("kind: text", "kind: txt").replace("total_tokens", "total_tokns"))
     return path
 
 
@@ -65,7 +65,7 @@ def test_check_names_every_problem(plinth: Plinth, wrong: Path) -> None:
     assert outcome.code == 2
     assert outcome.out == ""
     assert "wrong.yaml:9  corpus.buckets.web.sources[0].kind" in outcome.err
-    assert "wrong.yaml:18  mixture.tokens_total: unknown key (did you mean `total_tokens`?)" in outcome.err
+    assert "wrong.yaml:18  mixture.total_tokns: unknown key (did you mean `total_tokens`?)" in outcome.err
 
 
 def test_check_in_json(plinth: Plinth, right: Path, wrong: Path) -> None:
@@ -75,7 +75,7 @@ def test_check_in_json(plinth: Plinth, right: Path, wrong: Path) -> None:
     problems = json.loads(bad.out)["problems"]
     assert [(problem["line"], problem["key"]) for problem in problems] == [
         (9, "corpus.buckets.web.sources[0].kind"),
-        (18, "mixture.tokens_total"),
+        (18, "mixture.total_tokns"),
     ]
 
 
