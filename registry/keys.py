@@ -152,9 +152,12 @@ def file_name(person: str) -> str:
     """A person's name as a file name; different people never share one.
 
     Raises:
-        SignatureError: for an empty name or one that starts with a dot.
+        SignatureError: for an empty name, one that starts with a dot, or one that is no text.
     """
-    name = urllib.parse.quote(person.strip(), safe="@+ ")
+    try:
+        name = urllib.parse.quote(person.strip(), safe="@+ ")
+    except UnicodeEncodeError:
+        name = ""
     if not name or name.startswith("."):
         raise SignatureError("an approval needs the name of a person", found=repr(person))
     return name

@@ -9,6 +9,8 @@ the alias `previous`. Only signed release records make a version a release.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import Any, Final, Literal, NamedTuple
 
 from plinth.context import Context
@@ -178,7 +180,9 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate) -> str:
     for version in mlflow_client.versions(client, name):
         if version.source == source:
             return str(version.version)
-    return str(client.copy_model_version(source, name).version)
+    # MLflow talks to stderr here, of a model that "already exists".
+    with contextlib.redirect_stderr(io.StringIO()):
+        return str(client.copy_model_version(source, name).version)
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Release:

@@ -1,0 +1,175 @@
+"""A workspace with a complete small line up to an evaluation, and one real MLflow server for all tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from safetensors.numpy import save as save_safetensors
+
+from plinth import fingerprint
+from plinth.context import Context
+from plinth.recipe import Recipe
+from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.storage.parts import write_table
+from plinth.storage.workspace import Workspace
+from registry import server
+from registry.candidate import Facts, Run
+
+
+def document_table(*texts: str) -> pa.Table:
+    """Documents whose ids are the first 16 bytes of SHA-256 of their text."""
+    rows = [
+        {
+            "id": bytes.fromhex(fingerprint.digest(text))[:16],
+            "text": text,
+            "uri": f"test://{text}",
+            "captured_at": None,
+            "snapshot": "2026-01",
+            "licence": "MIT",
+            "mime": "text/plain",
+            "source_bytes": len(text),
+            "extra": "{}",
+        }
+        for text in texts
+    ]
+    return pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
+
+
+class Line:
+    """Manifests of a line, saved, with real parts where something reads them."""
+
+    def __init__(self, ctx: Context, recipe: Recipe, seed: int = 1) -> None:
+        self.ctx, self.recipe, self.seed = ctx, recipe, seed
+        documents = self.made("web/documents", {"web/sources": fingerprint.digest("inventory")})
+        table = document_table("kept", f"also kept {seed}")
+        self.curated = self.made("web/curated", {"web/documents": documents}, table=table)
+        self.tokenizer = self.made("tokenizer", {"web/curated": self.curated})
+        shards = self.made("web/shards", {"tokenizer": self.tokenizer, "web/curated": self.curated})
+        mixture = self.made("mixture", {"web/shards": shards})
+        self.run_manifest = self.made("run", {"mixture": mixture, "tokenizer": self.tokenizer})
+        self.checkpoint = self._checkpoint()
+        self.evaluation = self.evaluate(model=2.0)
+        self.run = Run(id=f"{recipe.name}-{seed:012x}", key=fingerprint.digest(seed))
+
+    def made(self, asset: str, inputs: dict[str, Manifest | str], table: pa.Table | None = None) -> Manifest:
+        parts = () if table is None else (write_table(self.ctx.store, "part-00000.parquet", table),)
+        digests = {key: value if isinstance(value, str) else value.digest for key, value in inputs.items()}
+        made = Manifest(
+            asset=asset, step=asset.split("/")[-1], version="1", params={"seed": self.seed}, inputs=digests, parts=parts
+        )
+        self.ctx.refs.save(made)
+        return made
+
+    def evaluate(self, model: float) -> Manifest:
+        """An evaluation in which the model reaches `model` bits per byte."""
+        inputs = {"checkpoint": self.checkpoint.digest, "web/curated": self.curated.digest}
+        slices = {"web": {"bytes": 1000, "model": model, "gzip": 3.5, "trigram": 2.5}}
+        made = Manifest(
+            asset="evaluation", step="bpb", version="1", params={}, inputs=inputs, parts=(), stats={"slices": slices}
+        )
+        self.ctx.refs.save(made)
+        return made
+
+    def facts(self, **changes: object) -> Facts:
+        known = {
+            "contaminated_documents": 0,
+            "licences": {"MIT": 2},
+            "stability": {"restart": 1},
+            "cost": {"wall_s": 9},
+        }
+        return Facts.model_validate(known | changes)
+
+    def _checkpoint(self) -> Manifest:
+        weights = save_safetensors({"w": np.arange(self.seed, self.seed + 64, dtype=np.float32)})
+        files = {
+            "model.safetensors": weights,
+            "config.json": b'{"layers":1}',
+            "state.json": b'{"step":5}',
+            "resume.json": json.dumps({"bit_exact": True, "compared_steps": 3}).encode(),
+            "tokenizer.json": b"{}",
+        }
+        parts = [{"name": name, "blob": self.ctx.store.put_bytes(data)} for name, data in files.items()]
+        inputs = {"run": self.run_manifest.digest, "tokenizer": self.tokenizer.digest}
+        made = Manifest.model_validate(
+            {
+                "asset": "checkpoint",
+                "step": "checkpoint",
+                "version": "1",
+                "params": {},
+                "inputs": inputs,
+                "parts": parts,
+            }
+        )
+        self.ctx.refs.save(made)
+        return made
+
+
+def make_recipe(name: str, **gates: object) -> Recipe:
+    terms = {"train": True, "redistribute": True, "commercial": True}
+    source = {
+        "kind": "jsonl",
+        "path": "a.jsonl",
+        "licence": "MIT",
+        "terms": terms,
+        "domain": "test",
+        "snapshot": "2026-01",
+    }
+    return Recipe.model_validate(
+        {
+            "name": name,
+            "corpus": {
+                "buckets": {"web": {"description": "Web.", "owner": "web@example.org", "sources": [source]}},
+                "annotate": {},
+                "policies": {"default": {}},
+                "permitted_licences": ["MIT"],
+            },
+            "mixture": {
+                "total_tokens": 2**20,
+                "phases": [{"name": "main", "fraction": 1, "weights": {"web": 1}}],
+            },
+            "release": {"name": name, "gates": gates},
+        }
+    )
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+@pytest.fixture
+def make_line(ctx: Context, request: pytest.FixtureRequest) -> Callable[..., Line]:
+    """Make lines of one recipe named after the test, so that tests can share a server."""
+    name = f"t-{fingerprint.digest(request.node.nodeid)[:10]}"
+
+    def make(seed: int = 1, **gates: object) -> Line:
+        return Line(ctx, make_recipe(name, **gates), seed)
+
+    return make
+
+
+@pytest.fixture
+def line(make_line: Callable[..., Line]) -> Line:
+    return make_line()
+
+
+@pytest.fixture(scope="session")
+def mlflow_workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """A workspace whose MLflow server runs while the tests do."""
+    workspace = Workspace(tmp_path_factory.mktemp("mlflow") / "workspace").ensure()
+    server.ensure_server(workspace)
+    yield workspace
+    server.stop_server(workspace)
+
+
+@pytest.fixture
+def mlflow_uri(mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One server for every test's workspace, given as a user would give one of their own."""
+    uri = server.ensure_server(mlflow_workspace)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
