@@ -1,0 +1,127 @@
+"""`plinth batch` says which documents a step saw, and that agrees with the tokens the trainer would load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plinth.context import Context
+from plinth.fingerprint import digest
+from plinth.recipe import tokens as recipe
+from plinth.recipe.training import Model, Training
+from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.storage.parts import write_table
+from plinth.storage.workspace import Workspace
+from plinth.tokens import mixture, shards, tokenizer
+from plinth.tokens.reader import ShardReader
+from plinth.training import config
+
+Plinth = Callable[..., Any]
+SEQUENCE = 8
+
+
+def curated(ctx: Context, bucket: str, parts: int, documents: int) -> Manifest:
+    """Documents with different words, in several parts."""
+    written = []
+    for part in range(parts):
+        rows = [
+            {
+                "id": bytes.fromhex(digest([bucket, part, row]))[:16],
+                "text": " ".join(f"{bucket}{part}{row}" for _ in range(5 + row % 7)),
+                "uri": f"{bucket}://{part}/{row}",
+                "snapshot": "s",
+                "licence": "MIT",
+                "mime": "text/plain",
+                "source_bytes": 1,
+                "extra": "{}",
+            }
+            for row in range(documents)
+        ]
+        table = pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
+        written.append(write_table(ctx.store, f"part-{part:05d}.parquet", table))
+    return Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=tuple(written))
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> tuple[Context, config.RunConfig]:
+    """A run that is configured but was never trained: the order needs no training."""
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    texts = {bucket: curated(ctx, bucket, 2, 30) for bucket in ("code", "web")}
+    trained = tokenizer.run(ctx, recipe.Tokenizer(vocab_size=320), texts)
+    cut = {b: shards.run(ctx, b, recipe.Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
+    phases = (recipe.Phase(name="all", fraction=1, weights={"code": 1, "web": 3}),)
+    params = recipe.Mixture(sequence_tokens=SEQUENCE, total_tokens=SEQUENCE * 64, phases=phases, block_sequences=16)
+    mixed = mixture.run(ctx, params, cut)
+    for manifest in texts.values():
+        ctx.refs.save(manifest)
+    training = Training(model=Model(layers=1, dim=16, heads=2, kv_heads=1, ffn_dim=16), global_batch_sequences=16)
+    return ctx, config.prepare(ctx, "small", training, mixed, cut, trained)
+
+
+def test_documents_of_a_step_are_those_whose_tokens_it_loads(
+    plinth: Plinth, prepared: tuple[Context, config.RunConfig]
+) -> None:
+    ctx, run = prepared
+    found = json.loads(plinth("batch", "latest", "2", "--json").out)
+    assert (found["run"], found["step"]) == (run.run_id, 2)
+    assert [each["row"] for each in found["sequences"]] == list(range(16))
+    assert {each["bucket"] for each in found["sequences"]} == {"code", "web"}
+    readers = {b: ShardReader(ctx.store, ctx.refs.load(run.shards[b])) for b in run.shards}
+    for each in found["sequences"]:
+        assert sum(piece["tokens"] for piece in each["documents"]) == SEQUENCE + 1
+        assert [piece["first"] for piece in each["documents"]] == list(
+            np.cumsum([0, *(piece["tokens"] for piece in each["documents"])])[:-1]
+        )
+        for piece in each["documents"]:
+            (span,) = readers[each["bucket"]].find(piece["id"], None)
+            assert piece["uri"] == f"{each['bucket']}://{span.part}/{span.row}"
+            assert piece["document_tokens"] == span.tokens
+
+
+def test_steps_of_one_epoch_do_not_overlap(plinth: Plinth, prepared: tuple[Context, config.RunConfig]) -> None:
+    seen = []
+    for step in range(1, 5):
+        for each in json.loads(plinth("batch", "latest", step, "--json").out)["sequences"]:
+            seen.append((each["bucket"], each["epoch"], each["sequence"]))
+    assert len(seen) == len(set(seen)) == 64
+
+
+def test_a_person_sees_a_table(plinth: Plinth, prepared: tuple[Context, config.RunConfig]) -> None:
+    outcome = plinth("batch", prepared[1].run_id[:9], "1")
+    assert outcome.code == 0
+    assert f"{prepared[1].run_id} step 1: 16 sequences (code 4, web 12)" in outcome.out
+    assert "web://" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("run", "step", "message"),
+    [("latest", 5, "a step from 1 to 4"), ("other", 1, "no run 'other'"), ("latest", 0, "not in the range")],
+)
+def test_what_is_not_there_is_named(
+    plinth: Plinth, prepared: tuple[Context, config.RunConfig], run: str, step: int, message: str
+) -> None:
+    outcome = plinth("batch", run, step)
+    assert outcome.code in (2, 3)
+    assert message in outcome.err
+
+
+def test_two_runs_of_one_beginning(plinth: Plinth, prepared: tuple[Context, config.RunConfig]) -> None:
+    run = prepared[1]
+    config.write(run.model_copy(update={"run_id": "small-other"}))
+    outcome = plinth("batch", "small", "1")
+    assert outcome.code == 3
+    assert "more than one run begins with 'small'" in outcome.err
+    assert plinth("batch", "small-other", "1").code == 0
+
+
+def test_no_run_yet(plinth: Plinth, tmp_path: Path) -> None:
+    Workspace(tmp_path / "workspace").ensure()
+    outcome = plinth("batch", "latest", "1")
+    assert outcome.code == 3
+    assert "no run in this workspace" in outcome.err
