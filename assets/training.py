@@ -13,7 +13,6 @@ from typing import Any
 
 import dagster as dg
 
-import registry
 from assets.inputs import by_bucket, each, shared_owner
 from assets.present import picture, table
 from assets.stage import Inputs, Say, Stage
@@ -24,6 +23,7 @@ from plinth.records import Manifest
 from plinth.training import config, job
 from plinth.training.config import UNIDENTIFIED, RunConfig
 from plinth.training.telemetry import timeline
+from registry import api
 
 RELAY_INTERVAL_S = 10.0
 SPOKEN_EVENTS = frozenset({"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited"})
@@ -71,12 +71,12 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     prepared = _prepared(recipe, ctx, inputs)
     handle = job.submit_or_find(ctx, prepared)
-    say(f"run {prepared.run_id}: job {handle.pid}, log {prepared.directory.log}")
+    say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
     relay = _Relay(ctx, recipe, prepared.run_id, say)
     with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
 
-        def on_event(event: Mapping[str, Any]) -> None:
+        def on_event(event: dict[str, Any]) -> None:
             nonlocal seen
             relay.add(event)
             if event["event"] == "step" and event["step"] > seen:
@@ -95,10 +95,10 @@ class _Relay:
 
     def __init__(self, ctx: Context, recipe: Recipe, run_id: str, say: Say) -> None:
         self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
-        self.waiting: list[Mapping[str, Any]] = []
+        self.waiting: list[dict[str, Any]] = []
         self.sent = time.monotonic()
 
-    def add(self, event: Mapping[str, Any]) -> None:
+    def add(self, event: dict[str, Any]) -> None:
         if event["event"] == "step":
             self.waiting.append(event)
         if time.monotonic() - self.sent > RELAY_INTERVAL_S:
@@ -107,13 +107,13 @@ class _Relay:
     def flush(self) -> None:
         self.sent = time.monotonic()
         try:
-            registry.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting)
+            api.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting)
             self.waiting = []
         except PlinthError as error:
             self.say(f"MLflow did not take {len(self.waiting)} steps and is asked again: {error.what}")
 
     def finish(self) -> None:
-        registry.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting, status="FINISHED")
+        api.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting)
 
 
 def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -8,7 +8,6 @@ The same assets, checks and instance serve the Dagster UI; this module only deci
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from assets.build import up_to_date
 from assets.catalog import selected, stages
 from assets.resources import PlinthResource
 from assets.stage import Stage
-from jobs import definitions, sensors
+from jobs import definitions, results, sensors
 from jobs.instance import open_instance
 from plinth.compute.progress import for_terminal
 from plinth.context import Context
@@ -91,7 +90,7 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), worker
             _execute(space, recipe, making, workers)
         released = any(stage.group == RELEASE_GROUP for stage in line)
         release = _release(space, recipe, workers) if released else {}
-        page = _results(ctx, recipe) if released else None
+        page = results.write(ctx, recipe) if released else None
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
 
 
@@ -141,6 +140,38 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _release(space: Workspace, recipe: Recipe, workers: int) -> dict[str, Any]:
+    """Ask the approval sensor once, as the daemon would, and run what it requests."""
+    from registry import api
+
+    ctx = Context(space)
+    if person := recipe.release.auto_approve_as:
+        for status in api.pending(ctx, recipe):
+            if status.waits_for_approval:
+                api.approve(ctx, recipe, status.version, person, "every other gate passed; approved by the recipe")
+    defs = definitions.build(recipe, space.root, workers=workers)
+    sensor = defs.resolve_sensor_def("approval")
+    with open_instance(space) as instance:
+        tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, definitions=defs))
+    for _ in tick.run_requests or []:
+        _execute(space, recipe, ["release"], workers, job="release")
+    return describe_release(ctx, recipe)
+
+
+def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
+    """What is released now, or what the newest candidate waits for."""
+    from assets.candidate import waiting
+    from registry import api
+
+    history = api.history(ctx, recipe)
+    held = waiting(ctx, recipe)
+    shown = {"waiting": held} if held != "no candidate" else {}
+    if not history:
+        return shown
+    last = history[-1]
+    return {"release": f"{last.model} version {last.version}", "alias": last.action, "by": last.by, **shown}
 
 
 def _group(line: tuple[Stage, ...], asset: str) -> str:

@@ -70,15 +70,17 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Asks for the release job once for every approved candidate."""
-        from registry import approved_candidates
+        from registry import api
 
         try:
-            ready = approved_candidates(Context(Workspace(workspace)), recipe)
+            ready = [status for status in api.pending(Context(Workspace(workspace)), recipe) if status.ready]
         except PlinthError as error:
             return dg.SkipReason(str(error))
         if not ready:
             return dg.SkipReason("no candidate waits with an approval")
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in ready])
+        # The evidence is part of the key: a request that failed is made again once something has changed.
+        keys = [f"{status.checkpoint}/{fingerprint.digest([dict(g) for g in status.gates])}" for status in ready]
+        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in keys])
 
     return _approval
 

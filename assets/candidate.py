@@ -1,0 +1,119 @@
+"""`candidate` and `release`: registered and judged; promoted when every gate, approvals among them, passes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth import fingerprint
+from plinth.compute.stage import manifest
+from plinth.context import Context
+from plinth.corpus import claims
+from plinth.errors import GateError
+from plinth.recipe import Recipe
+from plinth.records import Manifest, Step
+from plinth.training import config, job
+from registry import api
+
+VERSION = "1"
+CANDIDATE = Step(name="candidate", version=VERSION)
+RELEASE = Step(name="release", version=VERSION)
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """The candidate, and the release that an approval makes of it."""
+    owner, name = shared_owner(recipe), recipe.release.name
+    return [
+        Stage(
+            asset="candidate",
+            deps=("checkpoint", "evaluation", "run", "contamination", *each(recipe, "verdicts", "curated")),
+            make=partial(_candidate, recipe),
+            version=VERSION,
+            params={"release": name},
+            group="registry",
+            description=f"The checkpoint as a signed version of `{name}-candidate`, with its evidence.",
+            owner=owner,
+            kinds=("mlflow",),
+            present=_present,
+            pool="registry",
+        ),
+        Stage(
+            asset="release",
+            deps=("candidate",),
+            make=partial(_release, recipe),
+            version=VERSION,
+            params=recipe.release.model_dump(mode="json", exclude={"auto_approve_as"}),
+            outside=partial(_history, recipe),
+            group="release",
+            description=f"The promoted version of `{name}`. Made by the approval sensor, refused without approval.",
+            owner=owner,
+            kinds=("mlflow",),
+            present=_present,
+            pool="registry",
+        ),
+    ]
+
+
+def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    run, checkpoint, evaluation = inputs["run"], inputs["checkpoint"], inputs["evaluation"]
+    prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
+    measured = job.facts(ctx, prepared)
+    facts = api.Facts(
+        contaminated_documents=claims.contaminated(
+            ctx.store, by_bucket(recipe, inputs, "verdicts"), inputs["contamination"]
+        ),
+        licences=claims.licences(ctx.store, by_bucket(recipe, inputs, "curated")),
+        stability={"restarts": measured["restarts"], "diverged_steps": measured["diverged_steps"]},
+        cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
+    )
+    registered = api.Run(id=prepared.run_id, key=prepared.key)
+    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts)
+    say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
+    stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
+    return manifest("candidate", CANDIDATE, inputs, [], stats)
+
+
+def _history(recipe: Recipe, ctx: Context) -> str:
+    """What has been promoted so far; a release made or rolled back elsewhere makes this asset stale."""
+    return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
+
+
+def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """Promote what is ready.
+
+    Raises:
+        GateError: nothing has ever been released and no candidate may be.
+    """
+    for promoted in api.promote_if_approved(ctx, recipe):
+        say(f"{promoted.model} version {promoted.version}: {promoted.action}")
+    history = api.history(ctx, recipe)
+    if not history:
+        raise GateError(
+            f"no candidate of {recipe.release.name} may be released",
+            found=waiting(ctx, recipe),
+            expected="every gate passed, approvals among them",
+            remedy="approve in MLflow or with `plinth approve`; `plinth promote` shows what is missing",
+        )
+    last = history[-1]
+    stats = last.model_dump(mode="json")
+    return manifest("release", RELEASE, inputs, [], stats)
+
+
+def waiting(ctx: Context, recipe: Recipe) -> str:
+    """Candidates that wait, with the gates that hold them."""
+    lines = [
+        f"version {status.version}: "
+        + (status.error or ", ".join(f"{gate.name} ({gate.reason})" for gate in status.gates if not gate.passed))
+        for status in api.pending(ctx, recipe)
+    ]
+    return "; ".join(lines) or "no candidate"
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[name, value] for name, value in made.stats.items() if isinstance(value, str | int | float)]
+    return {"facts": dg.MetadataValue.md(table(["fact", "value"], rows))}

@@ -1,0 +1,52 @@
+"""`evaluation`: bits per byte on every held-out slice, beside two baselines on the same bytes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import picture, table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.evaluation import job
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One evaluation per checkpoint."""
+    return [
+        Stage(
+            asset="evaluation",
+            deps=("checkpoint", *each(recipe, "curated", "documents", "language")),
+            make=partial(_make, recipe),
+            version=job.VERSION,
+            params=recipe.evaluation.model_dump(mode="json"),
+            group="evaluation",
+            description="Bits per byte by bucket and language; gzip -9 and a byte trigram on the same bytes.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch",),
+            present=_present,
+            pool="training",
+        )
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    curated, documents, language = (by_bucket(recipe, inputs, kind) for kind in ("curated", "documents", "language"))
+    return job.run(ctx, recipe.evaluation, inputs["checkpoint"], curated, documents, language)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import plots
+
+    slices = made.stats["slices"] | made.stats["languages"]
+    header = ["slice", "bytes", "model", "gzip", "trigram"]
+    rows = [[name, row["bytes"], row["model"], row["gzip"], row["trigram"]] for name, row in slices.items()]
+    return {
+        "bits_per_byte": picture(plots.bits_per_byte(made.stats["slices"])),
+        "slices": dg.MetadataValue.md(table(header, rows)),
+    }

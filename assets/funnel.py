@@ -1,0 +1,83 @@
+"""`funnel`: documents and bytes in and out of every stage and bucket, and the effective token budget."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.expectations import Suite, between, equal_columns, rows_between
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import picture, table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import funnel
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One account of the whole corpus."""
+    return [
+        Stage(
+            asset="funnel",
+            deps=(*each(recipe, "documents", "verdicts", "curated", "shards"), "mixture"),
+            make=partial(_make, recipe),
+            version=funnel.VERSION,
+            params={},
+            group="report",
+            description="Where every document and byte went, by bucket, stage and reason; D_eff with its factors.",
+            owner=shared_owner(recipe),
+            suite=_suite,
+            present=_present,
+        )
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    documents, verdicts = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "verdicts")
+    curated, shards = by_bucket(recipe, inputs, "curated"), by_bucket(recipe, inputs, "shards")
+    return funnel.run(ctx, documents, verdicts, curated, shards, inputs["mixture"])
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """Nothing is lost: what leaves one stage enters the next, and what a stage took is what it removed."""
+    rows = []
+    for bucket, account in made.stats["buckets"].items():
+        stages_ = account["stages"]
+        for row, after in zip(stages_, [*stages_[1:], None], strict=True):
+            rows.append(
+                {
+                    "bucket": bucket,
+                    "in_less_removed": row["documents_in"] - row["removed"],
+                    "out": row["documents_out"],
+                    "next_in": after["documents_in"] if after else row["documents_out"],
+                }
+            )
+    trained = {bucket: account["trained"]["documents"] for bucket, account in made.stats["buckets"].items()}
+    rows = [{**row, "trained": trained[row["bucket"]]} for row in rows]
+    expectations = [
+        rows_between(len(trained)),
+        equal_columns("in_less_removed", "out"),
+        equal_columns("out", "next_in"),
+        between("trained", 1, None),
+    ]
+    return Suite("funnel", rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import plots
+
+    header = ["bucket", "stage", "in", "out", "removed"]
+    rows = [
+        [bucket, row["stage"], row["documents_in"], row["documents_out"], row["removed"]]
+        for bucket, account in made.stats["buckets"].items()
+        for row in account["stages"]
+    ]
+    factors = [[name, value] for name, value in made.stats["total"]["effective"].items()]
+    return {
+        "funnel": picture(plots.funnel(made.stats)),
+        "stages": dg.MetadataValue.md(table(header, rows)),
+        "effective": dg.MetadataValue.md(table(["factor", "value"], factors)),
+    }
