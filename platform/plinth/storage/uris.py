@@ -63,6 +63,32 @@ def inventory(location: str, base: Path, suffixes: tuple[str, ...] = ()) -> list
     Raises:
         SourceError: when nothing is there or a file cannot be read.
     """
+    fs, root, names = _find(location, base, suffixes)
+    if not names:
+        raise SourceError(
+            f"no file matches {absolute(location, base)}",
+            found="nothing",
+            expected=f"at least one file ending in {', '.join(suffixes)}" if suffixes else "at least one file",
+            remedy="correct the source's `path` in the recipe",
+        )
+    return [_entry(fs, name, root) for name in names]
+
+
+def listing(location: str, base: Path) -> list[list[Any]]:
+    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content.
+
+    Raises:
+        SourceError: the location cannot be listed.
+    """
+    fs, root, names = _find(location, base, ())
+    with _readable(absolute(location, base), "list"):
+        infos = [fs.info(name) for name in names]
+    marks = (str(info.get("ETag") or info.get("mtime") or "") for info in infos)
+    return [[name[len(root) :], info["size"], mark] for name, info, mark in zip(names, infos, marks, strict=True)]
+
+
+def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, str, list[str]]:
+    """File system, root that names are relative to, and the sorted names wanted."""
     uri = absolute(location, base)
     fs, path = filesystem(uri)
     root = path.split("*", 1)[0].rsplit("/", 1)[0] if "*" in path else path
@@ -71,15 +97,7 @@ def inventory(location: str, base: Path, suffixes: tuple[str, ...] = ()) -> list
             names = sorted(found for match in fs.glob(path) for found in fs.find(match))
         else:
             names = sorted(fs.find(path))
-    names = [name for name in dict.fromkeys(names) if not suffixes or name.endswith(suffixes)]
-    if not names:
-        raise SourceError(
-            f"no file matches {uri}",
-            found="nothing",
-            expected=f"at least one file ending in {', '.join(suffixes)}" if suffixes else "at least one file",
-            remedy="correct the source's `path` in the recipe",
-        )
-    return [_entry(fs, name, root) for name in names]
+    return fs, root, [name for name in dict.fromkeys(names) if not suffixes or name.endswith(suffixes)]
 
 
 class CheckedFile:
