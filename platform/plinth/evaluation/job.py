@@ -1,0 +1,262 @@
+"""The asset `evaluation`: bits per byte of a checkpoint on every held-out slice, beside two baselines.
+
+The model runs in a child process, so that the caller never imports torch and no crash takes it along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+import plinth
+from plinth.compute import stage
+from plinth.compute.progress import Meter
+from plinth.context import Context
+from plinth.errors import CheckpointError, TrainingError
+from plinth.evaluation import slices
+from plinth.evaluation.slices import Document
+from plinth.recipe.release import Evaluation
+from plinth.records import Manifest, Part, Step
+from plinth.storage.atomic import named_failures
+from plinth.storage.checkout import checkout
+from plinth.storage.parts import read_table, write_table
+from plinth.tokens.sample import sample, texts
+
+if TYPE_CHECKING:
+    from plinth.evaluation.baselines import Trigram
+
+ASSET = "evaluation"
+VERSION = "1"
+FILES = ("model.safetensors", "config.json", "tokenizer.json")
+
+#: Training text that the trigram baseline is trained on, shared evenly by the buckets; chosen by hash of id.
+TRIGRAM_BYTES = 64 * 2**20
+
+#: A language gets a line of its own in a bucket that has several, from this much text on.
+LANGUAGE_BYTES = 16 * 2**10
+TAIL_LINES = 25
+
+SCORES_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.binary(16), nullable=False),
+        pa.field("bucket", pa.string(), nullable=False),
+        pa.field("language", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("model_bits", pa.float64(), nullable=False),
+        pa.field("gzip_bits", pa.float64(), nullable=False),
+        pa.field("trigram_bits", pa.float64(), nullable=False),
+    ]
+)
+
+
+def run(
+    ctx: Context,
+    params: Evaluation,
+    checkpoint: Manifest,
+    curated: Mapping[str, Manifest],
+    documents: Mapping[str, Manifest] | None = None,
+    language: Mapping[str, Manifest] | None = None,
+    *,
+    column: str = "label",
+) -> Manifest:
+    """Measure a checkpoint; part `documents.parquet` has a row per held-out document (`SCORES_SCHEMA`).
+
+    Stats: `slices` (bucket -> bytes, documents, tokens, and bits per byte of model, gzip and trigram),
+    `languages` (the same for `bucket/language`, in buckets that hold several), `overall`,
+    `trigram_bytes` (text the trigram was trained on). Languages need both `documents` and `language`.
+
+    Raises:
+        CheckpointError: the checkpoint lacks a file that is needed.
+        StageError: a bucket has no held-out text.
+        TrainingError: the model could not be evaluated, with the end of what it said.
+    """
+    files = _files(checkpoint)
+    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json") | {"column": column})
+    inputs: dict[str, Manifest] = {"checkpoint": checkpoint}
+    inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
+    if documents is not None and language is not None:
+        inputs |= {f"{bucket}/documents": made for bucket, made in sorted(documents.items())}
+        inputs |= {f"{bucket}/language": made for bucket, made in sorted(language.items())}
+    key = step.key([each.digest for each in inputs.values()])
+    parts = ctx.cache.get(key)
+    if parts is None:
+        chosen = slices.choose(ctx.store, curated, params.max_bytes_per_slice)
+        if documents is not None and language is not None:
+            chosen = slices.with_languages(ctx, chosen, documents, language, column)
+        trigram = _trigram(ctx, curated)
+        tokens, bits = _model(ctx, files, chosen, params)
+        parts = (_table(ctx, chosen, tokens, bits, trigram),)
+        ctx.cache.put(key, parts)
+    return stage.manifest(ASSET, step, inputs, parts, _stats(ctx, parts[0]))
+
+
+def _files(checkpoint: Manifest) -> tuple[Part, ...]:
+    found = {part.name: part for part in checkpoint.parts}
+    lacking = [name for name in FILES if name not in found]
+    if lacking:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.digest[:12]} cannot be evaluated",
+            found=f"no {', '.join(lacking)} among {sorted(found)}",
+            expected=", ".join(FILES),
+            remedy="make the checkpoint again: `plinth run --select checkpoint`",
+        )
+    return tuple(found[name] for name in FILES)
+
+
+def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:
+    from plinth.evaluation.baselines import Trigram  # numba: not for whoever only names the asset
+
+    model = Trigram()
+    for sampled in sample(ctx, curated, TRIGRAM_BYTES, f"{ASSET}: trigram"):
+        model.train(text.encode() for text in texts(ctx.store, sampled))
+    return model
+
+
+def _model(
+    ctx: Context, files: Sequence[Part], chosen: Sequence[Document], params: Evaluation
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Tokens and total bits of each document, from the child."""
+    with named_failures(ctx.workspace.tmp):
+        ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="evaluation-", dir=ctx.workspace.tmp) as name:
+        folder = Path(name)
+        checkout(ctx.store, files, folder / "model")
+        pq.write_table(
+            pa.table({"text": pa.array([each.text for each in chosen], pa.large_string())}), folder / "texts"
+        )
+        config = {
+            "model": str(folder / "model"),
+            "documents": str(folder / "texts"),
+            "scores": str(folder / "scores"),
+            "batch_sequences": params.batch_sequences,
+            "workers": len(os.sched_getaffinity(0)),
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+        _child(ctx, folder)
+        scores = pq.read_table(folder / "scores")
+    tokens, bits = scores["tokens"].to_numpy(), scores["bits"].to_numpy()
+    if len(bits) != len(chosen) or not np.isfinite(bits).all():
+        raise TrainingError(
+            "the evaluation gave no score for some documents",
+            found=f"{int(np.isfinite(bits).sum())} scores",
+            expected=f"{len(chosen)}, one for each document",
+        )
+    return tokens, bits
+
+
+def _child(ctx: Context, folder: Path) -> None:
+    """Run the child and relay its progress.
+
+    Raises:
+        TrainingError: it failed, with the end of what it said.
+    """
+    root = str(Path(plinth.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "plinth.evaluation", str(folder / "config.json")]
+    log = folder / "log"
+    with log.open("wb") as errors:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "PYTHONPATH": path}
+        )
+        try:
+            assert child.stdout is not None
+            _relay(ctx, child.stdout)
+            code = child.wait()
+        finally:
+            child.kill()
+            child.wait()
+    if code or not (folder / "scores").exists():
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        raise TrainingError(
+            "the checkpoint could not be evaluated",
+            found=f"exit code {code}\n{tail}",
+            expected="a score for every held-out document",
+            remedy="correct the cause above and run the same command again",
+        )
+
+
+def _relay(ctx: Context, lines: IO[str]) -> None:
+    """Progress of the child, in tokens; the first line tells how many there are."""
+    first = next((found for found in map(_progress, lines) if found), None)
+    if first is None:
+        return
+    done, total = first
+    with ctx.progress.meter(ASSET, total) as meter:
+        meter.advance(done)
+        _advance(meter, done, lines)
+
+
+def _advance(meter: Meter, done: int, lines: Iterable[str]) -> None:
+    for line in lines:
+        found = _progress(line)
+        if found:
+            meter.advance(found[0] - done)
+            done = found[0]
+
+
+def _progress(line: str) -> tuple[int, int] | None:
+    """What a line says of progress; libraries may print other things."""
+    try:
+        content = json.loads(line)
+        return int(content["done"]), int(content["total"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _table(
+    ctx: Context, chosen: Sequence[Document], tokens: NDArray[np.int64], bits: NDArray[np.float64], trigram: Trigram
+) -> Part:
+    from plinth.evaluation.baselines import gzip_bits
+
+    columns = [
+        [each.id for each in chosen],
+        [each.bucket for each in chosen],
+        [each.language for each in chosen],
+        [len(each.data) for each in chosen],
+        tokens,
+        bits,
+        [gzip_bits(each.data) for each in chosen],
+        [trigram.bits(each.data) for each in chosen],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORES_SCHEMA, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=SCORES_SCHEMA)
+    return write_table(ctx.store, "documents.parquet", table, stats={"trigram_bytes": trigram.trained_bytes})
+
+
+def _stats(ctx: Context, part: Part) -> dict[str, Any]:
+    rows = read_table(ctx.store, part).to_pylist()
+    buckets: dict[str, list[dict[str, Any]]] = {}
+    languages: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        buckets.setdefault(row["bucket"], []).append(row)
+        languages.setdefault(f"{row['bucket']}/{row['language']}", []).append(row)
+    several = {bucket for bucket, own in buckets.items() if len({row["language"] for row in own}) > 1}
+    return {
+        "slices": {name: _facts(own) for name, own in sorted(buckets.items())},
+        "languages": {
+            name: _facts(own)
+            for name, own in sorted(languages.items())
+            if own[0]["bucket"] in several and sum(row["bytes"] for row in own) >= LANGUAGE_BYTES
+        },
+        "overall": _facts(rows),
+        "trigram_bytes": part.stats["trigram_bytes"],
+    }
+
+
+def _facts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums, and bits per byte of all documents together."""
+    size = sum(row["bytes"] for row in rows)
+    rates = {name: round(sum(row[f"{name}_bits"] for row in rows) / size, 6) for name in ("model", "gzip", "trigram")}
+    return {"bytes": size, "documents": len(rows), "tokens": sum(row["tokens"] for row in rows)} | rates

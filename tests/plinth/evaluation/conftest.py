@@ -1,0 +1,103 @@
+"""A tiny tokenizer, model and curated buckets, all real."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from plinth.context import Context
+from plinth.recipe.training import Model
+from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
+from plinth.storage.parts import write_table
+from plinth.storage.workspace import Workspace
+from plinth.training import export
+from plinth.training.model import Decoder, build
+
+TEXT = "the quick brown fox jumps over the lazy dog and runs away from the größte Ärger der Welt. "
+S = 32  # tokens of a training sequence
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    made.train_from_iterator([TEXT], trainer)
+    return made
+
+
+@pytest.fixture
+def model_directory(tmp_path: Path, tokenizer: Tokenizer) -> Callable[..., Path]:
+    """Writes a model directory; `change` may spoil the model first."""
+
+    def write(change: Callable[[Decoder], None] = lambda model: None) -> Path:
+        config = Model(layers=2, dim=32, heads=2, kv_heads=1, ffn_dim=48)
+        model = build(config, tokenizer.get_vocab_size(), seed=1)
+        with torch.no_grad():
+            model.embed_tokens.mul_(20)  # so that predictions differ from uniform
+            change(model)
+        folder = tmp_path / "model"
+        published = export.hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
+        export.save_model(folder, dict(model.named_parameters()), published)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def checkpoint(ctx: Context) -> Callable[[Path], Manifest]:
+    """The manifest of a model directory."""
+
+    def put(folder: Path) -> Manifest:
+        parts = tuple(
+            Part(name=path.name, blob=ctx.store.put_bytes(path.read_bytes())) for path in sorted(folder.iterdir())
+        )
+        return Manifest(asset="checkpoint", step="run", version="1", params={}, inputs={}, parts=parts)
+
+    return put
+
+
+@pytest.fixture
+def curated(ctx: Context) -> Callable[..., Manifest]:
+    """A bucket's curated manifest: training texts and parts of held-out texts."""
+
+    def put(bucket: str, train: Sequence[str], *heldout: Sequence[str]) -> Manifest:
+        parts = [_part(ctx, bucket, "part-00000.parquet", train)]
+        parts += [_part(ctx, bucket, f"heldout-{i:05d}.parquet", texts) for i, texts in enumerate(heldout)]
+        return Manifest(asset=f"{bucket}/curated", step="curate", version="1", params={}, inputs={}, parts=tuple(parts))
+
+    return put
+
+
+def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
+    rows = [
+        {
+            "id": hashlib.sha256(f"{bucket}:{text}".encode()).digest()[:16],
+            "text": text,
+            "uri": f"file:///{bucket}/{i}",
+            "captured_at": None,
+            "snapshot": "1",
+            "licence": "MIT",
+            "mime": "text/plain",
+            "source_bytes": len(text),
+            "extra": "{}",
+        }
+        for i, text in enumerate(texts)
+    ]
+    return write_table(ctx.store, name, pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))

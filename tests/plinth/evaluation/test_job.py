@@ -1,0 +1,127 @@
+"""The asset: numbers of the child and the baselines in one manifest; failures by name, never a score."""
+
+import gzip
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer
+
+from plinth.context import Context
+from plinth.errors import CheckpointError, TrainingError
+from plinth.evaluation import job
+from plinth.evaluation.baselines import Trigram
+from plinth.recipe.release import Evaluation
+from plinth.records import Manifest
+from plinth.storage.parts import read_table, write_table
+from plinth.training.model import Decoder
+
+Curated = Callable[..., Manifest]
+PARAMS = Evaluation(max_bytes_per_slice=2000, batch_sequences=4)
+
+
+def zero(model: Decoder) -> None:
+    model.embed_tokens.zero_()
+
+
+@pytest.fixture
+def buckets(curated: Curated) -> dict[str, Manifest]:
+    return {
+        "code": curated("code", ["def f(x): return x"] * 3, ["def g(y): return y"]),
+        "web": curated("web", ["the quick brown fox"], ["the lazy dog", "größter Ärger " * 20], ["jumps"]),
+    }
+
+
+def test_a_uniform_model_scores_log2_v_tokens_over_bytes(
+    ctx: Context,
+    buckets: dict[str, Manifest],
+    model_directory: Callable[..., Path],
+    checkpoint: Callable[[Path], Manifest],
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = job.run(ctx, PARAMS, checkpoint(model_directory(zero)), buckets)
+    rows = read_table(ctx.store, made.parts[0]).to_pylist()
+    assert made.parts[0].rows == len(rows) == 4
+    web = [row for row in rows if row["bucket"] == "web"]
+    facts = made.stats["slices"]["web"]
+    assert sorted(made.stats["slices"]) == ["code", "web"]
+    assert facts["bytes"] == sum(row["bytes"] for row in web) == 12 + 20 * 17 + 5
+    assert facts["documents"] == 3
+    assert facts["model"] == pytest.approx(
+        facts["tokens"] * math.log2(tokenizer.get_vocab_size()) / facts["bytes"], abs=2e-6
+    )
+    code = made.stats["slices"]["code"]
+    assert code["gzip"] == round(8 * len(gzip.compress(b"def g(y): return y", 9, mtime=0)) / 18, 6)
+    trigram = Trigram().train([b"def f(x): return x"] * 3 + [b"the quick brown fox"])
+    assert code["trigram"] == round(trigram.bits(b"def g(y): return y") / 18, 6)
+    assert made.stats["trigram_bytes"] == trigram.trained_bytes
+    assert made.stats["languages"] == {}
+    assert set(made.inputs) == {"checkpoint", "code/curated", "web/curated"}
+    assert list(ctx.workspace.tmp.iterdir()) == []
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("evaluated twice")
+
+    monkeypatch.setattr(subprocess, "Popen", never)
+    assert job.run(ctx, PARAMS, checkpoint(model_directory(zero)), buckets) == made
+
+
+def test_a_model_that_does_not_load_fails_by_name(
+    ctx: Context,
+    buckets: dict[str, Manifest],
+    model_directory: Callable[..., Path],
+    checkpoint: Callable[[Path], Manifest],
+) -> None:
+    folder = model_directory()
+    (folder / "model.safetensors").write_bytes(b"not tensors")
+    with pytest.raises(TrainingError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"):
+        job.run(ctx, PARAMS, checkpoint(folder), buckets)
+    assert list(ctx.workspace.tmp.iterdir()) == []
+
+
+def test_a_checkpoint_without_weights_is_named(
+    ctx: Context,
+    buckets: dict[str, Manifest],
+    model_directory: Callable[..., Path],
+    checkpoint: Callable[[Path], Manifest],
+) -> None:
+    folder = model_directory()
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        job.run(ctx, PARAMS, checkpoint(folder), buckets)
+
+
+def test_languages_of_a_bucket_with_several(
+    ctx: Context,
+    curated: Curated,
+    model_directory: Callable[..., Path],
+    checkpoint: Callable[[Path], Manifest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The child is replaced by fixed scores: what is tested is the sums by language."""
+    texts = ["a" * 20_000, "b" * 20_000, "c" * 100]
+    buckets = {"web": curated("web", ["x"], texts)}
+    labels = write_table(ctx.store, "part-00000.parquet", pa.table({"label": ["en", "de", "fr"]}))
+    language = Manifest(asset="web/language", step="s", version="1", params={}, inputs={}, parts=(labels,))
+    monkeypatch.setattr(
+        job,
+        "_model",
+        lambda ctx, files, chosen, params: (np.ones(3, int), np.array([8.0 * len(c.text) for c in chosen])),
+    )
+    made = job.run(
+        ctx,
+        Evaluation(),
+        checkpoint(model_directory()),
+        buckets,
+        {"web": curated("web", texts)},
+        {"web": language},
+    )
+    assert sorted(made.stats["languages"]) == ["web/de", "web/en"]
+    assert made.stats["languages"]["web/de"]["model"] == 8.0
+    assert made.stats["languages"]["web/de"]["bytes"] == 20_000
+    assert sorted(made.inputs) == ["checkpoint", "web/curated", "web/documents", "web/language"]

@@ -1,0 +1,60 @@
+"""Which held-out documents are measured."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from plinth.context import Context
+from plinth.errors import IntegrityError, StageError
+from plinth.evaluation.slices import choose, with_languages
+from plinth.records import Manifest
+from plinth.storage.parts import write_table
+
+Curated = Callable[..., Manifest]
+
+
+def test_takes_all_by_id_when_they_fit(ctx: Context, curated: Curated) -> None:
+    made = {"b": curated("b", ["never this"], ["one", "two"], ["three"]), "a": curated("a", [], ["vier"])}
+    found = choose(ctx.store, made, 1000)
+    assert [each.bucket for each in found] == ["a", "b", "b", "b"]
+    assert sorted(each.text for each in found) == ["one", "three", "two", "vier"]
+    assert [each.id for each in found[1:]] == sorted(each.id for each in found[1:])
+
+
+@pytest.mark.parametrize("limit", range(4, 40))
+def test_holds_exactly_the_limit_up_to_one_character(ctx: Context, curated: Curated, limit: int) -> None:
+    texts = ["äöü", "12345", "größe", "x", "日本語"]
+    found = choose(ctx.store, {"b": curated("b", [], texts)}, limit)
+    whole = sorted(choose(ctx.store, {"b": curated("b", [], texts)}, 10**6), key=lambda each: each.id)
+    joined, kept = "".join(each.text for each in whole), "".join(each.text for each in found)
+    assert joined.startswith(kept)
+    assert limit - 3 < len(kept.encode()) <= limit or kept == joined
+
+
+def test_does_not_depend_on_how_parts_are_cut(ctx: Context, curated: Curated) -> None:
+    texts = [f"document {i}" for i in range(30)]
+    one = choose(ctx.store, {"b": curated("b", [], texts)}, 100)
+    many = choose(ctx.store, {"b": curated("b", [], texts[20:], texts[:3], texts[3:20])}, 100)
+    assert one == many
+
+
+def test_a_bucket_without_held_out_text_is_named(ctx: Context, curated: Curated) -> None:
+    with pytest.raises(StageError, match="bucket empty has no held-out text"):
+        choose(ctx.store, {"empty": curated("empty", ["train"]), "b": curated("b", [], ["x"])}, 100)
+
+
+def sidecar(ctx: Context, labels: list[str | None]) -> Manifest:
+    part = write_table(ctx.store, "part-00000.parquet", pa.table({"label": pa.array(labels, pa.string())}))
+    return Manifest(asset="b/language", step="s", version="1", params={}, inputs={}, parts=(part,))
+
+
+def test_languages_come_by_row_from_the_documents(ctx: Context, curated: Curated) -> None:
+    documents = {"b": curated("b", ["eins", "zwei", "three", "quatre"])}
+    chosen = choose(ctx.store, {"b": curated("b", [], ["three", "zwei", "quatre"])}, 1000)
+    found = with_languages(ctx, chosen, documents, {"b": sidecar(ctx, ["de", "de", "en", None])}, "label")
+    assert {each.text: each.language for each in found} == {"zwei": "de", "three": "en", "quatre": "unknown"}
+    with pytest.raises(IntegrityError):
+        with_languages(ctx, chosen, documents, {"b": sidecar(ctx, ["de"])}, "label")
+    with pytest.raises(IntegrityError, match="no column"):
+        with_languages(ctx, chosen, documents, {"b": sidecar(ctx, ["de"] * 4)}, "language")
