@@ -1,0 +1,144 @@
+"""The machine's manual pages in all its languages, as text files with `LICENCES.json`.
+
+Each page's licence is what the copyright file of its Debian package says, where dpkg knows the package and the
+file is machine-readable; elsewhere it is unknown. A machine without manual pages gets the language reference
+that Python carries instead, so that the recipe still has something of the kind.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from jobs.harvest.output import Output, level, take
+from jobs.harvest.roff import to_text
+from jobs.harvest.spdx import UNKNOWN, from_debian
+from jobs.harvest.summary import Caps
+from jobs.harvest.web import LICENCE as PYTHON_LICENCE
+
+ROOT = Path("/usr/share/man")
+DPKG = Path("/var/lib/dpkg/info")
+DOC = Path("/usr/share/doc")
+MIN_CHARACTERS = 400
+MAX_SOURCE_BYTES = 2_000_000
+#: Text per byte of gzipped source, to choose by size before anything is read.
+RATIO = 2.6
+ENGLISH = "en"
+#: Translations first: what the other buckets lack.
+TRANSLATED_SHARE = 0.5
+_SECTION = re.compile(r"man\d\w*$")
+
+
+def write_manuals(output: Output, caps: Caps, root: Path = ROOT) -> None:
+    """Choose, convert and write the pages."""
+    by_language: dict[str, dict[str, int]] = {}
+    for name, size in pages(root):
+        by_language.setdefault(language(name), {})[name] = int(size * RATIO)
+    if not by_language:
+        output.note = "manuals: none on this machine; Python's language reference stands in"
+        _write_reference(output, caps)
+        return
+    owners = owning_packages()
+    licences: dict[str, str] = {}
+    english = by_language.pop(ENGLISH, {})
+    chosen = _share(by_language.values(), int(caps.manuals * TRANSLATED_SHARE) if english else caps.manuals)
+    used = sum(sizes.get(name, 0) for sizes in by_language.values() for name in chosen)
+    by_package: dict[str, dict[str, int]] = {}
+    for name, size in english.items():
+        by_package.setdefault(owners.get(str(root / name), ""), {})[name] = size
+    chosen += _share(by_package.values(), caps.manuals - used)
+    for name in sorted(chosen):
+        text = page_text(root / name)
+        if MIN_CHARACTERS <= len(text) <= caps.file:
+            target = f"{language(name)}/{Path(name).name.removesuffix('.gz')}.txt"
+            licences[target] = _licence(owners.get(str(root / name), ""))
+            _write(output, target, text, licences[target])
+    output.write("LICENCES.json", json.dumps(licences, indent=0, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+
+
+def pages(root: Path) -> Iterator[tuple[str, int]]:
+    """Relative name and size of every page under a manual root; links to other pages are passed over."""
+    for folder, below, names in os.walk(root):
+        below.sort()
+        if not _SECTION.match(os.path.basename(folder)):
+            continue
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                continue
+            size = os.path.getsize(path)
+            if size <= MAX_SOURCE_BYTES:
+                yield os.path.relpath(path, root), size
+
+
+def language(name: str) -> str:
+    """The language of a page by its relative name; the untranslated ones are English."""
+    first = name.split("/", 1)[0]
+    return ENGLISH if _SECTION.match(first) else first
+
+
+def page_text(path: Path) -> str:
+    """The text of a page; empty when it cannot be read or is in a legacy encoding."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        return to_text(data.decode())
+    except (OSError, EOFError, ValueError):
+        return ""
+
+
+def owning_packages(info: Path = DPKG) -> dict[str, str]:
+    """Manual page path to Debian package, from dpkg's file lists."""
+    owners: dict[str, str] = {}
+    for path in sorted(info.glob("*.list")):
+        package = path.name.removesuffix(".list").split(":")[0]
+        for line in path.read_text("utf-8", "replace").split("\n"):
+            if line.startswith("/usr/share/man/"):
+                owners[line] = package
+    return owners
+
+
+def copyright_licence(text: str) -> str:
+    """The licence of most of a package's files, from a machine-readable copyright file (`Files: *`)."""
+    if "copyright-format" not in text[:500] and "/dep5" not in text[:500]:
+        return UNKNOWN
+    for paragraph in re.split(r"\n\s*\n", text):
+        if re.search(r"(?m)^Files:\s*(\./)?\*\s*$", paragraph):
+            found = re.search(r"(?m)^Licen[sc]e:[ \t]*(\S.*)$", paragraph)
+            return from_debian(found[1]) if found else UNKNOWN
+    return UNKNOWN
+
+
+def _share(groups: Collection[Mapping[str, int]], bound: int) -> list[str]:
+    """Names out of every group, none taking more than an even share of the bound."""
+    share = level((sum(sizes.values()) for sizes in groups), bound)
+    return [name for sizes in groups for name in take(sizes, share)]
+
+
+@cache
+def _licence(package: str) -> str:
+    try:
+        return copyright_licence((DOC / package / "copyright").read_text("utf-8", "replace")) if package else UNKNOWN
+    except OSError:
+        return UNKNOWN
+
+
+def _write(output: Output, name: str, text: str, licence: str) -> None:
+    data = text.encode("utf-8", "replace")
+    output.write(name, data)
+    output.count(licence, len(data))
+
+
+def _write_reference(output: Output, caps: Caps) -> None:
+    from pydoc_data.topics import topics
+
+    texts = {name: str(text) for name, text in topics.items() if len(str(text)) >= MIN_CHARACTERS}
+    for name in take({name: len(text.encode()) for name, text in texts.items()}, caps.manuals):
+        _write(output, f"{ENGLISH}/{name}.txt", texts[name], PYTHON_LICENCE)
+    output.write("LICENCES.json", json.dumps({"": PYTHON_LICENCE}).encode() + b"\n")

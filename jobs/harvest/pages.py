@@ -1,0 +1,93 @@
+"""Render the standard library's documentation with pydoc; run alone, as a script, in a process of its own.
+
+Importing every module has side effects, so nothing else lives in this process. Standard input: names, one a
+line. Standard output: for each a JSON line `{"begin": name}` and, when it has a page, `{"page": name, "html": …}`.
+Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pydoc
+import re
+import sys
+import sysconfig
+import warnings
+from typing import Any
+
+PLAIN = (bool, int, float, str, bytes, type(None), tuple, frozenset)
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}|(?<=[^\w])0x7f[0-9a-f]{8,}")
+_FILE_LINK = re.compile(r'<a href="file:[^"]*">[^<]*</a>(<br>)?')
+
+
+class Pages(pydoc.HTMLDoc):
+    """pydoc's HTML without what belongs to this machine: values of objects, paths, addresses."""
+
+    def docother(self, object: Any, name: str | None = None, mod: str | None = None, *ignored: Any) -> str:
+        if isinstance(object, PLAIN) and not name_is_of_machine(name):
+            return super().docother(object, name, mod)
+        return f"<strong>{self.escape(name or '')}</strong> = a {self.escape(type(object).__name__)} object"
+
+
+def name_is_of_machine(name: str | None) -> bool:
+    """Data whose value says where and when this runs."""
+    return bool(name) and any(word in str(name).lower() for word in ("path", "prefix", "executable", "argv", "environ"))
+
+
+def module_page(name: str) -> str:
+    """The page of a module."""
+    html = Pages()
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        module = pydoc.safeimport(name)
+        if module is None:
+            return ""
+        return html.page(pydoc.describe(module), html.document(module, name))
+
+
+def topic_page(name: str) -> str:
+    """The page of a keyword or topic of the language reference."""
+    from pydoc_data.topics import topics
+
+    html = Pages()
+    text = html.markup(str(topics[name]))
+    return html.page(name, html.bigsection(name, "title", f"<pre>{text}</pre>"))
+
+
+def cleaned(html: str) -> str:
+    """Without links to files, paths and addresses."""
+    html = _ADDRESS.sub("", _FILE_LINK.sub("", html))
+    folders = {sysconfig.get_paths()["stdlib"], sys.prefix, sys.base_prefix, sys.exec_prefix, os.getcwd()}
+    for folder in sorted(folders, key=len, reverse=True):
+        if len(folder) > 1:
+            html = html.replace(folder, "")
+    return html
+
+
+def main() -> None:
+    """Serve the names on standard input."""
+    names = sys.stdin.read().split("\n")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+    os.dup2(2, 1)
+    for line in filter(None, names):
+        print(json.dumps({"begin": line}), file=out, flush=True)
+        kind, _, name = line.partition(":")
+        try:
+            html = topic_page(name) if kind == "topic" else module_page(name)
+        except BaseException:  # a module may raise anything when imported, SystemExit included
+            continue
+        if html:
+            print(json.dumps({"page": line, "html": cleaned(html)}), file=out, flush=True)
+    out.flush()
+    os._exit(0)  # what the imported modules left running is not waited for
+
+
+if __name__ == "__main__":
+    main()

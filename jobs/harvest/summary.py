@@ -1,0 +1,51 @@
+"""How much to harvest, and what was harvested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plinth.records import Frozen
+
+MB = 10**6
+
+
+class Caps(Frozen):
+    """Bounds in bytes of plain text or HTML per bucket, and per file of code and manuals."""
+
+    web: int = 8 * MB
+    code: int = 25 * MB
+    prose: int = 8 * MB
+    manuals: int = 12 * MB
+    file: int = 200_000
+
+
+class Count(Frozen):
+    """Documents and their bytes."""
+
+    documents: int = 0
+    bytes: int = 0
+
+
+class BucketSummary(Frozen):
+    """One bucket's harvest. `licences` counts by SPDX expression; `note` is for people."""
+
+    documents: int
+    bytes: int
+    files: int
+    licences: Mapping[str, Count]
+    note: str = ""
+
+
+class HarvestSummary(Frozen):
+    """All buckets. `fresh` is false when the machine had not changed and nothing was written."""
+
+    buckets: Mapping[str, BucketSummary]
+    fresh: bool = True
+
+    def lines(self) -> list[str]:
+        """One line per bucket, for a terminal."""
+        return [
+            f"{name}: {bucket.documents} documents, {bucket.bytes / MB:.1f} MB, {len(bucket.licences)} licences"
+            + (f" ({bucket.note})" if bucket.note else "")
+            for name, bucket in self.buckets.items()
+        ]
