@@ -1,0 +1,99 @@
+"""Exact duplicates: hand-worked clusters, survivors, and independence of order."""
+
+import hashlib
+import random
+from typing import Any
+
+import pytest
+
+from plinth.errors import IntegrityError
+from plinth.recipe.corpus import Dedup
+
+TEXTS = ["The cat  sat.", "the cat sat.", "THE\tCAT\nSAT.  ", "the cat sat", "Ünïcode Ж", "ünïcode ж", "", "  "]
+
+
+def test_equal_but_for_case_and_space_hand_worked(tiny: Any) -> None:
+    docs = [tiny.Doc(text, name=f"{i}") for i, text in enumerate(TEXTS)]
+    corpus = tiny.corpus({"a": [docs[:3]], "b": [docs[3:5], docs[5:]]})
+    made = corpus.through_exact()
+    rows = corpus.rows(made)
+    groups = [[0, 1, 2], [3], [4, 5], [6, 7]]
+    for group in groups:
+        smallest = min(docs[i].id for i in group)
+        longest = max(len(docs[i].text.encode()) for i in group)
+        winner = min(docs[i].id for i in group if len(docs[i].text.encode()) == longest)
+        for i in group:
+            expected = {
+                "considered": True,
+                "cluster": smallest,
+                "size": len(group),
+                "survivor": docs[i].id == winner,
+                "text_bytes": len(docs[i].text.encode()),
+            }
+            assert rows[docs[i].id] == expected
+    assert (made.stats["considered"], made.stats["survivors"], made.stats["clusters"]) == (8, 4, 3)
+    assert made.stats["largest_cluster"] == 3
+    assert made.stats["buckets"]["b"]["considered"] == 5
+
+
+def test_smallest_id_survives_when_asked(tiny: Any) -> None:
+    docs = [tiny.Doc("a b" + " " * i, name=str(i)) for i in range(5)]
+    corpus = tiny.corpus({"a": [docs]}, dedup=Dedup(keep="smallest_id"))
+    assert corpus.survivors(corpus.through_exact()) == {min(doc.id for doc in docs)}
+
+
+def test_what_the_policy_drops_is_no_reason_to_drop_another(tiny: Any) -> None:
+    docs = [
+        tiny.Doc("same text but longer ", name="dropped", fired=("short",)),
+        tiny.Doc("same text but longer", name="kept"),
+    ]
+    corpus = tiny.corpus({"a": [docs]})
+    rows = corpus.rows(corpus.through_exact())
+    assert rows[docs[1].id]["survivor"]
+    assert rows[docs[1].id]["size"] == 1
+    dropped = rows[docs[0].id]
+    assert dropped["considered"] is False
+    assert dropped["cluster"] is None
+    assert dropped["size"] == 0
+    assert not dropped["survivor"]
+
+
+@pytest.mark.parametrize("keep", ["longest", "smallest_id"])
+def test_order_of_parts_and_size_of_ranges_do_not_matter(tiny: Any, keep: str) -> None:
+    picks = random.Random(1)
+    docs = [tiny.Doc(picks.choice("abc") + " " * picks.randrange(3), name=str(i)) for i in range(60)]
+    results = []
+    for seed, range_rows in ((1, 1000), (2, 7), (3, 1)):
+        random.Random(seed).shuffle(docs)
+        parts = [docs[:10], docs[10:11], [], docs[11:]]
+        corpus = tiny.corpus({"a": parts[:seed], "z": parts[seed:]}, dedup=Dedup(keep=keep), range_rows=range_rows)
+        rows = corpus.rows(corpus.through_exact())
+        results.append({identity: (row["cluster"], row["size"], row["survivor"]) for identity, row in rows.items()})
+    assert results[0] == results[1] == results[2]
+    clusters = {cluster for cluster, _, _ in results[0].values()}
+    survivors = [cluster for cluster, _, survivor in results[0].values() if survivor]
+    assert sorted(survivors) == sorted(clusters)  # one each, none without
+
+
+def test_equal_ids_leave_one_survivor(tiny: Any) -> None:
+    twin = tiny.Doc("the same document twice")
+    corpus = tiny.corpus({"a": [[twin], [twin]]})
+    assert corpus.through_exact().stats["survivors"] == 1
+
+
+def test_a_foreign_policy_is_refused(tiny: Any) -> None:
+    corpus = tiny.corpus({"a": [[tiny.Doc("x")]]})
+    corpus.policies = tiny.corpus({"a": [[tiny.Doc("x"), tiny.Doc("y")]]}).policies
+    with pytest.raises(IntegrityError, match="policy of bucket a"):
+        corpus.through_exact()
+
+
+def test_digest_is_sha256_of_the_folded_text() -> None:
+    import pyarrow as pa
+
+    from plinth.text.fold import digests, fold_text
+
+    texts = ["  A\u00a0 b\u3000Ω ", "", "x"]
+    expected = [hashlib.sha256(folded.encode()).digest()[:16] for folded in ("a b ω", "", "x")]
+    assert [fold_text(text) for text in texts] == ["a b ω", "", "x"]
+    assert digests(pa.array(texts, pa.large_string())).to_pylist() == expected
