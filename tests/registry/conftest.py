@@ -13,12 +13,13 @@ from safetensors.numpy import save as save_safetensors
 
 from plinth import fingerprint
 from plinth.context import Context
+from plinth.provenance import statements
 from plinth.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from registry import server
-from registry.candidate import Facts, Run
+from registry import candidate, materialise, server
+from registry.candidate import Candidate, Facts, Run
 
 
 def document_table(*texts: str) -> pa.Table:
@@ -173,3 +174,27 @@ def mlflow_uri(mlflow_workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> 
     uri = server.ensure_server(mlflow_workspace)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     return uri
+
+
+@pytest.fixture
+def unregistered(ctx: Context, line: Line) -> Candidate:
+    """A candidate that MLflow has not heard of: signed directory, signed facts."""
+    return sign_candidate(ctx, line)
+
+
+def sign_candidate(ctx: Context, line: Line) -> Candidate:
+    checkpoint, evaluation, facts = line.checkpoint.digest, line.evaluation.digest, line.facts()
+    chain = candidate.ancestry(ctx, checkpoint, evaluation)
+    content = statements.provenance(line.recipe, line.checkpoint, chain, run_id=line.run.id, run_key=line.run.key)
+    directory = materialise.materialise(ctx, line.checkpoint, content)
+    key = candidate.state_facts(ctx, directory, checkpoint, evaluation, line.run, facts)
+    return Candidate(
+        model=candidate.model_name(line.recipe),
+        version="1",
+        key=key,
+        checkpoint=checkpoint,
+        evaluation=evaluation,
+        run=line.run,
+        facts=facts,
+        directory=directory,
+    )

@@ -1,0 +1,74 @@
+"""The history of releases: signed by the promoter, chained, and broken by any change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from plinth.context import Context
+from plinth.errors import SignatureError
+from registry import keys, releases
+from registry.releases import Release
+
+
+def write(ctx: Context, version: str, model: str = "demo") -> Release:
+    return releases.append(
+        ctx,
+        action="champion",
+        goal="champion",
+        model=model,
+        version=version,
+        previous=None,
+        candidate={"candidate": version * 64},
+        candidate_version=version,
+        by="ada",
+        reason="better",
+        at="2026-01-01T00:00:00+00:00",
+    )
+
+
+def test_records_are_numbered_and_chained(ctx: Context) -> None:
+    made = [write(ctx, version) for version in "123"]
+    assert [record.number for record in made] == [1, 2, 3]
+    assert made[0].prior is None
+    assert len({record.prior for record in made}) == 3
+    assert releases.history(ctx) == tuple(made)
+
+
+def test_a_model_has_its_own_history(ctx: Context) -> None:
+    mine = write(ctx, "1")
+    write(ctx, "1", model="other")
+    assert releases.history(ctx, "demo") == (mine,)
+
+
+def test_a_changed_record_is_refused(ctx: Context) -> None:
+    write(ctx, "1")
+    path = ctx.workspace.releases / "00001.json"
+    path.write_text(path.read_text().replace('"by": "ada"', '"by": "eve"'))
+    with pytest.raises(SignatureError, match="other than what was signed"):
+        releases.history(ctx)
+
+
+def test_a_removed_record_is_noticed(ctx: Context) -> None:
+    for version in "123":
+        write(ctx, version)
+    (ctx.workspace.releases / "00002.json").unlink()
+    with pytest.raises(SignatureError, match="broken at 00003"):
+        releases.history(ctx)
+
+
+def test_a_record_signed_by_somebody_else_is_refused(ctx: Context) -> None:
+    write(ctx, "1")
+    promoter = keys.promoter(ctx.workspace)
+    stranger = keys.approver(ctx.workspace, "eve").ensure()
+    promoter.public.write_bytes(stranger.public.read_bytes())
+    with pytest.raises(SignatureError, match="does not hold"):
+        releases.history(ctx)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", json.dumps({"record": {}, "envelope": {}})])
+def test_garbage_is_refused_by_name(ctx: Context, content: str) -> None:
+    ctx.workspace.releases.joinpath("00001.json").write_text(content)
+    with pytest.raises(SignatureError, match=r"00001\.json"):
+        releases.history(ctx)
