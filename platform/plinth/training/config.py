@@ -19,7 +19,6 @@ from plinth.errors import MissingError, TrainingError
 from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Supervision, Training
 from plinth.records import Frozen, Manifest, Step
 from plinth.storage.atomic import write_bytes
-from plinth.storage.store import Store
 from plinth.training.directory import RunDirectory
 
 VERSION = "1"
@@ -37,7 +36,7 @@ class RunConfig(Frozen):
     workspace: str
     model: Model
     vocab_size: int = Field(ge=1)
-    eos_token_id: int | None = None
+    end_of_text: int = Field(ge=0)
     optimizer: Optimizer
     precision: Literal["fp32", "bf16", "auto"]
     zero_stage: Literal[0, 1, 2, 3]
@@ -109,14 +108,12 @@ def prepare(
         TrainingError: when the mixture is too short for two steps.
     """
     key = run_key(training, mixture.digest, tokenizer.digest)
-    vocab_size, eos = _vocabulary(ctx.store, tokenizer)
-    sequence_tokens = int(mixture.params["sequence_tokens"])
-    total_tokens = int(mixture.params["total_tokens"])
-    steps = total_tokens // (sequence_tokens * training.global_batch_sequences)
+    sequences, sequence_tokens = int(mixture.stats["sequences"]), int(mixture.stats["sequence_tokens"])
+    steps = sequences // training.global_batch_sequences
     if steps < 2:
         raise TrainingError(
             "the mixture is too short to train on",
-            found=f"{total_tokens} tokens = {steps} steps of {training.global_batch_sequences} x {sequence_tokens}",
+            found=f"{sequences} sequences for batches of {training.global_batch_sequences}",
             expected="at least 2 steps",
             remedy="raise mixture.total_tokens or lower training.global_batch_sequences",
         )
@@ -127,8 +124,8 @@ def prepare(
         workspace=str(ctx.workspace.root),
         **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "zero_stage", "seed")},
         **{name: getattr(training, name) for name in UNIDENTIFIED},
-        vocab_size=vocab_size,
-        eos_token_id=eos,
+        vocab_size=tokenizer.stats["vocab_size"],
+        end_of_text=tokenizer.stats["end_of_text"],
         sequence_tokens=sequence_tokens,
         micro_batch_sequences=training.micro_batch_sequences,
         global_batch_sequences=training.global_batch_sequences,
@@ -177,12 +174,3 @@ def identity(config: RunConfig) -> str:
     """Digest of what a checkpoint must share with the run that loads it. No path, no policy, no rank count."""
     fields = config.model_dump(mode="json", exclude={"workspace", "batches", *UNIDENTIFIED})
     return fingerprint.digest(fields)
-
-
-def _vocabulary(store: Store, tokenizer: Manifest) -> tuple[int, int | None]:
-    """Number of token ids, and the id that ends a text when the tokenizer has one."""
-    (part,) = tokenizer.named("tokenizer.json")
-    document = json.loads(store.read_bytes(part.blob))
-    ids = dict(document["model"]["vocab"])
-    ids.update({token["content"]: token["id"] for token in document.get("added_tokens", [])})
-    return max(ids.values()) + 1, ids.get("<|endoftext|>")

@@ -5,12 +5,19 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from plinth.errors import TrainingError
+from plinth.storage.refs import Refs
+from plinth.storage.store import Store
+from plinth.storage.workspace import Workspace
+from plinth.tokens.loader import Loader
+from plinth.tokens.order import Order
+from plinth.tokens.reader import ShardReader
 from plinth.training.config import RunConfig
 
 
@@ -18,9 +25,12 @@ class Batch(NamedTuple):
     """What one rank sees in one optimizer step.
 
     A  micro batches    M  sequences of a micro batch    S  tokens of a sequence
+
+    Every token is a target, also the first of a document after the end-of-text of the one before: it is how
+    the model learns to begin a text, which generation and evaluation ask of it.
     """
 
-    tokens: npt.NDArray[np.int64]  # [A, M, S + 1]: inputs and, shifted by one, targets
+    tokens: npt.NDArray[np.int32]  # [A, M, S + 1]: inputs and, shifted by one, targets
     segments: npt.NDArray[np.int32]  # [A, M, S + 1]: number of the document within its sequence
 
 
@@ -28,6 +38,31 @@ class Batches(Protocol):
     """Batches of one rank from any step on (steps count from 1)."""
 
     def __call__(self, first_step: int) -> Iterator[Batch]: ...
+
+
+def open_batches(config: RunConfig, rank: int) -> Batches:
+    """The data order of the run's mixture. Step n of training is step n - 1 of the order.
+
+    Raises:
+        MissingError, IntegrityError: manifests or shards are absent or have changed.
+    """
+    workspace = Workspace(config.workspace)
+    refs, store = Refs(workspace), Store(workspace.store)
+    loader = Loader(
+        Order(refs.load(config.mixture)),
+        {name: ShardReader(store, refs.load(digest)) for name, digest in config.shards.items()},
+        global_batch=config.global_batch_sequences,
+        micro_batch=config.micro_batch_sequences,
+        rank=rank,
+        world=config.ranks,
+    )
+
+    def stream(first_step: int) -> Iterator[Batch]:
+        micro = loader.batches(first_step - 1)
+        while group := list(islice(micro, config.accumulation)):
+            yield Batch(np.stack([one.tokens for one in group]), np.stack([one.segments for one in group]))
+
+    return stream
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:

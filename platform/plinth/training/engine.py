@@ -150,7 +150,7 @@ class Engine:
             group["lr"] = lr
 
     def _on_device(self, tokens: Any, segments: Any) -> tuple[Tensor, Tensor | None, Tensor]:
-        ids = torch.from_numpy(tokens).to(self.rank.device)
+        ids = torch.from_numpy(tokens).to(self.rank.device).long()
         mask = torch.from_numpy(segments[:, :-1]).to(self.rank.device) if self.config.model.document_mask else None
         return ids[:, :-1], mask, ids[:, 1:]
 

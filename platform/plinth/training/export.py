@@ -31,9 +31,7 @@ def hf_name(name: str) -> str:
     return "model.embed_tokens.weight" if name == "embed_tokens" else f"model.{name}"
 
 
-def hf_config(
-    model: Model, vocab_size: int, sequence_tokens: int, dtype: str, eos_token_id: int | None
-) -> dict[str, Any]:
+def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
     """Fields of `LlamaConfig`, or `Qwen3Config` with `qk_norm`."""
     kind = ("qwen3", "Qwen3ForCausalLM") if model.qk_norm else ("llama", "LlamaForCausalLM")
     return {
@@ -55,8 +53,8 @@ def hf_config(
         "mlp_bias": False,
         "tie_word_embeddings": model.tied_embeddings,
         "initializer_range": model.init_std,
-        "bos_token_id": eos_token_id,
-        "eos_token_id": eos_token_id,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
         "torch_dtype": dtype,
         "use_cache": True,
     }

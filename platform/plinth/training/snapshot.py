@@ -192,7 +192,7 @@ def _write_failures(folder: Path) -> Iterator[None]:
 
 def _write_model(config: RunConfig, precision: str, folder: Path, parameters: dict[str, Tensor]) -> None:
     dtype = "bfloat16" if precision == "bf16" else "float32"
-    description = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.eos_token_id)
+    description = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     save_model(folder, parameters, description)
 
 

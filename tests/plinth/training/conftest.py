@@ -31,6 +31,7 @@ def tiny(workspace: Path, **changes: Any) -> RunConfig:
         "workspace": str(workspace),
         "model": TINY,
         "vocab_size": 64,
+        "end_of_text": 0,
         "optimizer": Optimizer(warmup_fraction=0.2),
         "precision": "fp32",
         "zero_stage": 1,

@@ -83,7 +83,11 @@ def test_killed_in_training_and_in_every_phase_of_a_commit(
 def test_flipped_byte_in_the_newest_checkpoint(uninterrupted: RunConfig, make: Make, job: Job) -> None:
     config = make()
     shutil.copytree(uninterrupted.directory.root, config.directory.root)
-    for left in (config.directory.evidence, config.directory.result, config.directory.checkpoints / "step-00000012.json"):
+    for left in (
+        config.directory.evidence,
+        config.directory.result,
+        config.directory.checkpoints / "step-00000012.json",
+    ):
         left.unlink()
     weights = checkpoint.path(config.directory, 9) / "engine/state/mp_rank_00_model_states.pt"
     data = bytearray(weights.read_bytes())

@@ -1,0 +1,78 @@
+"""Every ZeRO stage over two ranks trains as one process with plain PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import synthetic
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from plinth.training import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.export import load_model
+from plinth.training.model import build
+from plinth.training.schedule import learning_rate
+from plinth.training.telemetry import timeline
+
+STEPS = 6
+
+
+def plain_run(config: RunConfig) -> tuple[list[float], list[float], torch.nn.Module]:
+    """The same run in one process without DeepSpeed: losses, gradient norms, the model."""
+    model = build(config.model, config.vocab_size, config.seed)
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    gains = [p for p in model.parameters() if p.dim() < 2]
+    options = config.optimizer
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": options.weight_decay}, {"params": gains, "weight_decay": 0.0}],
+        betas=(options.beta1, options.beta2),
+        eps=options.eps,
+    )
+    losses, norms = [], []
+    for step in range(1, config.total_steps + 1):
+        parts = [synthetic.batch_at(config, step, rank) for rank in range(config.ranks)]
+        tokens = torch.cat([torch.from_numpy(part.tokens).long().flatten(0, 1) for part in parts])
+        segments = torch.cat([torch.from_numpy(part.segments).flatten(0, 1) for part in parts])
+        loss = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
+        loss.backward()
+        norms.append(float(clip_grad_norm_(model.parameters(), options.grad_clip)))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(options, step, config.total_steps)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, norms, model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_stage_agrees_with_one_plain_process(
+    stage: int, make: Callable[..., RunConfig], ranks: Callable[..., list[int]]
+) -> None:
+    config = make(zero_stage=stage, total_steps=STEPS)
+    assert ranks(config) == [0, 0]
+    losses, norms, model = plain_run(config)
+    steps = timeline(config.directory.events).steps
+    assert [steps[n]["loss"] for n in range(1, STEPS + 1)] == pytest.approx(losses, abs=2e-6)
+    assert [steps[n]["grad_norm"] for n in range(1, STEPS + 1)] == pytest.approx(norms, rel=1e-5)
+    trained = load_model(checkpoint.path(config.directory, STEPS) / "model")
+    start = build(config.model, config.vocab_size, config.seed)
+    for (name, ours), theirs, first in zip(
+        trained.named_parameters(), model.parameters(), start.parameters(), strict=True
+    ):
+        # Adam divides by the size of a gradient, so that the noise of one near zero is as large as a step
+        assert (ours - theirs).norm() <= 0.02 * (theirs - first).norm(), name
+
+
+@pytest.mark.slow
+def test_bf16_follows_fp32(make: Callable[..., RunConfig], ranks: Callable[..., list[int]]) -> None:
+    """Within its precision; the export is BF16."""
+    config = make(total_steps=STEPS, precision="bf16")
+    assert ranks(config) == [0, 0]
+    losses, _, _ = plain_run(config)
+    steps = timeline(config.directory.events).steps
+    assert [steps[n]["loss"] for n in range(1, STEPS + 1)] == pytest.approx(losses, abs=0.02)
+    trained = load_model(checkpoint.path(config.directory, STEPS) / "model")
+    assert {p.dtype for p in trained.parameters()} == {torch.bfloat16}
