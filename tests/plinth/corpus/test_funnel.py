@@ -1,0 +1,98 @@
+"""The funnel: what goes in comes out or is named, in every stage; factors hand-worked."""
+
+import random
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from plinth.compute.stage import manifest
+from plinth.corpus import funnel
+from plinth.recipe.corpus import Holdout
+from plinth.records import Manifest, Step
+
+
+def words(picks: random.Random, count: int) -> str:
+    return " ".join(f"w{picks.randrange(10**9)}" for _ in range(count))
+
+
+def with_stats(made: Manifest, **stats: Any) -> Manifest:
+    return made.model_copy(update={"stats": {**made.stats, **stats}})
+
+
+def stats_only(asset: str, stats: Mapping[str, Any] = MappingProxyType({})) -> Manifest:
+    return manifest(asset, Step(name="test", version="1"), {}, (), stats)
+
+
+def corpus_of(tiny: Any) -> Any:
+    picks = random.Random(1)
+    buckets = {}
+    for bucket in ("a", "b"):
+        docs = [tiny.Doc(words(picks, 40), fired=("bad",) if i % 5 == 0 else ()) for i in range(40)]
+        docs += [tiny.Doc(doc.text.upper(), name=f"{bucket}{i}") for i, doc in enumerate(docs[:10])]
+        docs += [tiny.Doc(f"{docs[i].text} tail{i}", edits=((0, 3, "é"),)) for i in range(11, 16)]
+        buckets[bucket] = [docs[:20], docs[20:]]
+    corpus = tiny.corpus(buckets, holdout_params=Holdout(fraction=0.1))
+    corpus.through_curated()
+    corpus.documents["a"] = with_stats(corpus.documents["a"], rejects={"parser": 8, "empty": 2})
+    return corpus
+
+
+def test_every_document_and_byte_is_accounted_for(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    made = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated)
+    for account in (*made.stats["buckets"].values(), made.stats["total"]):
+        names = [row["stage"] for row in account["stages"]]
+        assert names == ["documents", "policy", "exact", "near", "holdout", "contamination", "curated"]
+        for row, after in zip(account["stages"], account["stages"][1:], strict=False):
+            assert (row["documents_out"], row["bytes_out"]) == (after["documents_in"], after["bytes_in"])
+        for row in account["stages"][:-1]:
+            assert row["documents_in"] - row["removed"] == row["documents_out"]
+            assert row["removed"] == sum(reason["documents"] for reason in row["reasons"].values())
+        for row in account["stages"][1:-1]:
+            assert row["bytes_in"] - row["removed_bytes"] == row["bytes_out"]
+            assert row["removed_bytes"] == sum(reason["bytes"] for reason in row["reasons"].values())
+        last = account["stages"][-1]
+        assert (last["documents_out"], last["bytes_out"]) == (
+            account["trained"]["documents"],
+            account["trained"]["bytes"],
+        )
+        assert account["held_out"]["documents"] > 0
+    total = made.stats["total"]
+    for stage, row in enumerate(total["stages"]):
+        assert row["documents_in"] == sum(b["stages"][stage]["documents_in"] for b in made.stats["buckets"].values())
+    assert total["stages"][1]["reasons"]["bad"]["documents"] == total["stages"][1]["removed"] > 0
+    assert total["stages"][2]["removed"] > 0
+    assert total["stages"][3]["removed"] > 0
+
+
+def test_effective_budget_hand_worked(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    shards = {b: stats_only(f"{b}/shards", {"tokens": n}) for b, n in (("a", 1000), ("b", 500))}
+    packing = {"targets": 100, "padding": 0, "masked": 10}
+    mixture = stats_only("mixture", {"packing": {"r_pad": 0.05}, "buckets": {"a": {"packing": packing}}})
+    made = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated, shards, mixture)
+    for bucket, r_pad in (("a", 0.1), ("b", 0.0), (None, 0.05)):
+        account = made.stats["buckets"][bucket] if bucket else made.stats["total"]
+        found, rows = account["effective"], {row["stage"]: row for row in account["stages"]}
+        assert found["r_pad"] == r_pad
+        kept = rows["policy"]["bytes_out"]
+        assert found["rho_quality"] == kept / rows["policy"]["bytes_in"]
+        assert found["r_dup"] == pytest.approx(1 - rows["near"]["bytes_out"] / kept)
+        product = found["nominal_bytes"] * found["rho_parse"] * found["rho_quality"] * (1 - found["r_dup"])
+        assert found["effective_bytes"] == pytest.approx(product * (1 - r_pad))
+        assert product * found["rho_rest"] == pytest.approx(account["trained"]["bytes"])
+        tokens = account["trained"]["tokens"]
+        assert found["effective_tokens"] * found["rho_rest"] / (1 - r_pad) == pytest.approx(tokens)
+    assert made.stats["buckets"]["a"]["effective"]["rho_parse"] == 55 / 65
+    assert made.stats["total"]["trained"]["tokens"] == 1500
+    assert set(made.inputs) >= {"a/documents", "b/verdicts", "a/curated", "b/shards", "mixture"}
+
+
+def test_an_empty_bucket_divides_by_nothing(tiny: Any) -> None:
+    corpus = tiny.corpus({"a": [[tiny.Doc("x", fired=("bad",))]]})
+    corpus.through_curated()
+    effective = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["total"]["effective"]
+    assert effective["effective_bytes"] == 0
+    assert effective["rho_quality"] == 0
