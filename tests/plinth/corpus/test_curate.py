@@ -62,7 +62,7 @@ def test_edits_never_cut_a_character_and_keep_what_lies_between(text: str, cuts:
 def test_curated_rows_are_the_documents_but_for_their_edits(tiny: Any) -> None:
     docs = [
         tiny.Doc("first: plain text of the first", name="1"),
-        tiny.Doc("zweitens: schöne Grüße an ü@ü.de, ja", name="2", edits=((27, 33, "<email>"),)),
+        tiny.Doc("zweitens: schöne Grüße an ü@ü.de, ja", name="2", edits=((26, 32, "<email>"),)),
         tiny.Doc("third is dropped", name="3", fired=("bad",), edits=((0, 5, "x"),)),
         tiny.Doc("fourth 日本 text stays", name="4", edits=((7, 8, ""), (8, 9, "J"))),
     ]
@@ -73,7 +73,7 @@ def test_curated_rows_are_the_documents_but_for_their_edits(tiny: Any) -> None:
     ]  # fmt: skip
     tables = {part.name: read_table(tiny.ctx.store, part) for part in curated.parts}
     assert all(table.schema == DOCUMENT_SCHEMA for table in tables.values())
-    expected = {docs[0].id: docs[0].text, docs[1].id: "zweitens: schöne Grüße an ü<email>, ja"}
+    expected = {docs[0].id: docs[0].text, docs[1].id: "zweitens: schöne Grüße an <email>, ja"}
     expected[docs[3].id] = "fourth J text stays"
     found = pa.concat_tables(tables.values()).to_pylist()
     assert {row["id"]: row["text"] for row in found} == expected
