@@ -49,3 +49,93 @@ def _status_row(row: dict[str, Any]) -> tuple[object, ...]:
     size = output.size(row["bytes"]) if row["bytes"] is not None else None
     digest = row["digest"][:12] if row["digest"] else None
     return row["asset"], output.coloured(row["state"], COLOURS[row["state"]]), row["rows"] or None, size, digest
+
+
+@click.command(
+    epilog=examples("plinth funnel", "plinth funnel --bucket web", "plinth funnel --json | jq .total.effective")
+)
+@shared
+@click.option("-b", "--bucket", help="One bucket instead of the sum over all.")
+@json_option
+def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
+    """Show how many documents and bytes each stage let through, why the rest was removed, and what is left.
+
+    D_eff is the text that is worth training on: nominal bytes times the share that parsed, was good, was
+    no duplicate and is no padding.
+    """
+    from jobs.cli import output
+    from plinth.errors import MissingError
+
+    stats = settings.context().refs.current("funnel").stats
+    if bucket is not None and bucket not in stats["buckets"]:
+        raise MissingError(f"no bucket {bucket}", expected=f"one of {', '.join(stats['buckets'])}")
+    if as_json:
+        output.emit_json(stats["buckets"][bucket] if bucket else stats)
+        return
+    _tell_account(bucket or "all buckets", stats["buckets"][bucket] if bucket else stats["total"])
+    if bucket is None:
+        output.heading("by bucket")
+        columns = ("bucket", "documents", "trained", "held out", "text", "tokens")
+        rows = ((name, *_bucket_row(account)) for name, account in stats["buckets"].items())
+        output.table(columns, rows, right=columns[1:])
+
+
+def _tell_account(title: str, account: dict[str, Any]) -> None:
+    from jobs.cli import output
+
+    output.heading(title)
+    columns = ("stage", "in", "out", "removed", "share", "removed text")
+    rows = (
+        (
+            row["stage"],
+            row["documents_in"],
+            row["documents_out"],
+            row["removed"],
+            f"{row['removed'] / row['documents_in']:.1%}" if row["documents_in"] else "-",
+            output.size(row["removed_bytes"]) if row["removed_bytes"] is not None else None,
+        )
+        for row in account["stages"]
+    )
+    output.table(columns, rows, right=columns[1:])
+    reasons = [
+        (reason, row["stage"], count["documents"], output.size(count["bytes"]) if count["bytes"] is not None else None)
+        for row in account["stages"]
+        for reason, count in sorted(row["reasons"].items(), key=lambda each: -each[1]["documents"])
+    ]
+    output.table(("reason", "stage", "documents", "text"), reasons, right=("documents", "text"))
+    effective = account["effective"]
+    factors = " ".join(f"{name} {effective[name]:.3f}" for name in ("rho_parse", "rho_quality", "r_dup", "r_pad"))
+    output.say(
+        f"D_eff {output.size(effective['effective_bytes'])} of {output.size(effective['nominal_bytes'])}"
+        f" ({effective['effective_tokens']:,.0f} tokens): {factors}"
+    )
+
+
+def _bucket_row(account: dict[str, Any]) -> tuple[object, ...]:
+    from jobs.cli import output
+
+    trained = account["trained"]
+    found = account["stages"][0]["documents_in"]
+    return (
+        found,
+        trained["documents"],
+        account["held_out"]["documents"],
+        output.size(trained["bytes"]),
+        trained["tokens"],
+    )
+
+
+@click.command(epilog=examples("plinth report", "plinth report --json"))
+@shared
+@recipe_option
+@json_option
+def report(settings: Settings, as_json: bool) -> None:
+    """Write the page of results again: funnel, mixture, loss, bits per byte, gates, release, in one HTML file."""
+    from jobs import line
+    from jobs.cli import output
+
+    page = line.results(settings.context(), settings.load_recipe())
+    if as_json:
+        output.emit_json({"page": str(page)})
+    else:
+        output.say(page.absolute().as_uri())
