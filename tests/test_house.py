@@ -173,3 +173,47 @@ def test_nothing_is_left_to_do() -> None:
     unfinished = re.compile(r"\b(?:TODO|FIXME|XXX)\b|raise NotImplementedError")
     found = [name for name, path in modules().items() if unfinished.search(path.read_text())]
     assert found == []
+
+
+# ---- what users run -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("setup", "pip install"),
+        ("demo", "plinth run -r jobs/recipes/demo.yaml"),
+        ("up", "plinth up"),
+        ("test", 'pytest -m ""'),
+        ("test-fast", "pytest -n 2"),
+        ("check", "lint-imports"),
+        ("docs", "plinth.recipe.reference docs/recipe.md"),
+        ("bench", "bench_*.py"),
+        ("screenshots", "docs/screenshots.py"),
+    ],
+)
+def test_make_targets_do_what_they_say(target: str, command: str) -> None:
+    done = subprocess.run(["make", "-nB", target], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert command in done.stdout
+
+
+def test_ci_runs_what_users_run() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    commands = [line for line in script.splitlines() if line and not line.startswith("#")]
+    assert commands == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."', "exec make test"]
+
+
+def test_everything_installed_is_pinned() -> None:
+    """A package without a pin would come in another version to the next clone."""
+    from importlib.metadata import distributions
+
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    names = [plain(line.split("==")[0]) for line in pins]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pins)
+    assert names == sorted(set(names))
+    installed = {plain(found.metadata["Name"]) for found in distributions()}
+    assert installed - set(names) - {"plinth", "pip"} == set()
