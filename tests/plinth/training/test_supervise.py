@@ -1,0 +1,152 @@
+"""The supervisor's decisions, with stand-ins for ranks that take no time to start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from plinth.errors import LaunchError
+from plinth.training import config as configuration
+from plinth.training import supervise
+from plinth.training.config import RunConfig
+from plinth.training.supervise import Result, Supervisor
+from plinth.training.telemetry import Timeline, timeline
+
+Make = Callable[..., RunConfig]
+
+#: What each stand-in does, by name.
+SCRIPTS = {
+    "ok": "pass",
+    "crash": "raise SystemExit(1)",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "named": "raise SystemExit(7)",
+    "hang": "import time; time.sleep(60)",
+    "stubborn": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
+    "obedient": ("import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));time.sleep(60)"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Rehearsal(Supervisor):
+    """Ranks of attempt n behave as the n-th pair of `plan` says; the run counts as trained when they end well."""
+
+    plan: list[tuple[str, str]]
+    trained = False
+
+    def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
+        script = SCRIPTS[self.plan[self.restarts][rank] if not audit else "ok"]
+        return subprocess.Popen([sys.executable, "-S", "-c", script])
+
+    def _trained(self) -> bool:
+        return False
+
+
+def rehearse(config: RunConfig, *plan: tuple[str, str], stop_after_s: float | None = None) -> Result:
+    supervisor = Rehearsal(config, configuration.write(config), lock_fd=-1)
+    supervisor.plan = list(plan)
+    if stop_after_s is not None:
+        threading.Timer(stop_after_s, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    return supervisor.supervise()
+
+
+def supervision(**changes: float) -> dict[str, float]:
+    return {"max_restarts": 2, "backoff_s": 0.0, "hang_s": 30.0, "grace_s": 5.0, **changes}
+
+
+def test_restarts_until_it_ends_well(make: Make) -> None:
+    config = make(supervision=supervision())
+    result = rehearse(config, ("ok", "killed"), ("crash", "ok"), ("ok", "ok"))
+    assert (result.status, result.restarts) == ("finished", 2)
+    reasons = [event["reason"] for event in timeline(config.directory.events).of("restart")]
+    assert reasons == ["rank 1 was killed by SIGKILL", "rank 0 ended with status 1"]
+
+
+def test_gives_up_within_bounds(make: Make) -> None:
+    result = rehearse(make(supervision=supervision(max_restarts=1)), ("crash", "ok"), ("crash", "ok"))
+    assert (result.status, result.restarts, result.reason) == ("failed", 1, "rank 0 ended with status 1")
+
+
+def test_named_failure_is_not_tried_again(make: Make) -> None:
+    config = make(supervision=supervision())
+    Timeline(config.directory.events).append("rank_failed", rank=0, error="DiskFullError", message="no space")
+    result = rehearse(config, ("named", "hang"))
+    assert (result.status, result.restarts, result.reason) == ("failed", 0, "DiskFullError: no space")
+
+
+def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "SIBLING_PATIENCE_S", 0.2)
+    started = time.monotonic()
+    result = rehearse(make(supervision=supervision(max_restarts=0)), ("hang", "crash"))
+    assert time.monotonic() - started < 10
+    assert (result.status, result.reason) == ("failed", "rank 0 was killed by SIGKILL; rank 1 ended with status 1")
+
+
+def test_hanging_ranks_are_ended_and_started_again(make: Make) -> None:
+    config = make(supervision=supervision(hang_s=0.5))
+    result = rehearse(config, ("hang", "hang"), ("ok", "ok"))
+    assert (result.status, result.restarts) == ("finished", 1)
+    (restart,) = timeline(config.directory.events).of("restart")
+    assert restart["reason"] == "no event for 0.5 s: the ranks hang"
+
+
+def test_sigterm_is_forwarded_and_ends_as_stopped(make: Make) -> None:
+    result = rehearse(make(supervision=supervision()), ("obedient", "obedient"), stop_after_s=0.7)
+    assert (result.status, result.restarts, result.reason) == ("stopped", 0, "SIGTERM was received")
+
+
+def test_ranks_that_do_not_leave_are_ended_after_the_grace(make: Make) -> None:
+    started = time.monotonic()
+    result = rehearse(make(supervision=supervision(grace_s=0.5)), ("stubborn", "obedient"), stop_after_s=0.7)
+    assert result.status == "stopped"
+    assert time.monotonic() - started < 10
+
+
+def test_sigterm_between_attempts(make: Make) -> None:
+    config = make(supervision=supervision(backoff_s=60.0))
+    result = rehearse(config, ("crash", "ok"), stop_after_s=3.0)
+    assert (result.status, result.restarts) == ("stopped", 1)
+
+
+def test_one_supervisor_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "LOCK_PATIENCE_S", 0.2)
+    lock = make().directory.lock
+    held = supervise.hold(lock)
+    with pytest.raises(LaunchError, match="another supervisor"):
+        supervise.hold(lock)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
+    os.close(held)
+    with pytest.raises(LaunchError, match="another supervisor"):  # a rank of the first is still alive
+        supervise.hold(lock)
+    child.communicate(b"\n")
+    os.close(supervise.hold(lock))
+
+
+def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    supervisor = Supervisor(make(supervision=supervision(backoff_s=1.0)), configuration.write(make()), lock_fd=-1)
+    monkeypatch.setattr(supervise.time, "time", lambda: now[0])
+    monkeypatch.setattr(supervise.time, "sleep", sleep)
+    for restarts in (1, 2, 3, 20):
+        before = now[0]
+        supervisor.restarts = restarts
+        assert supervisor._back_off()
+        slept.append(round(now[0] - before))
+    assert slept == [1, 2, 4, 300]
