@@ -22,6 +22,7 @@ from math import gcd
 
 #: 2^64 divided by the golden ratio: the multiplier whose multiples lie most evenly on a circle (Knuth, TAOCP 3, 6.4).
 GOLDEN_64 = 0x9E3779B97F4A7C15
+STRIDE_REACH = 64
 
 
 def shares(weights: Sequence[float]) -> list[Fraction]:
@@ -67,6 +68,26 @@ def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
     return total
 
 
+def even_stride(modulus: int) -> int:
+    """A number g coprime to the modulus K whose multiples fill the circle evenly from the first on.
+
+    Near K divided by the golden ratio, the one whose g / K has the smallest sum of partial quotients: that sum
+    bounds the discrepancy of its multiples (Niederreiter 1992, "Random Number Generation and Quasi-Monte Carlo
+    Methods", chapter 3).
+    """
+    golden = modulus * GOLDEN_64 >> 64
+    near = range(max(1, golden - STRIDE_REACH), max(2, min(modulus, golden + STRIDE_REACH)))
+    return min((g for g in near if gcd(g, modulus) == 1), key=lambda g: (_quotient_sum(g, modulus), g))
+
+
+def _quotient_sum(slope: int, modulus: int) -> int:
+    total = 0
+    while slope:
+        total += modulus // slope
+        modulus, slope = slope, modulus % slope
+    return total
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Counts of buckets in `blocks` blocks of equal size.
@@ -99,7 +120,4 @@ class Blocks:
 
     @cached_property
     def _stride(self) -> int:
-        stride = max(1, self.blocks * GOLDEN_64 >> 64)
-        while gcd(stride, self.blocks) != 1:
-            stride += 1
-        return stride
+        return even_stride(self.blocks)

@@ -114,7 +114,7 @@ class ShardReader:
         """The documents that have tokens in `start` to `stop`, in stream order."""
         number = max(0, bisect_right(self._index_starts, start) - 1)
         for part in range(number, len(self._index)):
-            if self._index_starts[part] >= stop:
+            if max(start, self._index_starts[part]) >= stop:
                 return
             index = self._index_part(part)
             first = max(0, int(np.searchsorted(index.starts, start, side="right")) - 1)

@@ -28,7 +28,6 @@ from plinth.storage.store import CHUNK_BYTES, Store
 from plinth.tokens import encode, tokenizer
 
 VERSION = "1"
-TOKENISE = Step(name="tokens.shards.tokenise", version=VERSION)
 INDEX = Step(name="tokens.shards.index", version=VERSION)
 CUT = Step(name="tokens.shards.cut", version=VERSION)
 
@@ -123,7 +122,8 @@ def _tokenise(
         Item((blob.sha256, part.blob.sha256), _Tokenise(blob, part, dtype, end_of_text), part.rows)
         for part in curated.named("part-")
     ]
-    return [(parts[0], parts[1]) for parts in run_items(ctx, TOKENISE, _tokens, items, label=f"{asset}: tokenise")]
+    step = Step(name="tokens.shards.tokenise", version=VERSION, params={"dtype": dtype, "end_of_text": end_of_text})
+    return [(parts[0], parts[1]) for parts in run_items(ctx, step, _tokens, items, label=f"{asset}: tokenise")]
 
 
 def _tokens(store: Store, task: _Tokenise) -> tuple[Part, ...]:
