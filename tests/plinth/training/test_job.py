@@ -1,0 +1,272 @@
+"""A run as its asset sees it, on real shards: from curated text to the manifest of the checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from plinth import recipe
+from plinth.context import Context
+from plinth.errors import CheckpointError, TrainingError
+from plinth.launch import Status
+from plinth.launch.local import Local
+from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
+from plinth.recipe.training import Checkpoints, Launch, Model, Supervision, Training
+from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.workspace import Workspace
+from plinth.tokens import mixture, shards, tokenizer
+from plinth.training import checkpoint, config, job
+from plinth.training.config import RunConfig
+from plinth.training.data import open_batches
+from plinth.training.export import load_model
+from plinth.training.telemetry import timeline
+
+TRAINING = Training(
+    model=Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48),
+    micro_batch_sequences=2,
+    global_batch_sequences=4,
+    checkpoints=Checkpoints(every_steps=4, audit_steps=3),
+    supervision=Supervision(backoff_s=0.1, grace_s=20.0),
+    launch=Launch(ranks=1),
+)
+
+
+def curated(ctx: Context, bucket: str) -> Manifest:
+    chooser = random.Random(bucket)
+    texts = [" ".join(chooser.choices(["the", "house", "of", "tokens", "42"], k=80)) for _ in range(60)]
+    empty: dict[str, Any] = {
+        "captured_at": None,
+        "snapshot": "s",
+        "licence": "MIT",
+        "mime": "text/plain",
+        "extra": "{}",
+    }
+    rows = [
+        {"id": hashlib.sha256(text.encode()).digest()[:16], "text": text, "uri": "u", "source_bytes": 1, **empty}
+        for text in texts
+    ]
+    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    return Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
+
+
+def line(ctx: Context) -> tuple[Manifest, dict[str, Manifest], Manifest]:
+    """Mixture of 12 steps, shards and tokenizer."""
+    texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
+    trained = tokenizer.run(ctx, Tokenizer(vocab_size=300), texts)
+    sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
+    phase = Phase(name="all", fraction=1.0, weights={"code": 1.0, "web": 3.0})
+    mixed = mixture.run(ctx, Mixture(sequence_tokens=32, total_tokens=32 * 4 * 12, phases=(phase,)), sharded)
+    return mixed, sharded, trained
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+@pytest.fixture
+def prepared(ctx: Context) -> Iterator[RunConfig]:
+    mixed, sharded, trained = line(ctx)
+    resolved = config.prepare(ctx, "demo", TRAINING, mixed, sharded, trained)
+    yield resolved
+    job.cancel(ctx, resolved)
+
+
+def test_prepare_resolves_and_writes(ctx: Context, prepared: RunConfig) -> None:
+    assert prepared.run_id == f"demo-{prepared.key[:12]}"
+    assert (prepared.total_steps, prepared.accumulation, prepared.step_tokens) == (12, 2, 128)
+    trained = ctx.refs.load(prepared.tokenizer).stats
+    assert (prepared.vocab_size, prepared.end_of_text) == (trained["vocab_size"], 0)
+    assert prepared.audit_step == 9
+    assert [step for step in range(1, 13) if prepared.saves_at(step)] == [4, 8, 9, 12]
+    assert config.load(ctx.workspace.runs / prepared.run_id / "config.json") == prepared
+
+
+def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Context) -> None:
+    key = config.run_key(TRAINING, "m", "t")
+    placed: dict[str, Any] = {
+        "launch": Launch(ranks=2),
+        "supervision": Supervision(max_restarts=9),
+        "checkpoints": Checkpoints(every_steps=1),
+    }
+    for name, value in placed.items():
+        assert config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") == key, name
+    decisive: dict[str, Any] = {
+        "seed": 2,
+        "zero_stage": 3,
+        "precision": "bf16",
+        "micro_batch_sequences": 1,
+        "global_batch_sequences": 8,
+        "model": Model(layers=2),
+        "optimizer": recipe.training.Optimizer(lr=1e-4),
+    }
+    others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
+    others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]
+    assert len({key, *others}) == len(others) + 1
+    assert set(Training.model_fields) == set(placed) | set(decisive)
+
+
+def test_a_mixture_of_one_step_is_refused(ctx: Context) -> None:
+    mixed, sharded, trained = line(ctx)
+    greedy = TRAINING.model_copy(update={"global_batch_sequences": 48})
+    with pytest.raises(TrainingError, match="too short to train on"):
+        config.prepare(ctx, "demo", greedy, mixed, sharded, trained)
+
+
+def test_batches_are_those_of_the_order_on_any_number_of_ranks(prepared: RunConfig) -> None:
+    alone = list(open_batches(prepared, 0)(1))
+    assert len(alone) == 12
+    assert alone[0].tokens.shape == alone[0].segments.shape == (2, 2, 33)
+    later = next(open_batches(prepared, 0)(7))
+    assert (later.tokens == alone[6].tokens).all()
+    pair = prepared.model_copy(update={"launch": Launch(ranks=2)})
+    halves = [next(open_batches(pair, rank)(7)).tokens.reshape(-1, 33) for rank in range(2)]
+    assert (alone[6].tokens.reshape(-1, 33)[:2] == halves[0]).all()
+    assert (alone[6].tokens.reshape(-1, 33)[2:] == halves[1]).all()
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch, job_environment: Callable[..., dict[str, str]]) -> None:
+    monkeypatch.setenv("PYTHONPATH", job_environment()["PYTHONPATH"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("importable")
+def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> None:
+    first = job.submit_or_find(ctx, prepared)
+    assert job.submit_or_find(ctx, prepared) == first
+    events: list[dict[str, Any]] = []
+    result = job.follow(ctx, prepared, events.append)
+    assert (result.status, result.step, result.restarts) == ("finished", 12, 0)
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "run_started"
+    assert kinds[-2:] == ["audited", "finished"]
+    assert kinds.count("step") == 12
+
+    assert job.submit_or_find(ctx, prepared) == first  # what has finished is not done again
+    again: list[dict[str, Any]] = []
+    job.follow(ctx, prepared, again.append)
+    assert again == events
+
+    run = job.run_manifest(ctx, prepared)
+    assert (run.asset, run.stats["steps"], run.stats["tokens"]) == ("run", 12, 1536)
+    table = read_table(ctx.store, run.parts[0])
+    losses = [event["loss"] for event in events if event["event"] == "step"]
+    assert table.column("loss").to_pylist() == losses
+    assert run.stats["final_loss"] == losses[-1] < losses[0]
+    assert run.stats["loss_curve"] == [[i + 1, loss] for i, loss in enumerate(losses)]
+
+    made = job.checkpoint_manifest(ctx, prepared, run)
+    names = {part.name: part.blob for part in made.parts}
+    assert set(names) == {"model.safetensors", "config.json", "state.json", "resume.json", "tokenizer.json"}
+    assert made.stats["bit_exact_resume"] is True
+    assert made.inputs["run"] == run.digest
+    folder = ctx.workspace.tmp / "model"
+    folder.mkdir()
+    for name, blob in names.items():
+        (folder / name).write_bytes(ctx.store.read_bytes(blob))
+        assert str(ctx.workspace.root) not in (folder / name).read_bytes().decode(errors="ignore"), name
+    assert load_model(folder).vocab_size == prepared.vocab_size
+    assert json.loads((folder / "state.json").read_text())["step"] == 12
+
+    facts = job.facts(ctx, prepared)
+    assert (facts["steps"], facts["restarts"], facts["attempts"]) == (12, 0, 1)
+    assert facts["tokens_per_s"] > 0
+
+    weights = checkpoint.path(prepared.directory, 12) / "model/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"model/model\.safetensors has changed"):
+        job.checkpoint_manifest(ctx, prepared, run)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("importable")
+def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
+    ctx: Context, prepared: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three deaths, each survived; the end is that of an undisturbed run."""
+    slow = prepared.model_copy(update={"batches": "slow:open_batches"})
+    (tmp_path / "slow.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((os.environ["PYTHONPATH"], str(tmp_path))))
+    config.write(slow)
+
+    orchestrator = subprocess.Popen([sys.executable, "-c", ORCHESTRATOR, str(slow.directory.config)])
+    wait_for_step(slow, 2)
+    orchestrator.kill()
+    orchestrator.wait()
+    found = Local().find(slow.directory.root)
+    assert found is not None
+    assert Local().poll(found) is Status.RUNNING
+    assert job.submit_or_find(ctx, slow) == found
+
+    wait_for_step(slow, 6)
+    os.kill(int(found.id), signal.SIGKILL)  # its ranks must go with it
+    with pytest.raises(TrainingError, match="vanished: its supervisor was killed"):
+        job.follow(ctx, slow)
+
+    second = job.submit_or_find(ctx, slow)
+    assert second != found
+    wait_for_step(slow, 7)
+    os.kill(int(second.id), signal.SIGTERM)
+    with pytest.raises(TrainingError, match=r"stopped at step \d+"):
+        job.follow(ctx, slow)
+    stopped_at = max(checkpoint.committed(slow.directory))
+    story = timeline(slow.directory.events)
+    assert [event["step"] for event in story.of("signal")] == [stopped_at]
+    assert stopped_at == max(story.steps)  # nothing was lost
+
+    job.submit_or_find(ctx, slow)
+    assert job.follow(ctx, slow).status == "finished"
+    story = timeline(slow.directory.events)
+    assert [event["step"] for event in story.of("resumed")] == [4, stopped_at]
+    assert list(story.steps) == list(range(1, 13))
+    assert story.diverged == []
+    assert story.redone >= 1
+    assert json.loads(slow.directory.evidence.read_bytes())["bit_exact"] is True
+
+
+SLOW = """
+import time
+from plinth.training.data import open_batches as real
+
+def open_batches(config, rank):
+    def stream(first_step):
+        for batch in real(config, rank)(first_step):
+            time.sleep(0.4)
+            yield batch
+    return stream
+"""
+
+ORCHESTRATOR = """
+import sys
+from plinth.context import Context
+from plinth.storage.workspace import Workspace
+from plinth.training import config, job
+
+loaded = config.load(sys.argv[1])
+ctx = Context(Workspace(loaded.workspace))
+job.submit_or_find(ctx, loaded)
+job.follow(ctx, loaded)
+"""
+
+
+def wait_for_step(run: RunConfig, step: int, seconds: float = 90.0) -> None:
+    until = time.monotonic() + seconds
+    while max(timeline(run.directory.events).steps, default=0) < step:
+        assert time.monotonic() < until, run.directory.log.read_text()[-2000:]
+        time.sleep(0.05)
