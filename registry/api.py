@@ -165,7 +165,7 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
     client = mlflow_client.connect(ctx.workspace)
     versions: list[str] = []
     aliases: list[str] = []
-    for model in client.search_registered_models():
+    for model in mlflow_client.models(client):
         for version in mlflow_client.versions(client, model.name):
             if version.tags.get("checkpoint") in digests:
                 client.set_model_version_tag(model.name, version.version, "taint", f"{record.by}: {record.reason}")

@@ -98,14 +98,24 @@ def ensure_model(client: Any, name: str, description: str) -> None:
 
 def versions(client: Any, name: str) -> list[Any]:
     """Every version of a registered model, oldest first."""
+    found = _pages(lambda token: client.search_model_versions(f"name = '{name}'", max_results=200, page_token=token))
+    return sorted(found, key=lambda version: int(version.version))
+
+
+def models(client: Any) -> list[Any]:
+    """Every registered model."""
+    return _pages(lambda token: client.search_registered_models(max_results=100, page_token=token))
+
+
+def _pages(ask: Callable[[str | None], Any]) -> list[Any]:
     found: list[Any] = []
     token: str | None = None
     while True:
-        page = client.search_model_versions(f"name = '{name}'", max_results=200, page_token=token)
+        page = ask(token)
         found += page
         token = page.token
         if not token:
-            return sorted(found, key=lambda version: int(version.version))
+            return found
 
 
 def source_uri(workspace: Workspace, directory: Path) -> str:

@@ -31,6 +31,7 @@ from plinth.storage.workspace import Workspace
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
+PORT_TIMEOUT_S = 3.0
 POLL_S = 0.2
 
 #: Job execution costs 2 GB of memory for features that are not used here.
@@ -97,7 +98,7 @@ def healthy(uri: str) -> bool:
 def _start(workspace: Workspace, port: int | None) -> str:
     home = workspace.mlflow
     log = home / "server.log"
-    port = port if port is not None and _is_free(port) else _free_port()
+    port = port if port is not None and _becomes_free(port) else _free_port()
     with named_failures(log):
         home.mkdir(parents=True, exist_ok=True)
         stream = log.open("ab")
@@ -179,17 +180,32 @@ def _await_health(state: ServerState) -> bool:
 
 
 def _end(state: ServerState) -> bool:
-    if not _alive(state):
-        return False
+    """End the server's processes, also workers whose parent was killed. Returns whether there were any."""
+    found = _members(state)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(state.pid, number)
+        for process in _members(state):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if not _alive(state) and _is_free(state.port):
-                return True
+        while _members(state) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-    return True
+    return bool(found)
+
+
+def _members(state: ServerState) -> list[psutil.Process]:
+    """Living processes of the server's own group; numbers that now belong to somebody else are not among them."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            same_group = os.getpgid(process.pid) == state.pid
+            if (
+                same_group
+                and process.create_time() > state.started_at_s - 1
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
+                if any("mlflow" in word for word in process.cmdline()):
+                    found.append(process)
+    return found
 
 
 def _read(workspace: Workspace) -> ServerState | None:
@@ -221,10 +237,17 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return probe.connect_ex((HOST, port)) != 0
+def _becomes_free(port: int) -> bool:
+    """Whether a port can be taken, now or as soon as a killed server has let go of it."""
+    deadline = time.monotonic() + PORT_TIMEOUT_S
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
 
 
 def _last_lines(path: Path, count: int = 5) -> str:

@@ -61,7 +61,12 @@ class Line:
         parts = () if table is None else (write_table(self.ctx.store, "part-00000.parquet", table),)
         digests = {key: value if isinstance(value, str) else value.digest for key, value in inputs.items()}
         made = Manifest(
-            asset=asset, step=asset.split("/")[-1], version="1", params={"seed": self.seed}, inputs=digests, parts=parts
+            asset=asset,
+            step=asset.split("/")[-1],
+            version="1",
+            params={"seed": self.seed, "recipe": self.recipe.name},
+            inputs=digests,
+            parts=parts,
         )
         self.ctx.refs.save(made)
         return made

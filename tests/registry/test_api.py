@@ -1,0 +1,446 @@
+"""From a checkpoint to a champion and back, against a real MLflow server and with real signatures."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth import fingerprint
+from plinth.context import Context
+from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
+from registry import api, client, promotion, registration, releases, verified
+from registry import materialise as directories
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
+
+ADA, BEN = "ada@example.org", "ben@example.org"
+
+
+@pytest.fixture
+def mlflow(ctx: Context, mlflow_uri: str) -> Any:
+    return client.connect(ctx.workspace)
+
+
+def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, Any]]:
+    found, gates = api.register_candidate(
+        ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts(**facts)
+    )
+    return found, {gate.name: gate for gate in gates}
+
+
+def release(ctx: Context, line: Any) -> releases.Release:
+    """Register, approve and promote."""
+    found, _ = register(ctx, line)
+    api.approve(ctx, line.recipe, found.version, ADA, "good")
+    (record,) = api.promote_if_approved(ctx, line.recipe)
+    return record
+
+
+def aliases(mlflow: Any, line: Any) -> dict[str, str]:
+    return {
+        name: str(version) for name, version in mlflow.get_registered_model(line.recipe.release.name).aliases.items()
+    }
+
+
+def flip(path: Path) -> None:
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+# Candidates
+
+
+def test_a_candidate_carries_its_lineage_and_scores(ctx: Context, line: Any, mlflow: Any) -> None:
+    found, gates = register(ctx, line)
+    version = mlflow.get_model_version(found.model, found.version)
+    assert version.name == f"{line.recipe.release.name}-candidate"
+    assert version.source == f"plinth:///models/{line.checkpoint.digest[:12]}"
+    assert version.tags["checkpoint"] == line.checkpoint.digest
+    assert version.tags["evaluation"] == line.evaluation.digest
+    assert version.tags["data/web/curated"] == line.curated.digest
+    assert version.tags["source/web/documents:web/sources"] == fingerprint.digest("inventory")
+    data = {key for key in version.tags if key.startswith("data/")}
+    assert data == {
+        f"data/{asset}"
+        for asset in ("web/documents", "web/curated", "tokenizer", "web/shards", "mixture", "run", "checkpoint")
+    }
+    metrics = mlflow.get_run(version.run_id).data.metrics
+    assert metrics == {
+        "bits_per_byte/web/model": 2.0,
+        "bits_per_byte/web/gzip": 3.5,
+        "bits_per_byte/web/trigram": 2.5,
+        "cost/wall_s": 9.0,
+    }
+    assert [name for name, gate in gates.items() if not gate.passed] == ["approvals"]
+    assert version.tags["run"] == line.run.id
+
+
+def test_the_same_work_is_registered_once(ctx: Context, line: Any, mlflow: Any) -> None:
+    first, _ = register(ctx, line)
+    again, _ = register(ctx, line, requested_by="somebody else", cost={"wall_s": 11})
+    assert again.version == first.version
+    assert len(client.versions(mlflow, first.model)) == 1
+    version = mlflow.get_model_version(first.model, first.version)
+    assert len(mlflow.get_metric_history(version.run_id, "bits_per_byte/web/model")) == 1
+
+
+def test_other_facts_or_another_evaluation_make_another_candidate(ctx: Context, line: Any) -> None:
+    first, _ = register(ctx, line)
+    second, gates = register(ctx, line, contaminated_documents=3)
+    line.evaluation = line.evaluate(model=2.7)
+    third, worse = register(ctx, line)
+    assert [first.version, second.version, third.version] == ["1", "2", "3"]
+    assert not gates["contamination"].passed
+    assert worse["beats_trigram"].reason == "not below the byte trigram on web"
+
+
+def test_a_crash_before_the_version_leaves_no_candidate_and_is_mended(
+    ctx: Context, line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> dict[str, str]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registration, "_tags", crash)
+        with pytest.raises(KeyboardInterrupt):
+            register(ctx, line)
+    assert client.versions(mlflow, f"{line.recipe.release.name}-candidate") == []
+    found, _ = register(ctx, line)
+    experiment = mlflow.get_experiment_by_name(line.recipe.name).experiment_id
+    assert found.version == "1"
+    assert len(mlflow.search_runs([experiment])) == 1
+    assert len(mlflow.search_logged_models([experiment])) == 1
+
+
+def test_incomplete_lineage_is_not_registered(ctx: Context, line: Any) -> None:
+    (ctx.refs.manifests / f"{line.curated.digest}.json").unlink()
+    with pytest.raises(LineageError, match="web/curated"):
+        register(ctx, line)
+    assert list(ctx.workspace.models.glob("[!.]*")) == []
+
+
+def test_an_evaluation_of_another_checkpoint_is_refused(ctx: Context, make_line: Any) -> None:
+    line = make_line(1)
+    line.evaluation = make_line(2).evaluation
+    with pytest.raises(LineageError, match="of another checkpoint"):
+        register(ctx, line)
+
+
+def test_missing_facts_fail_their_gates(ctx: Context, line: Any) -> None:
+    _, gates = register(ctx, line, contaminated_documents=None, licences=None, stability=None)
+    closed = {name: gate.reason for name, gate in gates.items() if not gate.passed}
+    assert set(closed) == {"contamination", "licence", "stability", "approvals"}
+    assert closed["licence"] == "no evidence"
+
+
+# Approval and promotion
+
+
+def test_nothing_is_promoted_without_approval(ctx: Context, line: Any, mlflow: Any) -> None:
+    register(ctx, line)
+    (status,) = api.pending(ctx, line.recipe)
+    assert status.waits_for_approval
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    with pytest.raises(GateError, match="may not be promoted") as caught:
+        api.promote(ctx, line.recipe, None, "ben", "in a hurry")
+    assert "0 of 1 approvals" in str(caught.value)
+    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
+
+
+def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any) -> None:
+    record = release(ctx, line)
+    assert (record.action, record.version, record.candidate_version, record.previous) == ("champion", "1", "1", None)
+    assert [decision.by for decision in record.approvals] == [ADA]
+    assert set(record.gates) >= {"signature", "lineage", "beats_trigram", "approvals"}
+    assert aliases(mlflow, line) == {"champion": "1"}
+    assert [each.action for each in api.history(ctx, line.recipe)] == ["canary", "champion"]
+    released = mlflow.get_model_version(line.recipe.release.name, "1")
+    assert released.source == f"models:/{line.recipe.release.name}-candidate/1"
+    assert api.pending(ctx, line.recipe) == ()
+
+
+def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any) -> None:
+    record = release(ctx, line)
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    assert api.promote(ctx, line.recipe, "1", "ben", "again") == record
+    assert len(api.history(ctx, line.recipe)) == 2
+    assert len(client.versions(mlflow, line.recipe.release.name)) == 1
+
+
+def test_an_approval_set_in_the_mlflow_ui(ctx: Context, line: Any, mlflow: Any) -> None:
+    found, _ = register(ctx, line)
+    mlflow.set_model_version_tag(found.model, found.version, "approval", "approved")
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    assert "approval.by and approval.reason are not" in api.pending(ctx, line.recipe)[0].gates[-1].reason
+    mlflow.set_model_version_tag(found.model, found.version, "approval.by", ADA)
+    mlflow.set_model_version_tag(found.model, found.version, "approval.reason", "looks right")
+    (record,) = api.promote_if_approved(ctx, line.recipe)
+    assert [(each.by, each.how) for each in record.approvals] == [(ADA, "tag")]
+
+
+def test_a_rejection_stops_an_approved_candidate(ctx: Context, line: Any) -> None:
+    found, _ = register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    api.approve(ctx, line.recipe, None, BEN, "it leaks", "rejected")
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    with pytest.raises(GateError, match="may not be promoted"):
+        api.promote(ctx, line.recipe, found.version, "ada", "anyway")
+
+
+def test_two_people_and_only_those_allowed(ctx: Context, make_line: Any) -> None:
+    line = make_line(approvals=2, approvers=[ADA, BEN])
+    register(ctx, line)
+    with pytest.raises(GateError, match="eve may not approve"):
+        api.approve(ctx, line.recipe, None, "eve", "me too")
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    api.approve(ctx, line.recipe, None, BEN, "agreed")
+    assert len(api.promote_if_approved(ctx, line.recipe)) == 1
+
+
+def test_a_canary_stays_one_until_somebody_says_more(ctx: Context, line: Any, mlflow: Any) -> None:
+    register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "try it")
+    assert api.promote(ctx, line.recipe, None, "ben", "trial", stage="canary").action == "canary"
+    assert aliases(mlflow, line) == {"canary": "1"}
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    assert aliases(mlflow, line) == {"canary": "1"}
+    assert api.promote(ctx, line.recipe, "1", "ben", "trial went well").action == "champion"
+    assert aliases(mlflow, line) == {"champion": "1"}
+
+
+@pytest.mark.parametrize("broken", ["canary", "champion"])
+def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
+    ctx: Context, line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    append = releases.append
+
+    def crash(*args: Any, **fields: Any) -> releases.Release:
+        if fields["action"] == broken:
+            raise KeyboardInterrupt
+        return append(*args, **fields)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(releases, "append", crash)
+        with pytest.raises(KeyboardInterrupt):
+            api.promote_if_approved(ctx, line.recipe)
+    (record,) = api.promote_if_approved(ctx, line.recipe)
+    assert (record.action, record.version) == ("champion", "1")
+    assert aliases(mlflow, line) == {"champion": "1"}
+    assert len(client.versions(mlflow, line.recipe.release.name)) == 1
+
+
+# Tampering
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "provenance.json", "resume.json"])
+def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: Any, name: str) -> None:
+    found, _ = register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    flip(found.directory / name)
+    with pytest.raises(SignatureError, match=name):
+        verified.verify_model(ctx, f"{found.model}/{found.version}")
+    with pytest.raises(SignatureError, match=name):
+        verified.verify_model(ctx, str(found.directory))
+    with pytest.raises(SignatureError, match=name):
+        register(ctx, line)
+    with pytest.raises(SignatureError, match=name):
+        api.promote(ctx, line.recipe, found.version, "ben", "go")
+    with pytest.raises(SignatureError, match=name):
+        api.approve(ctx, line.recipe, found.version, BEN, "go")
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
+
+
+def test_a_champion_that_was_changed_is_refused_at_load(ctx: Context, line: Any) -> None:
+    release(ctx, line)
+    target = f"{line.recipe.release.name}@champion"
+    model = verified.verify_model(ctx, target, deep=True)
+    assert model.checkpoint == line.checkpoint.digest
+    assert (model.manifests, model.sources, model.release) == (7, 1, f"{line.recipe.release.name}/1")
+    flip(model.directory / "model.safetensors")
+    with pytest.raises(SignatureError, match=r"model\.safetensors"):
+        verified.verify_model(ctx, target)
+
+
+def test_a_changed_manifest_is_refused_at_promote_and_load(ctx: Context, line: Any) -> None:
+    found, _ = register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    path = ctx.refs.manifests / f"{line.curated.digest}.json"
+    path.write_text(path.read_text().replace('"version":"1"', '"version":"2"'))
+    with pytest.raises(LineageError, match="web/curated"):
+        api.promote(ctx, line.recipe, None, "ben", "go")
+    with pytest.raises(LineageError, match="web/curated"):
+        verified.verify_model(ctx, str(found.directory))
+
+
+def test_a_changed_blob_is_found_when_looking_deep(ctx: Context, line: Any) -> None:
+    found, _ = register(ctx, line)
+    flip(ctx.store.path(line.curated.parts[0].blob))
+    verified.verify_model(ctx, str(found.directory))
+    with pytest.raises(LineageError, match="web/curated"):
+        verified.verify_model(ctx, str(found.directory), deep=True)
+
+
+def test_tags_are_not_believed(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    good, bad = make_line(1), make_line(2)
+    bad.evaluation = bad.evaluate(model=9.0)
+    first, _ = register(ctx, good)
+    second, _ = register(ctx, bad)
+    api.approve(ctx, bad.recipe, second.version, ADA, "mistaken")
+    mlflow.set_model_version_tag(second.model, second.version, "gates", "passed")
+    mlflow.set_model_version_tag(second.model, second.version, "evaluation", good.evaluation.digest)
+    with pytest.raises(GateError, match="may not be promoted"):
+        api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
+    mlflow.set_model_version_tag(second.model, second.version, "candidate", first.key)
+    with pytest.raises(SignatureError):
+        api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
+    statuses = {status.version: status for status in api.pending(ctx, good.recipe)}
+    assert statuses["2"].error is not None
+    assert statuses["1"].waits_for_approval
+
+
+def test_a_release_version_that_the_promoter_never_made_is_refused(ctx: Context, line: Any, mlflow: Any) -> None:
+    found, _ = register(ctx, line)
+    name = line.recipe.release.name
+    mlflow.create_registered_model(name)
+    mlflow.create_model_version(name, f"models:/{found.model}/{found.version}", await_creation_for=None)
+    mlflow.set_registered_model_alias(name, "champion", "1")
+    with pytest.raises(GateError, match="never released"):
+        verified.verify_model(ctx, f"{name}@champion")
+
+
+def test_a_source_outside_the_workspace_is_refused(ctx: Context, line: Any, mlflow: Any) -> None:
+    found, _ = register(ctx, line)
+    tags = mlflow.get_model_version(found.model, found.version).tags
+    rogue = mlflow.create_model_version(found.model, "plinth:///input/evil", tags=tags, await_creation_for=None)
+    with pytest.raises(TrustError, match="not a model of this workspace"):
+        api.promote(ctx, line.recipe, rogue.version, "eve", "trust me")
+
+
+def test_a_model_copied_to_another_name_is_refused(ctx: Context, make_line: Any) -> None:
+    one, other = make_line(1), make_line(2)
+    first, _ = register(ctx, one)
+    second, _ = register(ctx, other)
+    for suffix in ("", ".sig", ".slsa.json"):
+        source, target = (directories.path_of(ctx, each.checkpoint) for each in (first, second))
+        source, target = source.with_name(source.name + suffix), target.with_name(target.name + suffix)
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    api.approve(ctx, one.recipe, first.version, ADA, "good")
+    with pytest.raises(LineageError, match="signed for another checkpoint"):
+        api.approve(ctx, other.recipe, second.version, ADA, "good")
+
+
+# Rollback and taint
+
+
+def test_rollback_returns_to_the_version_before(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    lines = [make_line(seed) for seed in (1, 2, 3)]
+    for line in lines:
+        release(ctx, line)
+    recipe = lines[0].recipe
+    assert aliases(mlflow, lines[0]) == {"champion": "3", "previous": "2"}
+    record = api.rollback(ctx, recipe, ADA, "worse in production")
+    assert (record.action, record.version, record.previous) == ("rollback", "2", "3")
+    assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
+    assert verified.verify_model(ctx, f"{recipe.release.name}@champion").checkpoint == lines[1].checkpoint.digest
+    assert api.promote_if_approved(ctx, recipe) == ()
+    api.rollback(ctx, recipe, ADA, "that one too")
+    assert aliases(mlflow, lines[0]) == {"champion": "1"}
+    with pytest.raises(GateError, match="no good version before 1"):
+        api.rollback(ctx, recipe, ADA, "and that one")
+    assert api.rollback(ctx, recipe, ADA, "take it away", withdraw=True).action == "withdrawn"
+    assert aliases(mlflow, lines[0]) == {}
+    with pytest.raises(MissingError, match="no champion"):
+        api.rollback(ctx, recipe, ADA, "what else")
+
+
+def test_an_interrupted_rollback_goes_back_once(
+    ctx: Context, make_line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [make_line(seed) for seed in (1, 2, 3)]
+    for line in lines:
+        release(ctx, line)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(promotion, "_point", crash)
+        with pytest.raises(KeyboardInterrupt):
+            api.rollback(ctx, lines[0].recipe, ADA, "worse")
+    assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "2"
+    assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
+    assert len([each for each in api.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
+
+
+def test_taint_freezes_tells_who_is_concerned_and_rollback_avoids_it(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    first, second, third = (make_line(seed) for seed in (1, 2, 3))
+    for line in (first, second, third):
+        release(ctx, line)
+    name = first.recipe.release.name
+    api.mark_tainted(ctx, second.checkpoint.digest, ADA, "trained on a leak")
+    told = api.mark_tainted(ctx, third.curated.digest[:16], ADA, "poisoned")
+    assert told.versions == (f"{name}/3", f"{name}-candidate/3")
+    assert told.aliases == (f"{name}@champion",)
+    assert any(each.startswith("checkpoint ") for each in told.manifests)
+    assert mlflow.get_model_version(name, "3").tags["taint"] == f"{ADA}: poisoned"
+    with pytest.raises(GateError, match="tainted"):
+        verified.verify_model(ctx, f"{name}@champion")
+    assert api.rollback(ctx, first.recipe, ADA, "poisoned").version == "1"
+    assert aliases(mlflow, first) == {"champion": "1"}
+    with pytest.raises(GateError, match="poisoned"):
+        api.promote(ctx, first.recipe, "3", "eve", "again")
+
+
+def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
+    register(ctx, line)
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    document = fingerprint.digest("kept")[:32]
+    api.mark_tainted(ctx, document, ADA, "takedown")
+    assert api.promote_if_approved(ctx, line.recipe) == ()
+    (status,) = api.pending(ctx, line.recipe)
+    assert [gate.name for gate in status.gates if not gate.passed] == ["taint"]
+
+
+# The rest
+
+
+def test_what_has_no_name_is_missing(ctx: Context, line: Any) -> None:
+    for target in ("nonexistent@champion", "nonexistent/1", "ffffffffffff", "x"):
+        with pytest.raises(MissingError):
+            verified.verify_model(ctx, target)
+    for call in (api.approve, api.promote):
+        with pytest.raises(MissingError, match="no candidate"):
+            call(ctx, line.recipe, None, ADA, "why")
+    assert api.pending(ctx, line.recipe) == ()
+    assert api.history(ctx, line.recipe) == ()
+
+
+def test_a_timeline_is_relayed_once_in_batches(ctx: Context, line: Any, mlflow: Any) -> None:
+    steps = [
+        {"seq": n, "event": "step", "step": n, "time": 1e9 + n, "loss": 5.0 - n / 1000, "lr": 0.1}
+        for n in range(1, 1201)
+    ]
+    events = [
+        {"seq": 0, "event": "run_started", "ranks": 2},
+        *steps[:600],
+        {"event": "checkpoint", "step": 600, "bytes": 9},
+    ]
+    assert api.relay_timeline(ctx, line.recipe, line.run.id, events) == 600
+    replayed = [{**event, "time": event["time"] + 50, "redone": True} for event in steps[550:600]]
+    assert api.relay_timeline(ctx, line.recipe, line.run.id, [*events, *replayed, *steps[600:]]) == 600
+    assert api.relay_timeline(ctx, line.recipe, line.run.id, steps) == 0
+    (run,) = mlflow.search_runs([mlflow.get_experiment_by_name(line.recipe.name).experiment_id])
+    points = mlflow.get_metric_history(run.info.run_id, "loss")
+    assert [point.step for point in points] == list(range(1, 1201))
+    assert points[-1].value == 3.8
+    assert set(run.data.metrics) == {"loss", "lr"}

@@ -1,0 +1,124 @@
+"""The local server: one per workspace, found again, replaced when dead, stopped on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plinth.errors import RegistryError
+from plinth.storage.workspace import Workspace
+from registry import server
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    workspace = Workspace(tmp_path / "workspace").ensure()
+    yield workspace
+    server.stop_server(workspace)
+
+
+@pytest.mark.slow
+def test_one_server_for_many_callers_and_the_same_port_after_a_kill(workspace: Workspace) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        uris = set(pool.map(lambda _: server.ensure_server(workspace), range(3)))
+    (uri,) = uris
+    state = server.find_server(workspace)
+    assert state is not None
+    assert state.uri == uri
+    assert uri.startswith("http://127.0.0.1:")
+    environment = psutil.Process(state.pid).environ()
+    assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert os.getpgid(state.pid) == state.pid != os.getpgid(0)
+
+    os.killpg(state.pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(state.pid)], timeout=10)
+    assert server.find_server(workspace) is None
+    assert server.ensure_server(workspace) == uri
+
+    again = server.find_server(workspace)
+    assert again is not None
+    assert again.pid != state.pid
+
+
+@pytest.mark.slow
+def test_stopping_leaves_no_process_even_when_the_parent_was_killed(workspace: Workspace) -> None:
+    server.ensure_server(workspace)
+    state = server.find_server(workspace)
+    assert state is not None
+    parent = psutil.Process(state.pid)
+    workers = parent.children(recursive=True)
+    assert workers
+    parent.kill()
+    parent.wait(10)
+    assert any(worker.is_running() for worker in workers)
+    assert server.stop_server(workspace)
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    server.ensure_server(workspace)
+    again = server.find_server(workspace)
+    assert again is not None
+    family = [psutil.Process(again.pid), *psutil.Process(again.pid).children(recursive=True)]
+    assert server.stop_server(workspace)
+    assert not server.stop_server(workspace)
+    assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+@pytest.mark.slow
+def test_the_server_outlives_its_starter(workspace: Workspace) -> None:
+    code = (
+        "import sys; from plinth.storage.workspace import Workspace; from registry.server import ensure_server; "
+        "print(ensure_server(Workspace(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(workspace.root)], capture_output=True, text=True, timeout=150, check=True
+    )
+    time.sleep(0.5)
+    state = server.find_server(workspace)
+    assert state is not None
+    assert state.uri == done.stdout.strip()
+
+
+def test_another_process_with_the_same_number_is_left_alone(workspace: Workspace) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        state = server.ServerState(pid=bystander.pid, started_at_s=1.0, port=1)
+        (workspace.mlflow / "server.json").write_text(state.model_dump_json())
+        assert server.find_server(workspace) is None
+        assert not server.stop_server(workspace)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_garbage_in_the_state_file_means_no_server(workspace: Workspace) -> None:
+    (workspace.mlflow / "server.json").write_text("{")
+    assert server.find_server(workspace) is None
+
+
+def test_a_server_of_ones_own_wins_and_must_answer(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with pytest.raises(RegistryError, match=f"no MLflow server answers at http://127.0.0.1:{port}"):
+        server.ensure_server(workspace)
+    assert not (workspace.mlflow / "server.json").exists()
+
+
+def test_a_server_that_cannot_start_says_why(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RegistryError, match="did not come up") as caught:
+        server.ensure_server(workspace)
+    assert "server.log" in str(caught.value)
