@@ -1,0 +1,199 @@
+"""MinHash signatures per core: ours beside datatrove, datasketch, rensa and Daft, on the same real documents.
+
+Word 5-grams, 112 permutations (14 bands of 8 rows), one thread. The documents are Python sources and the text
+files of installed packages on this machine. Slow peers get an even sample of them; MB are of UTF-8 text.
+
+    python tests/benchmarks/bench_minhash.py [--megabytes 40] [--daft-python OTHER_VENV/bin/python]
+
+`--daft-python` measures another Daft than the one installed beside us, in its own process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+# before anything starts a pool of threads
+for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+
+import pyarrow as pa  # noqa: E402
+
+N, BANDS, ROWS = 5, 14, 8
+PERMUTATIONS = BANDS * ROWS
+RESULTS = Path(__file__).parent / "results" / "minhash.json"
+
+
+def real_documents(megabytes: float) -> list[str]:
+    """Python sources and text files of this machine, in a fixed order, of 200 bytes to 1 MB."""
+    roots = [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))]
+    files = sorted(
+        {path for root in roots for suffix in ("*.py", "*.txt", "*.md", "*.rst") for path in root.rglob(suffix)}
+    )
+    texts, total = [], 0
+    stride = max(1, len(files) // 20_000)
+    for path in [path for start in range(stride) for path in files[start::stride]]:
+        data = path.read_bytes()
+        if 200 <= len(data) <= 2**20:
+            texts.append(data.decode("utf-8", "replace"))
+            total += len(data)
+        if total >= megabytes * 1e6:
+            break
+    return texts
+
+
+def megabytes(texts: Sequence[str]) -> float:
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+def ours(texts: Sequence[str]) -> Callable[[], Any]:
+    from plinth.text import minhash
+
+    column = pa.array(texts, pa.large_string())
+    a, b = minhash.permutations(PERMUTATIONS, 1)
+    minhash.signatures(column[:2], N, a, b)
+    return lambda: minhash.signatures(column, N, a, b)
+
+
+def datatrove(texts: Sequence[str]) -> Callable[[], Any]:
+    import xxhash
+    from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
+
+    step = MinhashDedupSignature(
+        tempfile.mkdtemp(), MinhashConfig(n_grams=N, num_buckets=BANDS, hashes_per_bucket=ROWS)
+    )
+    try:
+        step.get_shingles("a b c d e f")
+    except TypeError:  # xxhash 4 hashes bytes only, which datatrove 0.10.1 does not know
+        step._hash_func = lambda shingle: xxhash.xxh64_intdigest(shingle.encode())
+    step.get_signature(step.get_shingles("load the tokenizer before the clock starts"))
+
+    def run() -> None:
+        for text in texts:
+            shingles = step.get_shingles(text)
+            if shingles.size:
+                step.get_signature(shingles)
+
+    return run
+
+
+def _shingles(text: str) -> list[str]:
+    words = re.findall(r"\w+", text.lower())
+    return [" ".join(words[i : i + N]) for i in range(max(1, len(words) - N + 1))]
+
+
+def datasketch(texts: Sequence[str]) -> Callable[[], Any]:
+    from datasketch import MinHash
+
+    def run() -> None:
+        for text in texts:
+            MinHash(num_perm=PERMUTATIONS, seed=1).update_batch([shingle.encode() for shingle in _shingles(text)])
+
+    return run
+
+
+def rensa(texts: Sequence[str]) -> Callable[[], Any]:
+    from rensa import RMinHash
+
+    def run() -> None:
+        for text in texts:
+            sketch = RMinHash(num_perm=PERMUTATIONS, seed=1)
+            sketch.update(_shingles(text))
+            sketch.digest()
+
+    return run
+
+
+def daft(texts: Sequence[str]) -> Callable[[], Any]:
+    import daft
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    frame = daft.from_pydict({"text": list(texts)}).collect()
+
+    def run() -> None:
+        column = daft.col("text")
+        words = column.normalize(remove_punct=True, lowercase=True, nfd_unicode=True, white_space=True)
+        frame.select(words.minhash(num_hashes=PERMUTATIONS, ngram_size=N, seed=1, hash_function="xxhash3_64")).collect()
+
+    return run
+
+
+PEERS: dict[str, tuple[Callable[[Sequence[str]], Callable[[], Any]], int]] = {
+    "plinth": (ours, 1),  # name: (maker, take every n-th document)
+    "datatrove": (datatrove, 40),
+    "datasketch": (datasketch, 8),
+    "rensa": (rensa, 4),
+    "daft": (daft, 1),
+}
+
+
+def measure(name: str, texts: Sequence[str], repeats: int = 3) -> dict[str, Any]:
+    """Best of `repeats` runs in CPU seconds of this process, which counts threads a peer starts against it."""
+    make, stride = PEERS[name]
+    sample = texts[::stride]
+    run = make(sample)
+    best = float("inf")
+    for _ in range(repeats):
+        started = time.process_time()
+        run()
+        best = min(best, time.process_time() - started)
+    size = megabytes(sample)
+    return {"peer": name, "documents": len(sample), "megabytes": size, "cpu_s": best, "mb_per_s": size / best}
+
+
+def apart(name: str, mb: float, python: str) -> dict[str, Any]:
+    """The same in a process of its own, so that no peer's threads or memory touch another's."""
+    command = [python, __file__, "--only", name, "--megabytes", str(mb)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": ""})
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return {"peer": name, "error": last}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, default=40)
+    parser.add_argument("--only", choices=sorted(PEERS))
+    parser.add_argument("--daft-python")
+    options = parser.parse_args()
+    if options.only:
+        found = measure(options.only, real_documents(options.megabytes))
+        distribution = {"plinth": "plinth"}.get(options.only, options.only)
+        print(json.dumps({**found, "version": version(distribution)}))
+        return
+    rows = []
+    for name in PEERS:
+        rows.append(apart(name, options.megabytes, sys.executable))
+        print(_line(rows[-1], rows[0]))
+    if options.daft_python:
+        rows.append(apart("daft", options.megabytes, options.daft_python))
+        print(_line(rows[-1], rows[0]))
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"ngram": N, "permutations": PERMUTATIONS, "rows": rows}, indent=1) + "\n")
+
+
+def _line(row: dict[str, Any], reference: dict[str, Any]) -> str:
+    if "error" in row:
+        return f"{row['peer']:<12} {row['error']}"
+    times = reference["mb_per_s"] / row["mb_per_s"]
+    speed = f"{row['mb_per_s']:>9.2f} MB/s of {row['megabytes']:>6.1f} MB"
+    return f"{row['peer']:<12}{row['version']:<10}{speed}   ours x{times:.1f}"
+
+
+if __name__ == "__main__":
+    main()
