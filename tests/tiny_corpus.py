@@ -83,7 +83,7 @@ def _articles(rng: random.Random) -> list[dict[str, str]]:
     planted = [_sentence(rng) for _ in range(PLANTED["too_short"])]
     planted += [f"{GERMAN}Seite {rng.choice(NOUNS)} {number}.\n\n{GERMAN}" for number in range(PLANTED["german"])]
     for number in range(PLANTED["email"]):
-        texts[number] += f"\n\nPlease write to {NOUNS[number]}@example.org and ask for the {NOUNS[number + 1]}."
+        texts[number] += f"\n\nPlease write to {NOUNS[number]}@tidewater-house.net and ask for the {NOUNS[number + 1]}."
     planted += texts[20 : 20 + PLANTED["exact_duplicates"]]
     planted += [f"{text} That was the end." for text in texts[30 : 30 + PLANTED["near_duplicates"]]]
     return [{"text": text, "url": f"https://prose.example/{number}"} for number, text in enumerate(texts + planted)]

@@ -131,10 +131,10 @@ def _bucket_row(account: dict[str, Any]) -> tuple[object, ...]:
 @json_option
 def report(settings: Settings, as_json: bool) -> None:
     """Write the page of results again: funnel, mixture, loss, bits per byte, gates, release, in one HTML file."""
-    from jobs import line
+    from jobs import results
     from jobs.cli import output
 
-    page = line.results(settings.context(), settings.load_recipe())
+    page = results.write(settings.context(), settings.load_recipe())
     if as_json:
         output.emit_json({"page": str(page)})
     else:

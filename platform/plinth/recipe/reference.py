@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from plinth.recipe.model import Recipe
+from plinth.records import EDIT_TYPE
 
 INTRODUCTION = """\
 # Recipe reference
@@ -137,15 +139,17 @@ def _annotators() -> Iterator[str]:
     yield ""
     yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use."
     for annotator in annotators():
-        yield ""
-        yield f"### `{annotator.name}`"
-        yield ""
-        yield annotator.purpose
-        yield ""
+        yield from ("", f"### `{annotator.name}`", "", f"{annotator.description} {annotator.source}", "")
         if annotator.params.model_fields:
-            yield from _table(annotator.params, f"corpus.annotate.{annotator.name}")
-            yield ""
-        yield f"Columns: {', '.join(f'`{annotator.name}.{column}`' for column in annotator.columns)}."
+            yield from (*_table(annotator.params, f"corpus.annotate.{annotator.name}"), "")
+        yield "| column | type |"
+        yield "|---|---|"
+        for field in annotator.schema:
+            yield f"| `{annotator.name}.{field.name}` | {_column_type(field.type)} |"
+
+
+def _column_type(kind: pa.DataType) -> str:
+    return "spans (code points)" if kind == EDIT_TYPE else str(kind).replace("|", "\\|")
 
 
 def _first_paragraph(model: type[BaseModel]) -> str:
