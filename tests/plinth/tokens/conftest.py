@@ -20,11 +20,8 @@ from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens import mixture, shards, tokenizer
 
-WORDS = [
-    *"the be to of and that have with house river 42 token shard été über 東京 -> () { } x = 1".split(),
-    "\n\n",
-    "\n",
-]
+TEXT = "the be to of and that have with house river 42 token shard été über 東京 -> () { } x = 1"
+WORDS = [*TEXT.split(), "\n\n", "\n"]
 
 MakeContext = Callable[..., Context]
 

@@ -1,0 +1,139 @@
+"""Tokens per second of the loader on one core, from the page cache, with document masks; and listing a step.
+
+    python tests/benchmarks/bench_loader.py [--tokens N] [--sequence S]
+
+The corpus is drawn at random (its content does not matter to a loader): two buckets of documents with a
+log-normal length, 1,000 tokens in the mean. Writes tests/benchmarks/results/loader.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plinth.context import Context
+from plinth.recipe import tokens as recipe
+from plinth.records import Manifest, Part
+from plinth.storage.parts import write_batches
+from plinth.storage.workspace import Workspace
+from plinth.tokens import mixture
+from plinth.tokens.batch import documents_of_step, steps_of_document
+from plinth.tokens.loader import Loader
+from plinth.tokens.order import Order
+from plinth.tokens.reader import ShardReader
+from plinth.tokens.shards import INDEX_SCHEMA
+
+RESULTS = Path(__file__).parent / "results" / "loader.json"
+MEAN_DOCUMENT = 1000
+PART_TOKENS = 32 * 2**20
+
+
+def main() -> None:
+    """Measure and print a table."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--tokens", type=int, default=256 * 2**20, help="tokens of each bucket")
+    options.add_argument("--sequence", type=int, default=4096)
+    options.add_argument("--seconds", type=float, default=5.0)
+    given = options.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as folder:
+        ctx = Context(Workspace(folder).ensure())
+        shards = {name: _bucket(ctx, name, given.tokens, seed) for seed, name in enumerate(("code", "web"))}
+        rows = [_loading(ctx, shards, width, given) for width in sorted({512, given.sequence})]
+        rows += _listing(ctx, shards, given.sequence)
+    for row in rows:
+        print(f"{row['measure']:<46} {row['value']:>14,.4g} {row['unit']}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _bucket(ctx: Context, name: str, tokens: int, seed: int) -> Manifest:
+    """Shards of random documents, as `plinth.tokens.shards` would have written them."""
+    random = np.random.default_rng(seed)
+    shards: list[Part] = []
+    indexes: list[Part] = []
+    for number, start in enumerate(range(0, tokens, PART_TOKENS)):
+        size = min(PART_TOKENS, tokens - start)
+        ends = np.cumsum(
+            random.lognormal(np.log(MEAN_DOCUMENT) - 0.5, 1.0, 2 * size // MEAN_DOCUMENT).astype(np.int64) + 2
+        )
+        ends = np.append(ends[ends < size], size)
+        values = random.integers(1, 8192, size, dtype=np.uint16)
+        values[ends - 1] = 0
+        facts = {"start": start, "tokens": size}
+        shards.append(Part(name=f"shard-{number:05d}.bin", blob=ctx.store.put_bytes(values.tobytes()), stats=facts))
+        indexes.append(_index(ctx, number, start, ends, facts, random))
+    stats = {
+        "documents": sum(part.rows for part in indexes),
+        "tokens": tokens,
+        "end_of_text": 0,
+        "dtype": "<u2",
+    }
+    parts = (*shards, *indexes)
+    return Manifest(asset=f"{name}/shards", step="drawn", version="1", params={}, inputs={}, parts=parts, stats=stats)
+
+
+def _index(
+    ctx: Context, number: int, start: int, ends: np.ndarray, facts: dict[str, int], random: np.random.Generator
+) -> Part:
+    starts = np.concatenate([[0], ends[:-1]])
+    ids = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(ends), [None, pa.py_buffer(random.bytes(16 * len(ends)))]
+    )
+    columns = [ids, pa.array(start + starts), pa.array(ends - starts)]
+    columns += [pa.array(np.full(len(ends), number, np.int32)), pa.array(np.arange(len(ends), dtype=np.int32))]
+    batch = pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA)
+    return write_batches(ctx.store, f"index-{number:05d}.parquet", INDEX_SCHEMA, [batch], stats=facts)
+
+
+def _mix(ctx: Context, shards: dict[str, Manifest], width: int) -> Manifest:
+    phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 0.7, "code": 0.3}),)
+    total = sum(manifest.stats["tokens"] for manifest in shards.values())
+    params = recipe.Mixture(sequence_tokens=width, total_tokens=total, phases=phases)
+    return mixture.run(ctx, params, shards)
+
+
+def _loading(ctx: Context, shards: dict[str, Manifest], width: int, given: argparse.Namespace) -> dict[str, Any]:
+    readers = {name: ShardReader(ctx.store, manifest) for name, manifest in shards.items()}
+    loader = Loader(Order(_mix(ctx, shards, width)), readers, global_batch=64, micro_batch=16, prefetch=0)
+    for reader in readers.values():  # bring the files into the page cache
+        for start in range(0, reader.tokens - 2**20, 2**20):
+            int(reader.read(start, 2**20).sum())
+    tokens, started = 0, time.perf_counter()
+    for batch in loader.batches():
+        tokens += batch.tokens.shape[0] * width
+        if time.perf_counter() - started > given.seconds:
+            break
+    rate = tokens / (time.perf_counter() - started)
+    return {"measure": f"loader, sequences of {width}, one core", "value": rate, "unit": "tokens/s"}
+
+
+def _listing(ctx: Context, shards: dict[str, Manifest], width: int) -> list[dict[str, Any]]:
+    mix = _mix(ctx, shards, width)
+    order = Order(mix)
+    span = next(iter(ShardReader(ctx.store, shards["web"]).documents(10**6, 10**6 + 1)))
+    last = order.steps(64) - 1
+    return [
+        _timed("open the order and list a step of 64 sequences", lambda: order.step(last, 64)),
+        _timed("documents of a step of 64 sequences", lambda: documents_of_step(ctx, mix, shards, last, 64)),
+        _timed("steps of a document", lambda: steps_of_document(ctx, mix, shards, "web", span.id, 64, part=span.part)),
+    ]
+
+
+def _timed(measure: str, call: Callable[[], object]) -> dict[str, Any]:
+    started = time.perf_counter()
+    call()
+    return {"measure": measure, "value": time.perf_counter() - started, "unit": "s"}
+
+
+if __name__ == "__main__":
+    main()
