@@ -1,0 +1,84 @@
+"""What a page shows, as plain records. Every section may be absent; the page then leaves it out.
+
+Statistics go in as their assets made them (`funnel`, `mixture.rows`, the run's timeline, `evaluation`), so
+that a caller copies and does not compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+Row = Mapping[str, Any]
+
+
+class Fact(Frozen):
+    """A number or word with its name; `note` says what to make of it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+class RunStory(Frozen):
+    """A training run: `steps` and `events` of its timeline, and facts such as tokens per second."""
+
+    run_id: str
+    steps: tuple[Row, ...] = Field(description="Events `step`: step, loss, lr.")
+    events: tuple[Row, ...] = Field((), description="All other events of the timeline, in order.")
+    facts: tuple[Fact, ...] = ()
+
+
+class Gate(Frozen):
+    """What one gate decided, and why."""
+
+    name: str
+    passed: bool
+    reason: str
+
+
+class ReleaseCard(Frozen):
+    """The registered model: where it stands, and who let it through."""
+
+    name: str
+    version: str
+    alias: str = Field("", description="Such as `champion`; empty when nothing points at it.")
+    approved_by: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+class Ancestor(Frozen):
+    """A line of the lineage summary: a kind of asset, how many there are, and a digest when it is one."""
+
+    asset: str
+    digest: str = ""
+    note: str = ""
+
+
+class Next(Frozen):
+    """Where to look next: a command to type, or a link."""
+
+    what: str
+    command: str = ""
+    link: str = ""
+
+
+class ReportData(Frozen):
+    """A page of results."""
+
+    title: str
+    subtitle: str = ""
+    headline: tuple[Fact, ...] = ()
+    release: ReleaseCard | None = None
+    gates: tuple[Gate, ...] = ()
+    slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
+    languages: Mapping[str, Row] = Field(default_factory=dict, description="`stats['languages']` of the evaluation.")
+    run: RunStory | None = None
+    funnel: Row | None = Field(None, description="Statistics of the asset `funnel`.")
+    mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.rows` of the mixture.")
+    lineage: tuple[Ancestor, ...] = ()
+    next: tuple[Next, ...] = ()

@@ -1,0 +1,223 @@
+"""Matplotlib figures from plain data. Drawn inside `render`, which sets the style and the output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES, colours, count, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Names that read better than the keys of the statistics.
+STAGE_NAMES = {
+    "documents": "parsed",
+    "policy": "quality, licence",
+    "exact": "exact duplicates",
+    "near": "near duplicates",
+    "holdout": "held out",
+    "contamination": "contaminated",
+    "curated": "for training",
+}
+
+#: Events of a run that are marked on its loss curve, with their colour.
+INTERVENTIONS = {"restart": WARNING, "refused": WARNING, "signal": MUTED, "failed": WARNING, "stopped": WARNING}
+
+#: The moving mean follows a thirtieth of the run, so that it neither lags nor trembles.
+RUN_PER_MEAN = 30
+
+
+def funnel(stats: Mapping[str, Any]) -> Figure:
+    """Bars of what is left after each stage, stacked by bucket, joined into streams."""
+    buckets = sorted(stats["buckets"])
+    stages = [row["stage"] for row in stats["total"]["stages"]]
+    left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
+    names = ["in", *stages] if _rejected(stats["total"]["stages"]) else stages
+    left = [row if len(names) > len(stages) else row[1:] for row in left]
+    fig = _figure(0.62 * len(names) + 0.75)
+    ax = fig.subplots()
+    palette, rows = colours(buckets), range(len(names))
+    starts = [0.0] * len(names)
+    for bucket, values in zip(buckets, left, strict=True):
+        for row, value in enumerate(values):
+            ax.barh(row, value, left=starts[row], height=0.52, color=palette[bucket], label=bucket if not row else None)
+        _streams(ax, starts, values, palette[bucket])
+        starts = [start + value for start, value in zip(starts, values, strict=True)]
+    for row in rows:
+        share = percent(starts[row] / starts[0]) if starts[0] else "0%"
+        ax.text(starts[row] + 0.012 * starts[0], row, f"{count(starts[row])}  ({share})", va="center", fontsize=8.5)
+    ax.set_yticks(list(rows), [_stage_name(name, row == 0) for row, name in enumerate(names)])
+    ax.set_xlim(0, 1.24 * max(starts[0], 1))
+    ax.invert_yaxis()
+    ax.set_xticks([])
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.tick_params(length=0)
+    _legend(ax, len(buckets))
+    return fig
+
+
+def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """For every phase two bars of one length: what the recipe asks for and what the run draws."""
+    phases = list(dict.fromkeys(str(row["phase"]) for row in rows))
+    buckets = sorted({str(row["bucket"]) for row in rows})
+    palette = colours(buckets)
+    fig = _figure(0.78 * len(phases) + 0.85)
+    ax = fig.subplots()
+    labels: list[tuple[float, str]] = []
+    for number, phase in enumerate(phases):
+        own = {str(row["bucket"]): row for row in rows if str(row["phase"]) == phase}
+        for kind, offset in (("weight", -0.2), ("share", 0.2)):
+            start = 0.0
+            for bucket in buckets:
+                value = float(own[bucket][kind]) if bucket in own else 0.0
+                label = bucket if not number and kind == "weight" else None
+                ax.barh(number + offset, value, left=start, height=0.34, color=palette[bucket], label=label)
+                if value > 0.09:
+                    ax.text(start + value / 2, number + offset, percent(value), **_inside(palette[bucket]))
+                start += value
+        labels += [(number - 0.2, f"{phase}  planned"), (number + 0.2, "realised")]
+    ax.set_yticks([at for at, _ in labels], [text for _, text in labels])
+    ax.set_xlim(0, 1)
+    ax.invert_yaxis()
+    ax.set_xticks([])
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.tick_params(length=0)
+    _legend(ax, len(buckets))
+    return fig
+
+
+def loss(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = ()) -> Figure:
+    """Loss with its moving average, interventions and checkpoints; the learning rate below on the same axis."""
+    at = [int(row["step"]) for row in steps]
+    values = [float(row["loss"]) for row in steps]
+    rates = [float(row["lr"]) for row in steps if "lr" in row]
+    fig = _figure(3.3)
+    ax, below = fig.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    ax.plot(at, values, color=ACCENT, alpha=0.28, linewidth=0.9, label="loss")
+    ax.plot(at, _moving(values), color=ACCENT, linewidth=1.9, label="moving mean")
+    ax.set_ylabel("loss (nats per token)")
+    ax.grid(axis="y")
+    _marks(ax, at, events)
+    if values:
+        ax.annotate(
+            f"{_moving(values)[-1]:.3f}", (at[-1], _moving(values)[-1]), (6, 0), textcoords="offset points",
+            va="center", fontweight="bold", color=ACCENT, annotation_clip=False,
+        )  # fmt: skip
+    ax.legend(loc="upper right", fontsize=8.5)
+    if len(rates) == len(at) and any(rates):
+        below.fill_between(at, rates, color=MUTED, alpha=0.35, linewidth=0)
+        below.plot(at, rates, color=MUTED, linewidth=1.0)
+        below.set_ylim(0, 1.15 * max(rates))
+        below.set_yticks([0, max(rates)], ["0", f"{max(rates):.2g}"])
+    below.set_ylabel("rate", rotation=0, ha="right", va="center")
+    below.set_xlabel("optimizer step")
+    return fig
+
+
+def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Three bars a slice, shorter is better; the model's is the coloured one."""
+    names = sorted(slices)
+    fig = _figure(0.66 * len(names) + 0.8)
+    ax = fig.subplots()
+    kinds = (("model", ACCENT, -0.25), ("trigram", MUTED, 0.0), ("gzip", FAINT, 0.25))
+    for kind, colour, offset in kinds:
+        values = [float(slices[name][kind]) for name in names]
+        places = [row + offset for row in range(len(names))]
+        ax.barh(places, values, height=0.22, color=colour, label="gzip -9" if kind == "gzip" else kind)
+        for place, value in zip(places, values, strict=True):
+            weight = "bold" if kind == "model" else "normal"
+            ax.text(value, place, f" {value:.2f}", va="center", fontsize=8, fontweight=weight)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.margins(x=0.1)
+    ax.set_xlabel("bits per byte of held-out text (shorter is better)")
+    ax.grid(axis="x")
+    ax.set_axisbelow(True)
+    ax.tick_params(length=0)
+    _legend(ax, 3)
+    return fig
+
+
+def histogram(edges: Sequence[float], counts: Sequence[float], *, label: str, log: bool = False) -> Figure:
+    """Counts between edges."""
+    fig = _figure(2.4)
+    ax = fig.subplots()
+    ax.stairs(list(counts), list(edges), fill=True, color=ACCENT, alpha=0.85)
+    if log:
+        ax.set_xscale("log")
+    ax.set_xlabel(label)
+    ax.grid(axis="y")
+    ax.set_axisbelow(True)
+    ax.yaxis.set_major_formatter(lambda value, _: count(value))
+    return fig
+
+
+def _figure(height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+
+
+def _left(stages: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Documents that enter the first stage, then those that leave each."""
+    return [float(stages[0]["documents_in"]), *(float(row["documents_out"]) for row in stages)]
+
+
+def _rejected(stages: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(stages and stages[0]["removed"])
+
+
+def _stage_name(name: str, first: bool) -> str:
+    if name == "in":
+        return "records found"
+    shown = STAGE_NAMES.get(name, name)
+    return shown if first or name in ("documents", "curated") else f"− {shown}"
+
+
+def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour: str) -> None:
+    """Join a bucket's bars: the width that is lost between two is what the stage removed."""
+    for row in range(len(values) - 1):
+        corners = [(starts[row], row + 0.26), (starts[row] + values[row], row + 0.26)]
+        after = row + 1
+        corners += [(starts[after] + values[after], after - 0.26), (starts[after], after - 0.26)]
+        ax.fill(*zip(*corners, strict=True), color=colour, alpha=0.22, linewidth=0)
+
+
+def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> None:
+    """Checkpoints as small triangles on the axis, interventions as lines with their name."""
+    shown = [event for event in events if "step" in event or "lost_steps" in event]
+    saved = [int(event["step"]) for event in shown if event["event"] == "checkpoint"]
+    if saved:
+        ax.plot(saved, [0.0] * len(saved), "^", color=MUTED, markersize=4, transform=ax.get_xaxis_transform(),
+                clip_on=False, label="checkpoint")  # fmt: skip
+    position = at[0] if at else 0
+    for event in events:
+        position = int(event.get("step") or position)
+        colour = INTERVENTIONS.get(str(event["event"]))
+        if colour:
+            ax.axvline(position, color=colour, linewidth=1.1, linestyle=(0, (3, 2)))
+            ax.text(position, 1.0, f" {event['event']}", transform=ax.get_xaxis_transform(), color=colour,
+                    fontsize=8, va="top", rotation=90, ha="right")  # fmt: skip
+
+
+def _moving(values: Sequence[float]) -> list[float]:
+    """Exponential moving average without the bias of its start (Kingma and Ba's correction)."""
+    keep, total, weight, out = 1 - 2 / (2 + max(2, len(values) // RUN_PER_MEAN)), 0.0, 0.0, []
+    for value in values:
+        total, weight = keep * total + (1 - keep) * value, keep * weight + (1 - keep)
+        out.append(total / weight)
+    return out
+
+
+def _inside(colour: str) -> dict[str, Any]:
+    """Text on a bar: white or black, whichever is read more easily on its colour."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    bright = 0.299 * red + 0.587 * green + 0.114 * blue
+    return {"ha": "center", "va": "center", "fontsize": 8.5, "color": "white" if bright < 140 else "black"}
+
+
+def _legend(ax: Axes, columns: int) -> None:
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=max(1, min(columns, 6)), fontsize=9, borderaxespad=0.2,
+              handlelength=0.9, columnspacing=1.3, handletextpad=0.5)  # fmt: skip

@@ -1,0 +1,90 @@
+"""One self-contained page: HTML and inline SVG, nothing loaded, nothing executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from plinth.report import figures, style
+from plinth.report.data import ReportData
+from plinth.report.render import svg
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+REASONS_SHOWN = 12
+LINK_SCHEMES = ("http://", "https://", "file://")
+
+
+def page(data: ReportData) -> str:
+    """The page as HTML. The same data gives the same bytes."""
+    return _template().render(
+        data=data,
+        plots=_plots(data),
+        reasons=reasons(data.funnel) if data.funnel else [],
+        factors=_factors(data.funnel) if data.funnel else [],
+        passed=sum(gate.passed for gate in data.gates),
+        safe_link=_safe_link,
+    )
+
+
+def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Why documents were removed, most frequent first: stage, reason, documents, share of all that came in."""
+    stages = funnel["total"]["stages"]
+    total = stages[0]["documents_in"] or 1
+    rows = [
+        {"stage": row["stage"], "reason": reason, "documents": found["documents"], "share": found["documents"] / total}
+        for row in stages
+        for reason, found in row["reasons"].items()
+        if found["documents"]
+    ]
+    return sorted(rows, key=lambda row: (-row["documents"], row["stage"], row["reason"]))[:REASONS_SHOWN]
+
+
+def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The effective token budget and what it is made of."""
+    effective = funnel["total"].get("effective", {})
+    shown = {
+        "nominal_bytes": ("text the sources would hold", style.size),
+        "rho_parse": ("share that parsed", style.percent),
+        "rho_quality": ("share that the policy keeps", style.percent),
+        "r_dup": ("share that was duplicated", style.percent),
+        "r_pad": ("share of targets that teach nothing", style.percent),
+        "effective_bytes": ("effective text", style.size),
+        "effective_tokens": ("effective tokens", style.count),
+    }
+    return [(label, form(float(effective[name]))) for name, (label, form) in shown.items() if name in effective]
+
+
+def _plots(data: ReportData) -> dict[str, str]:
+    made = {}
+    if data.funnel:
+        made["funnel"] = svg(figures.funnel, data.funnel, title="Documents left after each stage, by bucket")
+    if data.mixture:
+        made["mixture"] = svg(figures.mixture, data.mixture, title="Planned and realised shares of the buckets")
+    if data.run and data.run.steps:
+        made["loss"] = svg(figures.loss, data.run.steps, data.run.events, title="Training loss by optimizer step")
+    if data.slices:
+        made["slices"] = svg(figures.bits_per_byte, data.slices, title="Bits per byte by slice, against baselines")
+    return made
+
+
+def _safe_link(link: str) -> str:
+    """A link as it is, or nothing when it is one that a browser would execute."""
+    return link if link.startswith(LINK_SCHEMES) else ""
+
+
+@cache
+def _template() -> Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("plinth.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": style.count, "size": style.size, "percent": style.percent}
+    return environment.get_template("page.html.j2")

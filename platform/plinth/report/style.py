@@ -1,0 +1,78 @@
+"""Palette, sizes, and numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+#: Okabe and Ito's colours (jfly.uni-koeln.de/color), told apart by readers with any common colour blindness;
+#: without its yellow and black, which vanish on one of the two themes.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+ACCENT, WARNING, MUTED, FAINT = "#0072B2", "#D55E00", "#8A8F98", "#BFC4CC"
+
+#: Stands for the colour of text until a figure is rendered; no palette uses it.
+INK = "#010203"
+
+WIDTH_INCHES = 6.4
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, the same wherever the same names are shown."""
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(sorted(set(names)))}
+
+
+def settings() -> Any:
+    """Matplotlib settings of all figures; small, quiet, and the same bytes every time."""
+    return {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": FAINT,
+        "axes.labelcolor": INK,
+        "axes.linewidth": 0.8,
+        "text.color": INK,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "grid.color": FAINT,
+        "grid.alpha": 0.35,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "figure.facecolor": "none",
+        "axes.facecolor": "none",
+        "svg.fonttype": "none",
+        "svg.hashsalt": "plinth",
+    }
+
+
+def count(value: float) -> str:
+    """1,234,567 as `1.23 M`; what is below ten thousand is written out."""
+    return _scaled(value, 1000, ("", " k", " M", " G", " T"), whole_below=10_000)
+
+
+def size(value: float) -> str:
+    """Bytes with a decimal unit."""
+    return _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB"), whole_below=1000)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with as many digits as mean something."""
+    value = 100 * share
+    if 0 < abs(value) < 0.1:
+        return "< 0.1%"
+    if 99.9 < value < 100:
+        return "> 99.9%"
+    return f"{value:.1f}%" if abs(value) < 99.95 and value != round(value) else f"{value:.0f}%"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...], whole_below: int) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if abs(value) < whole_below:
+        return f"{value:,.0f}{units[0]}" if value == int(value) else f"{value:.3g}{units[0]}"
+    power = min(len(units) - 1, int(math.log(abs(value), base)))
+    return f"{value / base**power:.3g}{units[power]}"

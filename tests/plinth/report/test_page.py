@@ -1,0 +1,120 @@
+"""The page: whole, self-contained, safe, and honest about what is missing."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from plinth.report import ReportData, page
+from plinth.report.data import Fact, Gate, Next, ReleaseCard
+from plinth.report.page import reasons
+
+VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use"}
+
+
+class Reader(HTMLParser):
+    """Checks nesting and collects what a browser would load or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.sections: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        found = dict(attrs)
+        self.loads += [value for name, value in attrs if name in ("src", "srcset", "action", "data") and value]
+        self.loads += [found["xlink:href"] or ""] if "xlink:href" in found else []
+        assert not [name for name in found if name.startswith("on")]
+        if tag == "section":
+            self.sections.append(found["id"] or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    assert reader.open == []
+    return reader
+
+
+def test_has_every_section_and_loads_nothing(data: ReportData) -> None:
+    html = page(data)
+    reader = read(html)
+    assert set(reader.sections) == {
+        "release", "next", "gates", "bits-per-byte", "run", "funnel", "mixture", "lineage"
+    }  # fmt: skip
+    assert all(load.startswith("#") for load in reader.loads)
+    assert not {"script", "link", "iframe", "object", "embed"} & set(reader.tags)
+    assert not re.search(r"@import|url\((?!#)", html)
+    assert len(html) < 300_000
+    assert page(data) == html
+
+
+def test_says_what_it_was_given(data: ReportData) -> None:
+    text = read(page(data)).text
+    for expected in (data.title, "champion", "1.523", "manuals/de", "3 of 4 passed", "0 of 1 approvals", "33.8 MB",
+                     "plinth explain DOC_ID", "ab" * 8, "demo-approver", "3,410 tokens/s"):  # fmt: skip
+        assert expected in text, expected
+
+
+def test_ids_of_inline_plots_do_not_collide(data: ReportData) -> None:
+    """Plots refer to their own clip paths: an id that means two things would cut one plot by the other's frame."""
+    html = page(data)
+    paths = re.findall(r'<clipPath id="([^"]+)">(.*?)</clipPath>', html, re.DOTALL)
+    assert len(dict(paths)) == len({(name, shape.strip()) for name, shape in paths})
+
+
+def test_empty_page_is_only_its_title() -> None:
+    reader = read(page(ReportData(title="nothing yet")))
+    assert reader.sections == []
+    assert "nothing yet" in reader.text
+
+
+@pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
+def test_text_from_the_corpus_stays_text(data: ReportData, evil: str) -> None:
+    changed = data.model_copy(
+        update={
+            "title": evil,
+            "subtitle": evil,
+            "headline": (Fact(label=evil, value=evil, note=evil),),
+            "gates": (Gate(name=evil, passed=False, reason=evil),),
+            "slices": {evil: dict(data.slices["web"])},
+        }
+    )
+    reader = read(page(changed))
+    assert "script" not in reader.tags
+    assert "img" not in reader.tags
+    assert reader.text.count(evil) >= 7
+
+
+def test_links_that_would_run_are_dropped() -> None:
+    html = page(
+        ReportData(title="t", next=(Next(what="bad", link="javascript:alert(1)"), Next(what="ok", link="http://x")))
+    )
+    assert "javascript" not in html
+    assert 'href="http://x"' in html
+
+
+def test_not_released_is_said() -> None:
+    html = page(ReportData(title="t", release=ReleaseCard(name="m", version="1")))
+    assert "not released" in read(html).text
+
+
+def test_reasons_are_ordered_and_shares_are_of_all_that_came_in(funnel: dict[str, Any]) -> None:
+    rows = reasons(funnel)
+    assert [row["documents"] for row in rows] == sorted((row["documents"] for row in rows), reverse=True)
+    assert rows[0]["reason"] == "licence"
+    assert rows[0]["share"] == rows[0]["documents"] / funnel["total"]["stages"][0]["documents_in"]
