@@ -161,9 +161,9 @@ def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
         where = lookup.find(hashes)
         matched = np.flatnonzero(where >= 0)
         owner = index[np.searchsorted(starts, matched, side="right") - 1] + first
-        pairs, repeats = np.unique(np.stack([owner, where[matched]]), axis=1, return_counts=True)
-        rows.append(pairs[0])
-        grams.append(pairs[1])
+        pairs, repeats = np.unique(owner * task.table.rows + where[matched], return_counts=True)
+        rows.append(pairs // max(1, task.table.rows))
+        grams.append(pairs % max(1, task.table.rows))
         times.append(repeats.astype(np.int64))
         first += documents.num_rows
     every = np.concatenate([np.empty(0, np.int64), *counts])

@@ -1,0 +1,213 @@
+"""Whole documents to verdicts: MB of text per second of one core by stage, and peak memory at 1x and 10x.
+
+Every annotator of the demo's recipe, policy, exact and near deduplication, holdout, contamination and verdicts
+run in one process over parts of real documents. Each corpus is written by one process and measured in
+another, so that what the measured process holds is the stages' own.
+
+    python tests/benchmarks/bench_corpus.py [--megabytes 8] [--times 10] [--no-annotators]
+
+`--no-annotators` measures from the policy on, over synthetic documents; the memory test uses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.compute.stage import manifest
+from plinth.context import Context
+from plinth.corpus import contamination, curate, holdout, verdicts
+from plinth.corpus.dedup import exact, minhash
+from plinth.recipe.corpus import Contamination, Dedup, Holdout, Policy, Rule
+from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Step
+from plinth.storage.parts import write_table
+from plinth.storage.workspace import Workspace
+
+BUCKET = "bench"
+PART_MEGABYTES = 4.0
+#: Reduce ranges small enough that a corpus of a few parts already fills one.
+RANGE_ROWS = 50_000
+ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "c4", "fineweb", "licence", "pii")
+RULES = Policy(
+    rules=(
+        Rule(reason="too_short", drop="gopher_quality.word_count < 50"),
+        Rule(reason="repetitive", drop="gopher_repetition.top_2gram_chars > 0.5"),
+    )
+)
+RESULTS = Path(__file__).parent / "results" / "corpus.json"
+
+
+def real_texts(megabytes: float) -> list[str]:
+    from bench_minhash import real_documents
+
+    return real_documents(megabytes)
+
+
+def synthetic_texts(megabytes: float) -> Iterator[str]:
+    """Documents of 2 KB of words; one in ten is an earlier one again, one in ten an earlier one but for its end."""
+    picks, made, recent = random.Random(1), 0.0, [["seed"]]
+    while made < megabytes * 1e6:
+        kind = picks.randrange(10)
+        words = [f"{picks.randrange(50_000):x}" for _ in range(400)] if kind > 1 else list(picks.choice(recent))
+        if kind == 1:
+            words[-3:] = [f"{picks.randrange(50_000):x}" for _ in range(3)]
+        recent = [*recent[-50:], words]
+        yield " ".join(words)
+        made += 5 * len(words)
+
+
+def build(workspace: Path, texts: Iterable[str]) -> None:
+    """Write documents as parts, and a policy that keeps everything."""
+    ctx = Context(Workspace(workspace).ensure())
+    parts, policies, waiting, size = [], [], [], 0.0
+
+    def flush() -> None:
+        name = f"part-{len(parts):05d}.parquet"
+        parts.append(write_table(ctx.store, name, _documents(waiting, len(parts))))
+        policies.append(write_table(ctx.store, name, _keep_all(len(waiting))))
+        waiting.clear()
+
+    total = 0
+    for text in texts:
+        waiting.append(text)
+        length = len(text.encode())
+        size, total = size + length, total + length
+        if size >= PART_MEGABYTES * 1e6:
+            flush()
+            size = 0.0
+    if waiting:
+        flush()
+    step = Step(name="bench", version="1")
+    stats = {"text_bytes": total, "documents": sum(part.rows for part in parts), "rejects": {}}
+    for asset, made in ((f"{BUCKET}/documents", parts), (f"{BUCKET}/policy", policies)):
+        ctx.refs.publish(manifest(asset, step, {}, made, stats), "bench")
+
+
+def _documents(texts: list[str], part: int) -> pa.Table:
+    count = len(texts)
+    ids = [hashlib.sha256(b"%d %d" % (part, i)).digest()[:16] for i in range(count)]
+    columns = {
+        "id": ids,
+        "text": texts,
+        "uri": ["bench:"] * count,
+        "captured_at": [None] * count,
+        "snapshot": ["2026-46"] * count,
+        "licence": ["MIT"] * count,
+        "mime": ["text/plain"] * count,
+        "source_bytes": [len(text) for text in texts],
+        "extra": ["{}"] * count,
+    }
+    return pa.table(columns, schema=DOCUMENT_SCHEMA)
+
+
+def _keep_all(count: int) -> pa.Table:
+    schema = pa.schema(
+        [("keep", pa.bool_()), ("reason", pa.string()), ("fired", pa.list_(pa.string())), ("edits", EDIT_TYPE)]
+    )
+    columns = {"keep": [True] * count, "reason": [None] * count, "fired": [[]] * count, "edits": [[]] * count}
+    return pa.table(columns, schema=schema)
+
+
+def line(ctx: Context, annotators: bool, clock: Callable[[str, Callable[[], Any]], Any]) -> dict[str, Manifest]:
+    """All stages in order; `clock(name, work)` runs each."""
+    documents = {BUCKET: ctx.refs.current(f"{BUCKET}/documents")}
+    mine, policies = documents[BUCKET], {BUCKET: ctx.refs.current(f"{BUCKET}/policy")}
+    if annotators:
+        from plinth.corpus import annotate, policy
+
+        sides = {
+            name: clock(name, lambda name=name: annotate.run(ctx, BUCKET, name, _raw(name), mine))
+            for name in ANNOTATORS
+        }
+        policies = {BUCKET: clock("policy", lambda: policy.run(ctx, BUCKET, RULES, mine, sides))}
+    dedup = Dedup()
+    same = clock("dedup/exact", lambda: exact.run(ctx, dedup, documents, policies, range_rows=RANGE_ROWS))
+    signed = {BUCKET: clock("minhash", lambda: minhash.signatures(ctx, BUCKET, dedup.minhash, mine))}
+    near = clock("dedup/minhash", lambda: minhash.run(ctx, dedup, documents, signed, same, range_rows=RANGE_ROWS))
+    held = clock("holdout", lambda: holdout.run(ctx, Holdout(max_documents=20), documents, near))
+    leaks = clock("contamination", lambda: contamination.run(ctx, Contamination(), documents, near, held))
+    judged = clock("verdicts", lambda: verdicts.run(ctx, BUCKET, mine, policies[BUCKET], same, near, held, leaks))
+    curated = clock("curated", lambda: curate.run(ctx, BUCKET, mine, judged))
+    return {"verdicts": judged, "curated": curated, "contamination": leaks, "near": near}
+
+
+def _raw(name: str) -> dict[str, Any]:
+    return {"permitted": ["MIT"]} if name == "licence" else {}
+
+
+def measure(workspace: Path, annotators: bool) -> dict[str, Any]:
+    """CPU seconds and MB/s by stage, and the peak memory of this process."""
+    ctx = Context(Workspace(workspace))
+    size = ctx.refs.current(f"{BUCKET}/documents").stats["text_bytes"] / 1e6
+    seconds: dict[str, float] = {}
+
+    def clock(name: str, work: Callable[[], Any]) -> Any:
+        started = time.process_time()
+        made = work()
+        seconds[name] = time.process_time() - started
+        return made
+
+    made = line(ctx, annotators, clock)
+    through = {name: value for name, value in seconds.items() if name != "curated"}
+    return {
+        "megabytes": size,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "seconds": seconds,
+        "mb_per_s": size / sum(through.values()),
+        "decisions": made["verdicts"].stats["decisions"],
+        "reasons": made["verdicts"].stats["reasons"],
+    }
+
+
+def apart(megabytes: float, annotators: bool) -> dict[str, Any]:
+    """Build in one process, measure in another; compiled kernels are warm in the second measurement."""
+    flags = [] if annotators else ["--no-annotators"]
+    with tempfile.TemporaryDirectory() as folder:
+        for verb in ("build", "measure"):
+            command = [sys.executable, __file__, "--phase", verb, "--workspace", folder, "--megabytes", str(megabytes)]
+            done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, default=8.0)
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--no-annotators", action="store_true")
+    parser.add_argument("--phase", choices=("build", "measure"))
+    parser.add_argument("--workspace", type=Path)
+    options = parser.parse_args()
+    annotators = not options.no_annotators
+    if options.phase == "build":
+        build(options.workspace, (real_texts if annotators else synthetic_texts)(options.megabytes))
+        return
+    if options.phase == "measure":
+        print(json.dumps(measure(options.workspace, annotators)))
+        return
+    rows = [apart(options.megabytes * times, annotators) for times in (1, options.times)]
+    for row in rows:
+        speed = f"{row['megabytes']:8.1f} MB  {row['mb_per_s']:6.1f} MB/s per core"
+        print(f"{speed}  peak {row['peak_mb']:.0f} MB  {row['decisions']}")
+    for name, seconds in rows[-1]["seconds"].items():
+        print(f"  {name:<20}{rows[-1]['megabytes'] / seconds:9.1f} MB/s")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
