@@ -6,6 +6,7 @@ times. Workers are forked from a clean server process, never from the caller, wh
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import time
 import traceback
@@ -84,6 +85,8 @@ class Local:
     def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
         self._pool: list[_Worker] = []
+        # Runs before multiprocessing waits for its children, which would wait for their parent.
+        atexit.register(self.close)
 
     def __enter__(self) -> Local:
         return self
@@ -132,6 +135,7 @@ class Local:
 
     def close(self) -> None:
         """End all workers."""
+        atexit.unregister(self.close)
         for worker in self._pool:
             worker.pipe.close()
         for worker in self._pool:
