@@ -43,9 +43,11 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
     Raises:
         SourceError: for a scheme without an installed driver.
     """
+    # Not `url_to_fs`: it would take a name with `::` in it for a chain of addresses.
+    scheme, _, _ = uri.rpartition("://")
     try:
-        fs, path = fsspec.core.url_to_fs(uri, **options)
-        return fs, path
+        fs = fsspec.filesystem(scheme or "file", **options)
+        return fs, fs._strip_protocol(uri)
     except (ImportError, ValueError) as error:
         raise SourceError(
             f"cannot open {uri}", found=error, remedy="install the extra that serves it, such as `plinth[s3]`"

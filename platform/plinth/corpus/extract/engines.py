@@ -39,7 +39,7 @@ def _resiliparse() -> Extract:
         tree = HTMLTree.parse(html)
         text = extract_plain_text(tree, main_content=True, preserve_formatting=True, alt_texts=False)
         facts = {"title": tree.title, **_head_facts(tree)}
-        return Text(text, _kept(facts))
+        return Text(_spaces(text), _kept(facts))
 
     return extract
 
@@ -78,9 +78,14 @@ def _trafilatura() -> Extract:
             facts[key] = str(values[0]) if values else None
         # Favour precision, without comments: FineWeb's choice.
         text = main_content(tree, favor_precision=True, include_comments=False)
-        return Text(text or "", _kept(facts))
+        return Text(_spaces(text or ""), _kept(facts))
 
     return extract
+
+
+def _spaces(text: str) -> str:
+    """No-break spaces lay out a page; in running text they are spaces."""
+    return text.replace("\xa0", " ")
 
 
 def _kept(facts: dict[str, str | None]) -> dict[str, str]:
