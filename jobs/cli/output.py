@@ -44,6 +44,13 @@ def say(*what: Any) -> None:
     console.print(*what)
 
 
+def plain_markup(text: str) -> str:
+    """Text that prints as it is, whatever brackets it has."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
 def heading(text: str) -> None:
     """A line that begins a section."""
     from rich.markup import escape

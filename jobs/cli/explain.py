@@ -1,0 +1,86 @@
+"""`plinth explain`: the whole story of one document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+PREVIEW_LINES = 4
+
+
+@click.command(
+    epilog=examples(
+        "plinth explain https://articles.example/3",
+        "plinth batch latest 10 --json | jq -r '.sequences[0].documents[0].id' | xargs plinth explain",
+        "plinth explain 9f86d081884c7d659a2feaa0c55ad015 --json | jq .scores",
+    )
+)
+@click.argument("target", metavar="DOC_ID|URI")
+@shared
+@json_option
+def explain(settings: Settings, target: str, as_json: bool) -> None:
+    """Tell where a document came from and what became of it.
+
+    Source and licence, every score, its duplicates, the verdict with its reason, edits, shard and position,
+    and the training steps and checkpoints that saw it. A record that was rejected has its reason.
+    """
+    from jobs.cli import output
+    from plinth.provenance.explain import document
+
+    story = document(settings.context(), target)
+    if as_json:
+        output.emit_json(story)
+    else:
+        _tell(story)
+
+
+def _tell(story: Mapping[str, Any]) -> None:
+    from jobs.cli import output
+
+    reason = f" ({story['reason']})" if story.get("reason") else ""
+    output.heading(f"{story['uri']}: {story['status']}{reason}")
+    output.facts({"id": story.get("id"), "bucket": story["bucket"]})
+    if "reject" in story:
+        return _section("reject", story["reject"])
+    document = dict(story["document"])
+    preview = str(document.pop("preview", "")).strip().splitlines()[:PREVIEW_LINES]
+    _section("document", document)
+    for text in preview:
+        output.say(f"    | {output.plain_markup(text)}")
+    for annotator, scores in story.get("scores", {}).items():
+        _section(f"scores: {annotator}", scores)
+    for name in ("policy", "verdict", "holdout", "contamination", "curated"):
+        if story.get(name):
+            _section(name, story[name])
+    for kind, found in story.get("dedup", {}).items():
+        _section(f"duplicates: {kind}", found)
+    for place in story.get("tokens", []):
+        _section("tokens", place)
+    for run in story.get("training", []):
+        _section("training", run)
+    for name in ("also", "stale"):
+        if story.get(name):
+            _section(name, {str(index): value for index, value in enumerate(story[name])})
+    return None
+
+
+def _section(title: str, values: Mapping[str, Any]) -> None:
+    from jobs.cli import output
+
+    output.heading(title)
+    output.facts({name: _short(value) for name, value in values.items()})
+
+
+def _short(value: Any) -> Any:
+    """Nested values on one line; long lists by their beginning."""
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        shown = ", ".join(map(str, value[:12]))
+        return f"{shown}, … ({len(value)})" if len(value) > 12 else shown
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False) if value else None
+    return value
