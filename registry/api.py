@@ -13,7 +13,7 @@ from plinth.records import Frozen, Manifest
 from registry import approval, candidate, materialise, promotion, registration, releases, taint, timeline
 from registry import client as mlflow_client
 from registry.candidate import Candidate, Facts, Run
-from registry.gates import APPROVALS, GateResult, failed, open_gates
+from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage
 from registry.releases import Release
 
@@ -91,9 +91,7 @@ def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[
 def pending(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
     """Candidates that have not reached their goal, judged now, oldest first."""
     client = mlflow_client.connect(ctx.workspace)
-    done = promotion.settled(ctx, recipe.release.name)
-    versions = mlflow_client.versions(client, candidate.model_name(recipe))
-    return tuple(_status(ctx, client, recipe, v) for v in versions if v.tags.get("candidate") not in done)
+    return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @mlflow_client.named("read a candidate")
@@ -135,10 +133,18 @@ def promote(
     return promotion.promote(ctx, client, recipe, str(found.version), by=by, reason=reason, stage=stage)
 
 
+@mlflow_client.named("judge the approved candidates")
+def ready(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
+    """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough."""
+    client = mlflow_client.connect(ctx.workspace)
+    approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
+    judged = [_status(ctx, client, recipe, version) for version in approved]
+    return tuple(status for status in judged if status.ready)
+
+
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[Release, ...]:
-    """Promote every candidate whose gates, approvals among them, all pass. What the sensor calls."""
-    ready = [status for status in pending(ctx, recipe) if status.ready]
-    return tuple(promote(ctx, recipe, status.version, by, "every gate passed") for status in ready)
+    """Promote every candidate whose gates, approvals among them, all pass. What the sensor's job calls."""
+    return tuple(promote(ctx, recipe, status.version, by, "every gate passed") for status in ready(ctx, recipe))
 
 
 @mlflow_client.named("roll back")
@@ -183,6 +189,22 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
 def history(ctx: Context, recipe: Recipe) -> tuple[Release, ...]:
     """Signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.release.name)
+
+
+def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
+    done = promotion.settled(ctx, recipe.release.name)
+    versions = mlflow_client.versions(client, candidate.model_name(recipe))
+    return [version for version in versions if version.tags.get("candidate") not in done]
+
+
+def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
+    try:
+        found = candidate.read(ctx, version)
+    except TrustError:
+        return False
+    decisions, faults = approval.collect(ctx, found, version.tags)
+    known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
+    return approvals(recipe.release.gates, known).passed
 
 
 def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Status:

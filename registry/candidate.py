@@ -7,6 +7,7 @@ the model directory; the tags in MLflow repeat it for people to read and are nev
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from registry import dsse, keys
 from registry.client import source_directory
 from registry.signing import verify
 
+KEY = re.compile(r"[0-9a-f]{64}")
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
 
 
@@ -130,6 +132,13 @@ def read(ctx: Context, version: Any) -> Candidate:
     """
     directory = source_directory(ctx.workspace, version.source)
     key = version.tags.get("candidate", "")
+    if not KEY.fullmatch(key):
+        raise SignatureError(
+            f"{version.name} version {version.version} does not say which candidate it is",
+            found=f"tag `candidate` = {key!r}",
+            expected="the key that registering gave it",
+            remedy="register the checkpoint again",
+        )
     path = evidence_path(directory, key)
     statement = dsse.read(path, keys.trainer(ctx.workspace), EVIDENCE_PREDICATE)
     subjects = dsse.subjects(statement)
@@ -174,17 +183,26 @@ def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, An
     Raises:
         LineageError: the chain is broken, or is not the one that was signed.
     """
-    _same(candidate, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
+    _same(candidate.directory, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
     found = ancestry(ctx, candidate.checkpoint, candidate.evaluation)
-    signed = Chain.model_validate({"links": provenance["chain"]})
-    _same(candidate, "chain", sorted(signed.digests), sorted(found.digests))
+    same_chain(candidate.directory, provenance, found)
     return found
 
 
-def _same(candidate: Candidate, what: str, found: object, expected: object) -> None:
+def same_chain(directory: Path, provenance: Mapping[str, Any], found: Chain) -> None:
+    """Compare a verified provenance with the chain that the manifests give.
+
+    Raises:
+        LineageError: they differ.
+    """
+    signed = Chain.model_validate({"links": provenance["chain"]})
+    _same(directory, "chain", sorted(signed.digests), sorted(found.digests))
+
+
+def _same(directory: Path, what: str, found: object, expected: object) -> None:
     if found != expected:
         raise LineageError(
-            f"{candidate.directory} was signed for another {what}",
+            f"{directory} was signed for another {what}",
             found=found,
             expected=expected,
             remedy="register the checkpoint again",

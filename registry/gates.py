@@ -96,6 +96,25 @@ def failed(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:
     return tuple(result for result in results if not result.passed)
 
 
+def approvals(policy: Gates, evidence: Evidence) -> GateResult:
+    """Different allowed people who approved; one rejection outweighs any number of approvals."""
+    if evidence.approvals is None:
+        return _missing(APPROVALS)
+    needed = max(policy.approvals, 2) if policy.two_person else policy.approvals
+    counted, faults = _counted(policy, evidence)
+    rejected = [f"rejected by {a.by}: {a.reason}" for a in evidence.approvals if a.decision == "rejected"]
+    if policy.two_person and evidence.requested_by is None:
+        faults.append("nobody is recorded as having asked for the run, so two-person approval cannot be judged")
+    enough = len(counted) >= needed and not (policy.two_person and evidence.requested_by is None)
+    parts = [f"{len(counted)} of {needed} approvals" + (f" ({', '.join(counted)})" if counted else "")]
+    return GateResult(
+        name=APPROVALS,
+        passed=enough and not rejected,
+        reason="; ".join(parts + rejected + faults),
+        evidence={"decisions": [approval.model_dump(mode="json") for approval in evidence.approvals]},
+    )
+
+
 def _asked(policy: Gates, evidence: Evidence) -> Iterator[GateResult]:
     yield _finding("signature", evidence.signature)
     yield _finding("lineage", evidence.lineage)
@@ -112,7 +131,7 @@ def _asked(policy: Gates, evidence: Evidence) -> Iterator[GateResult]:
         yield _finding("resume", evidence.resume)
     yield _stability(policy, evidence)
     yield _taint(evidence)
-    yield _approvals(policy, evidence)
+    yield approvals(policy, evidence)
 
 
 def _finding(name: str, found: Finding | None) -> GateResult:
@@ -182,25 +201,6 @@ def _taint(evidence: Evidence) -> GateResult:
         return _missing("taint")
     reason = "; ".join(evidence.taints) or "nothing in the ancestry is marked"
     return GateResult(name="taint", passed=not evidence.taints, reason=reason)
-
-
-def _approvals(policy: Gates, evidence: Evidence) -> GateResult:
-    """Different allowed people who approved; one rejection outweighs any number of approvals."""
-    if evidence.approvals is None:
-        return _missing(APPROVALS)
-    needed = max(policy.approvals, 2) if policy.two_person else policy.approvals
-    counted, faults = _counted(policy, evidence)
-    rejected = [f"rejected by {a.by}: {a.reason}" for a in evidence.approvals if a.decision == "rejected"]
-    if policy.two_person and evidence.requested_by is None:
-        faults.append("nobody is recorded as having asked for the run, so two-person approval cannot be judged")
-    enough = len(counted) >= needed and not (policy.two_person and evidence.requested_by is None)
-    parts = [f"{len(counted)} of {needed} approvals" + (f" ({', '.join(counted)})" if counted else "")]
-    return GateResult(
-        name=APPROVALS,
-        passed=enough and not rejected,
-        reason="; ".join(parts + rejected + faults),
-        evidence={"decisions": [approval.model_dump(mode="json") for approval in evidence.approvals]},
-    )
 
 
 def _counted(policy: Gates, evidence: Evidence) -> tuple[list[str], list[str]]:

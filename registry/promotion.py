@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from plinth.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
+from plinth.provenance.statements import Chain
 from plinth.recipe import Recipe
 from registry import candidate as candidates
 from registry import client as mlflow_client
@@ -123,7 +124,7 @@ def rollback(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str,
         return _go_back(ctx, client, releases.append(ctx, action=action, goal=action, **moved, **about))
 
 
-def verify_release(ctx: Context, client: Any, name: str, version: str) -> Candidate:
+def verify_release(ctx: Context, client: Any, name: str, version: str) -> tuple[Candidate, Chain]:
     """A release version, proved: signed history says that it is one, and its model is unchanged and untainted.
 
     Raises:
@@ -145,7 +146,7 @@ def verify_release(ctx: Context, client: Any, name: str, version: str) -> Candid
     marks = taint.marks_on(ctx, chain)
     if marks:
         raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy="roll back")
-    return found
+    return found, chain
 
 
 def alias(client: Any, name: str, which: str) -> str | None:

@@ -77,6 +77,8 @@ def ensure_version(
     mlflow_run = ensure_run(client, recipe.name, run.id)
     model = _ensure_model(client, mlflow_run, checkpoint, key)
     _log_scores(client, mlflow_run, model, evaluation, facts)
+    if mlflow_run.info.status == "RUNNING":
+        client.set_terminated(mlflow_run.info.run_id, "FINISHED")
     return client.create_model_version(
         name,
         source,

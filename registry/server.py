@@ -62,7 +62,7 @@ def ensure_server(workspace: Workspace) -> str:
         RegistryError: when `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
     """
     external = os.environ.get("MLFLOW_TRACKING_URI")
-    if external:
+    if external and not _is_own(workspace, external):
         return _require_answer(external)
     with _locked(workspace):
         state = _read(workspace)
@@ -150,6 +150,12 @@ def _default_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+def _is_own(workspace: Workspace, uri: str) -> bool:
+    """Whether this address is the workspace's own server, handed on to a child process."""
+    state = _read(workspace)
+    return state is not None and state.uri == uri.rstrip("/")
+
+
 def _require_answer(uri: str) -> str:
     if uri.startswith(("http://", "https://")) and not healthy(uri):
         raise RegistryError(
@@ -194,18 +200,19 @@ def _end(state: ServerState) -> bool:
 
 def _members(state: ServerState) -> list[psutil.Process]:
     """Living processes of the server's own group; numbers that now belong to somebody else are not among them."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
-            same_group = os.getpgid(process.pid) == state.pid
-            if (
-                same_group
-                and process.create_time() > state.started_at_s - 1
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
-                if any("mlflow" in word for word in process.cmdline()):
-                    found.append(process)
-    return found
+    return [process for process in psutil.process_iter() if _is_member(process, state)]
+
+
+def _is_member(process: psutil.Process, state: ServerState) -> bool:
+    try:
+        return (
+            os.getpgid(process.pid) == state.pid
+            and process.create_time() > state.started_at_s - 1
+            and process.status() != psutil.STATUS_ZOMBIE
+            and any("mlflow" in word for word in process.cmdline())
+        )
+    except (psutil.Error, OSError):
+        return False
 
 
 def _read(workspace: Workspace) -> ServerState | None:

@@ -41,13 +41,6 @@ def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[st
     return fresh
 
 
-def finish(client: Any, experiment: str, run_id: str, status: str) -> None:
-    """Say how the run ended: FINISHED, FAILED or KILLED."""
-    run = ensure_run(client, experiment, run_id)
-    if run.info.status != status:
-        client.set_terminated(run.info.run_id, status=status)
-
-
 def _forward(events: Iterable[Mapping[str, Any]], done: int) -> Iterator[Mapping[str, Any]]:
     """Step events beyond what is done, each step once: after a resume the same steps come again, alike."""
     for event in events:

@@ -6,17 +6,19 @@ Whoever uses a model's weights goes through here first; a model that does not ve
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from plinth.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import lineage
+from plinth.provenance.statements import Chain
 from plinth.records import Frozen
-from registry import candidate, keys, promotion, signing
+from registry import candidate, keys, promotion, signing, taint
 from registry import client as mlflow_client
 
 
 class VerifiedModel(Frozen):
-    """A model that was proved: what it is, and how far the proof went."""
+    """A model that was proved: what it is, how far the proof went, and marks against it (never on a release)."""
 
     target: str
     directory: Path
@@ -26,6 +28,7 @@ class VerifiedModel(Frozen):
     manifests: int
     sources: int
     blobs: int | None = None
+    marks: tuple[str, ...] = ()
 
 
 def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedModel:
@@ -42,36 +45,52 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedMo
         MissingError: nothing has that name.
     """
     by_name = not Path(target).is_dir() and ("@" in target or "/" in target)
-    directory, release = _by_name(ctx, target) if by_name else (_directory(ctx, target), None)
-    provenance = signing.verify(directory, keys.trainer(ctx.workspace))
-    checkpoint = provenance["checkpoint"]["digest"]
-    chain = lineage.walk(ctx, checkpoint)
-    read = lineage.verify(ctx, checkpoint) if deep else None
+    found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, _directory(ctx, target))
+    read = lineage.verify(ctx, found.checkpoint) if deep else None
     return VerifiedModel(
         target=target,
-        directory=directory,
-        checkpoint=checkpoint,
-        run=provenance["run"]["id"],
+        directory=found.directory,
+        checkpoint=found.checkpoint,
+        run=found.run,
         release=release,
         manifests=len(chain.links),
         sources=len(chain.sources),
         blobs=read.blobs if read else None,
+        marks=taint.marks_on(ctx, chain),
     )
 
 
+class _Found(NamedTuple):
+    directory: Path
+    checkpoint: str
+    run: str
+
+
 @mlflow_client.named("find a model version")
-def _by_name(ctx: Context, target: str) -> tuple[Path, str | None]:
-    """The directory of `NAME/VERSION` or `NAME@ALIAS`; a release is proved as one."""
+def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
+    """`NAME/VERSION` or `NAME@ALIAS`; a release is proved as one."""
     client = mlflow_client.connect(ctx.workspace)
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     version = promotion.alias(client, name, which) if separator == "@" else which
     if version is None:
         raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their aliases")
-    found = client.get_model_version(name, version)
-    if found.source.startswith("models:/"):
-        return promotion.verify_release(ctx, client, name, version).directory, f"{name}/{version}"
-    return candidate.read(ctx, found).directory, None
+    held = client.get_model_version(name, version)
+    if held.source.startswith("models:/"):
+        known, chain = promotion.verify_release(ctx, client, name, version)
+        return _Found(known.directory, known.checkpoint, known.run.id), chain, f"{name}/{version}"
+    known = candidate.read(ctx, held)
+    chain = candidate.verify_candidate(ctx, known)
+    return _Found(known.directory, known.checkpoint, known.run.id), chain, None
+
+
+def _by_directory(ctx: Context, directory: Path) -> tuple[_Found, Chain, str | None]:
+    """A directory is whatever checkpoint its signed provenance names."""
+    provenance = signing.verify(directory, keys.trainer(ctx.workspace))
+    checkpoint = provenance["checkpoint"]["digest"]
+    chain = lineage.walk(ctx, checkpoint)
+    candidate.same_chain(directory, provenance, chain)
+    return _Found(directory, checkpoint, provenance["run"]["id"]), chain, None
 
 
 def _directory(ctx: Context, target: str) -> Path:
