@@ -1,1 +1,16 @@
-"""TODO map."""
+"""Compiled kernels over Arrow string buffers: one pass over the bytes, columns out, no Python objects.
+
+    characters   what a code point is: white space, line break, letter, punctuation
+    codepoints   decode UTF-8 in place; the buffers of a string column
+    lookup       byte strings to small tables
+    fold         texts in the form in which they count as equal
+    ngrams       words and word n-grams as 64-bit hashes
+    minhash      MinHash signatures of shingle sets
+    sets         sets of hashes, reused without clearing
+    quality      counts behind Gopher's quality rules and FineWeb's
+    repetition   repeated lines, paragraphs and n-grams
+    pages        C4's line and page rules
+
+Kernels release the GIL, are compiled once and cached, and agree with slow, obvious references in the tests.
+Does not belong here: thresholds, tables, files.
+"""

@@ -1,0 +1,67 @@
+"""Gopher's quality rules as scores. Thresholds are policy."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import Annotator
+from plinth.records import Frozen
+from plinth.text import quality
+
+_RATIOS = (
+    "mean_word_characters", "hash_ratio", "ellipsis_ratio", "bullet_lines", "ellipsis_lines", "letter_words",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [pa.field("word_count", pa.int32(), nullable=False)]
+    + [pa.field(name, pa.float64(), nullable=False) for name in _RATIOS]
+    + [pa.field("stop_words", pa.int32(), nullable=False)]
+)
+
+
+class Params(Frozen):
+    """Whose counting is followed."""
+
+    profile: Literal["datatrove"] = Field(
+        "datatrove", description="Counts as datatrove 0.10 does, on words that white space separates."
+    )
+
+
+def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+    """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
+    start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
+    n = quality.gopher_counts(batch.column("text"))
+    words, lines = n[:, quality.WORDS], n[:, quality.LINES]
+    columns = [
+        n[:, quality.PLAIN_WORDS].astype(np.int32),
+        ratio(n[:, quality.PLAIN_CHARACTERS], n[:, quality.PLAIN_WORDS]),
+        ratio(n[:, quality.HASHES], words),
+        ratio(n[:, quality.ELLIPSES], words),
+        ratio(n[:, quality.BULLETS], lines),
+        ratio(n[:, quality.ELLIPSIS_LINES], lines),
+        ratio(n[:, quality.ALPHA_WORDS], words),
+        n[:, quality.STOP_WORDS].astype(np.int32),
+    ]
+    return pa.record_batch([pa.array(column) for column in columns], schema=SCHEMA)
+
+
+def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Element by element; 0 where there is nothing to divide by."""
+    shares: npt.NDArray[np.float64] = np.divide(above, below, out=np.zeros(len(above)), where=below != 0)
+    return shares
+
+
+ANNOTATOR = Annotator(
+    name="gopher_quality",
+    version="1",
+    description="Word counts and ratios of Gopher's quality rules.",
+    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("text",),
+    annotate=annotate,
+)

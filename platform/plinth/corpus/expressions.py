@@ -1,0 +1,205 @@
+"""Expressions of a policy: Python's comparisons over columns, checked once, evaluated on Arrow columns.
+
+    gopher_quality.word_count < 50 or not 3 <= gopher_quality.mean_word_characters <= 10
+    language.label not in ["en", "de"] and language.score > 0.5
+    licence.permitted is False
+
+Names are `sidecar.column`. Allowed: comparisons (chained too), `and`, `or`, `not`, `in` a list, `is None`,
+`+ - * /` and numbers, strings, True, False. Nothing is called and nothing is imported. A comparison with a
+missing value is false.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.errors import RecipeError
+
+Columns = Mapping[str, Any]
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: pc.less,
+    ast.LtE: pc.less_equal,
+    ast.Gt: pc.greater,
+    ast.GtE: pc.greater_equal,
+    ast.Eq: pc.equal,
+    ast.NotEq: pc.not_equal,
+}
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: pc.add,
+    ast.Sub: pc.subtract,
+    ast.Mult: pc.multiply,
+    ast.Div: pc.divide,
+}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A checked expression. `columns` are the names it reads; `evaluate` gives one boolean per row."""
+
+    text: str
+    columns: frozenset[str]
+    tree: ast.expr
+
+    def evaluate(self, columns: Columns, rows: int) -> pa.Array:
+        """Booleans without nulls, [rows].
+
+        Args:
+            columns: an Arrow array of that many rows for each name in `columns`.
+        """
+        found = _evaluate(self.tree, columns)
+        if isinstance(found, pa.Scalar | bool):
+            value = found.as_py() if isinstance(found, pa.Scalar) else found
+            return pa.array([bool(value)] * rows, pa.bool_())
+        return _true(found)
+
+
+def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expression:
+    """Read and check an expression.
+
+    Args:
+        text: the expression.
+        schema: types of the columns that exist, by `sidecar.column`.
+        where: what to call it in errors, such as `corpus.policies.default.rules.too_short`.
+
+    Raises:
+        RecipeError: a syntax error, something that is not allowed, an unknown column (with the nearest name),
+            types that cannot be compared, or a result that is no truth value.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise RecipeError(f"{where}: cannot be read", found=text, expected=f"an expression; {error.msg}") from error
+    names = sorted({_name(node) for node in _names(tree, text, where)})
+    for name in names:
+        if name not in schema:
+            near = difflib.get_close_matches(name, schema, n=1, cutoff=0.4)
+            raise RecipeError(
+                f"{where}: no column {name!r}",
+                found=text,
+                expected=", ".join(sorted(schema)),
+                remedy=f"did you mean {near[0]!r}?" if near else "name a column of an annotator in the recipe",
+            )
+    expression = Expression(text, frozenset(names), tree)
+    _try(expression, schema, where)
+    return expression
+
+
+def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) -> None:
+    """Evaluate on no rows: types that do not fit are found before the corpus is."""
+    empty = {name: pa.array([], schema[name]) for name in expression.columns}
+    try:
+        found = _evaluate(expression.tree, empty)
+        kind = found.type if isinstance(found, pa.Array | pa.Scalar) else pa.scalar(found).type
+    except (pa.ArrowException, TypeError) as error:
+        raise RecipeError(f"{where}: types do not fit", found=expression.text, expected=error) from error
+    if not pa.types.is_boolean(kind):
+        raise RecipeError(
+            f"{where}: is no condition", found=f"{expression.text} gives {kind}", expected="true or false"
+        )
+
+
+def _names(tree: ast.expr, text: str, where: str) -> Iterable[ast.Attribute]:
+    """Every column named; refuses anything outside the language."""
+    if isinstance(tree, ast.Attribute):
+        if not isinstance(tree.value, ast.Name):
+            raise _refused(tree, text, where)
+        return [tree]
+    if isinstance(tree, ast.Constant):
+        if not isinstance(tree.value, int | float | str | bool | type(None)):
+            raise _refused(tree, text, where)
+        return []
+    if isinstance(tree, ast.BoolOp):
+        parts = tree.values
+    elif isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not | ast.USub):
+        parts = [tree.operand]
+    elif isinstance(tree, ast.BinOp) and type(tree.op) in _ARITHMETIC:
+        parts = [tree.left, tree.right]
+    elif isinstance(tree, ast.Compare):
+        _require_comparison(tree, text, where)
+        parts = [tree.left, *tree.comparators]
+    elif isinstance(tree, ast.List | ast.Tuple):
+        parts = tree.elts
+    else:
+        raise _refused(tree, text, where)
+    return [name for part in parts for name in _names(part, text, where)]
+
+
+def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
+    for op, right in zip(tree.ops, tree.comparators, strict=True):
+        listed = isinstance(right, ast.List | ast.Tuple)
+        constants = listed and all(isinstance(item, ast.Constant) for item in right.elts)  # type: ignore[attr-defined]
+        identity = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
+        if isinstance(op, ast.In | ast.NotIn) and not constants:
+            raise RecipeError(f"{where}: `in` needs a list of values", found=text)
+        if isinstance(op, ast.Is | ast.IsNot) and not identity:
+            raise RecipeError(f"{where}: `is` needs None, True or False", found=text)
+        if listed and not isinstance(op, ast.In | ast.NotIn):
+            raise RecipeError(f"{where}: a list can only stand after `in`", found=text)
+
+
+def _refused(node: ast.expr, text: str, where: str) -> RecipeError:
+    return RecipeError(
+        f"{where}: {type(node).__name__} is not part of the policy language",
+        found=ast.get_source_segment(text.strip(), node) or text,
+        expected="comparisons, and, or, not, in, arithmetic, columns as `sidecar.column`",
+    )
+
+
+def _name(node: ast.Attribute) -> str:
+    return f"{node.value.id}.{node.attr}"  # type: ignore[attr-defined]
+
+
+def _evaluate(node: ast.expr, columns: Columns) -> Any:
+    if isinstance(node, ast.Attribute):
+        return columns[_name(node)]
+    if isinstance(node, ast.Constant):
+        return pa.scalar(node.value)
+    if isinstance(node, ast.UnaryOp):
+        inner = _evaluate(node.operand, columns)
+        return pc.invert(_true(inner)) if isinstance(node.op, ast.Not) else pc.negate(inner)
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluate(node.left, columns), _evaluate(node.right, columns)
+        if isinstance(node.op, ast.Div):  # as in Python, and no error on zero: infinity or NaN compare
+            left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
+        return _ARITHMETIC[type(node.op)](left, right)
+    if isinstance(node, ast.BoolOp):
+        join = pc.and_ if isinstance(node.op, ast.And) else pc.or_
+        found = _true(_evaluate(node.values[0], columns))
+        for value in node.values[1:]:
+            found = join(found, _true(_evaluate(value, columns)))
+        return found
+    assert isinstance(node, ast.Compare)
+    return _comparison(node, columns)
+
+
+def _comparison(node: ast.Compare, columns: Columns) -> Any:
+    found, left = None, _evaluate(node.left, columns)
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        if isinstance(op, ast.In | ast.NotIn):
+            values = pa.array([item.value for item in comparator.elts], left.type)  # type: ignore[attr-defined]
+            one = pc.is_in(left, value_set=values)
+            one, right = (pc.invert(one) if isinstance(op, ast.NotIn) else one), left
+        elif isinstance(op, ast.Is | ast.IsNot):
+            right = comparator
+            value = comparator.value  # type: ignore[attr-defined]
+            one = pc.is_null(left) if value is None else _true(pc.equal(left, pa.scalar(value)))
+            one = pc.invert(one) if isinstance(op, ast.IsNot) else one
+        else:
+            right = _evaluate(comparator, columns)
+            one = _true(_COMPARE[type(op)](left, right))
+        found = one if found is None else pc.and_(found, one)
+        left = right
+    return found
+
+
+def _true(values: Any) -> Any:
+    """Nulls are false."""
+    return pc.fill_null(values, False) if isinstance(values, pa.Array | pa.ChunkedArray) else values
