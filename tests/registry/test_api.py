@@ -11,7 +11,7 @@ import pytest
 from plinth import fingerprint
 from plinth.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
-from registry import api, client, promotion, registration, releases, verified
+from registry import api, client, promotion, registration, releases, signing, verified
 from registry import materialise as directories
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
@@ -237,6 +237,34 @@ def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     assert len(client.versions(mlflow, line.recipe.release.name)) == 1
 
 
+def test_weights_are_read_only_where_people_have_approved(
+    ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(ctx, line)
+    read: list[Path] = []
+    verify = signing.verify
+
+    def counted(directory: Path, key: Any) -> dict[str, Any]:
+        read.append(directory)
+        return verify(directory, key)
+
+    monkeypatch.setattr(signing, "verify", counted)
+    assert api.ready(ctx, line.recipe) == ()
+    assert read == []
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    (status,) = api.ready(ctx, line.recipe)
+    assert (status.version, status.ready) == ("1", True)
+    assert read == [directories.path_of(ctx, line.checkpoint.digest)]
+
+
+def test_an_approved_candidate_with_a_closed_gate_is_not_ready(ctx: Context, line: Any) -> None:
+    register(ctx, line, licences={"proprietary": 1})
+    api.approve(ctx, line.recipe, None, ADA, "good")
+    assert api.ready(ctx, line.recipe) == ()
+    (status,) = api.pending(ctx, line.recipe)
+    assert [gate.name for gate in status.gates if not gate.passed] == ["licence"]
+
+
 # Tampering
 
 
@@ -301,6 +329,9 @@ def test_tags_are_not_believed(ctx: Context, make_line: Any, mlflow: Any) -> Non
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     mlflow.set_model_version_tag(second.model, second.version, "candidate", first.key)
     with pytest.raises(SignatureError):
+        api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
+    mlflow.set_model_version_tag(second.model, second.version, "candidate", "../../keys/trainer")
+    with pytest.raises(SignatureError, match="does not say which candidate"):
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     statuses = {status.version: status for status in api.pending(ctx, good.recipe)}
     assert statuses["2"].error is not None
@@ -409,6 +440,8 @@ def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
     assert api.promote_if_approved(ctx, line.recipe) == ()
     (status,) = api.pending(ctx, line.recipe)
     assert [gate.name for gate in status.gates if not gate.passed] == ["taint"]
+    model = verified.verify_model(ctx, line.checkpoint.digest)
+    assert [mark.split(" is marked")[0] for mark in model.marks] == [f"web/curated (document {document[:12]})"]
 
 
 # The rest

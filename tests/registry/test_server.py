@@ -29,7 +29,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works
 
 
 @pytest.mark.slow
-def test_one_server_for_many_callers_and_the_same_port_after_a_kill(workspace: Workspace) -> None:
+def test_one_server_for_many_callers_and_the_same_port_after_a_kill(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ThreadPoolExecutor(3) as pool:
         uris = set(pool.map(lambda _: server.ensure_server(workspace), range(3)))
     (uri,) = uris
@@ -45,6 +47,8 @@ def test_one_server_for_many_callers_and_the_same_port_after_a_kill(workspace: W
     os.killpg(state.pid, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(state.pid)], timeout=10)
     assert server.find_server(workspace) is None
+    # A child process that was handed the address still knows whose server it is.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert server.ensure_server(workspace) == uri
 
     again = server.find_server(workspace)
