@@ -1,12 +1,131 @@
-"""Checks of a recipe against what the annotators offer."""
+"""Checks of a recipe against what the annotators offer: names, parameters, and the columns of policies.
+
+The annotators and the policy language are imported when a recipe is checked, not with this room: they
+bring compiled kernels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from plinth.errors import RecipeError
 from plinth.recipe.lines import Key
+from plinth.records import EDIT_TYPE
+
+if TYPE_CHECKING:
+    from plinth.corpus.annotate import Annotator
+
+#: Where, what, and a hint.
+Found = tuple[Key, str, str]
+
+#: Columns that slices and gates rest on, so every recipe has their annotators.
+REQUIRED = {
+    "language": "evaluation and the tokenizer's audit are sliced by it",
+    "licence": "nothing without a permitted licence may reach a shard",
+}
+
+#: The column that every policy in use must look at.
+GATE = "licence.permitted"
+
+WHERE = "rule"
 
 
-def problems_of_columns(data: dict[str, Any]) -> Iterator[tuple[Key, str, str]]:
-    return iter(())
+def annotators() -> tuple[Annotator, ...]:
+    """Every annotator that a recipe may name, in the order of their registry."""
+    from plinth.corpus.annotate import ANNOTATORS
+
+    return tuple(ANNOTATORS.values())
+
+
+def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
+    """What is wrong with `corpus.annotate` and `corpus.policies` of a recipe's plain data."""
+    corpus = data.get("corpus")
+    if not isinstance(corpus, dict):
+        return
+    known = {annotator.name: annotator for annotator in annotators()}
+    chosen = corpus.get("annotate")
+    if isinstance(chosen, dict):
+        for name, given in chosen.items():
+            yield from _annotator(name, given, known)
+        for name, why in REQUIRED.items():
+            if name not in chosen:
+                yield ("corpus", "annotate"), f"`{name}` is missing", why
+        yield from _policies(corpus, [name for name in chosen if name in known])
+
+
+def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
+    at: Key = ("corpus", "annotate", name)
+    if name not in known:
+        yield at, "no such annotator", nearest(name, known)
+        return
+    model = known[name].params
+    for parameter in given if isinstance(given, dict) else ():
+        if parameter not in model.model_fields:
+            yield (*at, parameter), "unknown parameter", nearest(parameter, model.model_fields)
+    try:
+        model.model_validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["type"] != "extra_forbidden":
+                yield (*at, *detail["loc"]), f"{detail['msg'][0].lower()}{detail['msg'][1:]}", ""
+
+
+def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
+    """Every expression reads and names columns that are there; no policy in use lets a forbidden licence pass."""
+    from plinth.corpus.policy import columns_of
+
+    types = columns_of(tuple(chosen))
+    policies, buckets = corpus.get("policies"), corpus.get("buckets")
+    for name, policy in policies.items() if isinstance(policies, dict) else ():
+        if isinstance(policy, dict):
+            yield from _rules(("corpus", "policies", name, "rules"), policy.get("rules"), types)
+            yield from _edits(("corpus", "policies", name, "edits"), policy.get("edits"), types)
+    named = {
+        str(bucket.get("policy", "default"))
+        for bucket in (buckets.values() if isinstance(buckets, dict) else ())
+        if isinstance(bucket, dict)
+    }
+    for name in sorted(named):
+        used = policies.get(name) if isinstance(policies, dict) else None
+        if isinstance(used, dict) and GATE not in str(used.get("rules")):
+            hint = f"add {{reason: licence, drop: not {GATE}}} to its rules"
+            yield ("corpus", "policies", name), "no rule stops a licence that is not permitted", hint
+
+
+def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
+    from plinth.corpus.expressions import parse
+
+    seen: set[str] = set()
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+        if not isinstance(rule, dict):
+            continue
+        reason, drop = rule.get("reason"), rule.get("drop")
+        if isinstance(reason, str) and reason in seen:
+            yield (*at, index, "reason"), f"more than one rule is called {reason!r}", "give each its own reason"
+        seen.add(str(reason))
+        if isinstance(drop, str):
+            try:
+                parse(drop, types, WHERE)
+            except RecipeError as error:
+                hint = error.remedy or (f"expected {error.expected}" if error.expected else "")
+                yield (*at, index, "drop"), error.what.removeprefix(f"{WHERE}: "), hint
+
+
+def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:
+    spans = [name for name, kind in types.items() if kind == EDIT_TYPE]
+    for index, edit in enumerate(edits if isinstance(edits, list) else ()):
+        column = edit.get("spans") if isinstance(edit, dict) else None
+        if isinstance(column, str) and column not in spans:
+            yield (*at, index, "spans"), f"{column!r} is no column of spans", nearest(column, spans)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known word, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else f"have: {', '.join(known)}" if known else "there are none"

@@ -18,7 +18,7 @@ Plinth = Callable[..., Any]
 RECIPE = """\
 name: small
 corpus:
-  annotate: {licence: {}}
+  annotate: {language: {}, licence: {}}
   buckets:
     web:
       description: Pages.
@@ -30,7 +30,7 @@ corpus:
           terms: {train: true, redistribute: true, commercial: true}
           domain: example.org
           snapshot: 2026-46
-  policies: {default: {}}
+  policies: {default: {rules: [{reason: licence, drop: not licence.permitted}]}}
   permitted_licences: [MIT]
 mixture:
   total_tokens: 65536

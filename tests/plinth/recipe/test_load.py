@@ -17,6 +17,8 @@ RIGHT = """\
 name: small
 corpus:
   annotate:
+    language: {}
+    licence: {}
     gopher_quality: {}
     pii: {}
   buckets:
@@ -33,6 +35,7 @@ corpus:
   policies:
     default:
       rules:
+        - {reason: licence, drop: not licence.permitted}
         - {reason: too_short, drop: gopher_quality.word_count < 50}
       edits:
         - {reason: email, spans: pii.spans}
@@ -84,7 +87,7 @@ def test_right_recipe_loads_with_defaults(write: Write) -> None:
     assert recipe.name == "small"
     assert recipe.corpus.buckets["web"].sources[0].snapshot == "2026-11-01"  # a date stays text
     assert recipe.tokenizer.vocab_size == 8192
-    assert recipe.corpus.policies["default"].rules[0].drop == "gopher_quality.word_count < 50"
+    assert recipe.corpus.policies["default"].rules[1].drop == "gopher_quality.word_count < 50"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_missing_section_says_what_it_is_for(write: Write) -> None:
     path = write(replace={"          domain: example.org\n": ""})
     key, line, message, hint = only(path)
     assert (key, message) == ("corpus.buckets.web.sources[0].domain", "missing")
-    assert line == 11  # the source that lacks it
+    assert line == 13  # the source that lacks it
     assert "host name" in hint
 
 
@@ -215,13 +218,13 @@ class TestExtends:
         recipe = load(write("child.yaml", text))
         assert recipe.corpus.permitted_licences == ("ISC",)
         assert recipe.corpus.policies["default"].edits == ()
-        assert len(recipe.corpus.policies["default"].rules) == 1
+        assert len(recipe.corpus.policies["default"].rules) == 2
 
     def test_problem_is_placed_in_the_file_that_has_it(self, write: Write) -> None:
         base = write("base.yaml", replace={"kind: warc": "kind: x"})
         child = write("child.yaml", "extends: base.yaml\nmixture: {total_tokens: a}\n")
         _, problems = check(child)
-        assert [(problem.mark.file, problem.mark.line) for problem in problems] == [(str(child), 2), (str(base), 11)]
+        assert [(problem.mark.file, problem.mark.line) for problem in problems] == [(str(child), 2), (str(base), 13)]
 
     def test_replaced_list_has_the_childs_lines(self, write: Write) -> None:
         write("base.yaml")
