@@ -53,7 +53,7 @@ def _pages(  # type: ignore[no-untyped-def]
     for doc in range(len(offsets) - 1):
         counts = out[doc]
         at, end = offsets[doc], offsets[doc + 1]
-        start, previous = at, 0
+        start, previous = at, np.int64(0)
         while at <= end:
             size, point, flag = 1, np.int64(0), BREAK
             if at < end:

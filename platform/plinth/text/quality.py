@@ -68,7 +68,7 @@ def _gopher(data, offsets, table, stop_hashes, out):  # type: ignore[no-untyped-
         value = FNV
         line_first, line_last = np.int64(0), np.int64(0)  # first and last character of a line that is not white space
         line_characters, dots, dots_in_text = 0, 0, 0
-        previous = 0
+        previous = np.int64(0)
         while at < end:
             byte = data[at]
             if byte < 128:
