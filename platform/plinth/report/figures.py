@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,7 @@ def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> 
                 clip_on=False, label="checkpoint")  # fmt: skip
     position = at[0] if at else 0
     for event in events:
-        position = int(event.get("step") or position)
+        position = int(event.get("step") or position + int(event.get("lost_steps", 0)))
         colour = INTERVENTIONS.get(str(event["event"]))
         if colour:
             ax.axvline(position, color=colour, linewidth=1.1, linestyle=(0, (3, 2)))
@@ -206,6 +207,9 @@ def _moving(values: Sequence[float]) -> list[float]:
     """Exponential moving average without the bias of its start (Kingma and Ba's correction)."""
     keep, total, weight, out = 1 - 2 / (2 + max(2, len(values) // RUN_PER_MEAN)), 0.0, 0.0, []
     for value in values:
+        if not math.isfinite(value):  # the raw line shows the gap; the mean goes on
+            out.append(value)
+            continue
         total, weight = keep * total + (1 - keep) * value, keep * weight + (1 - keep)
         out.append(total / weight)
     return out

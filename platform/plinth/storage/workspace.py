@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plinth.errors import WorkspaceError
@@ -45,6 +47,8 @@ FOLDERS = (
     "input",
     "tmp",
 )
+
+LEFT_OVER_AFTER_S = 24 * 3600.0
 
 
 class Workspace:
@@ -109,7 +113,16 @@ class Workspace:
                     expected="one writing command at a time",
                     remedy="wait for it to end, or use another --workspace",
                 ) from error
+            self._sweep()
             stream.truncate(0)
             stream.write(f"process {os.getpid()}: {purpose}")
             stream.flush()
             yield
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left in staging; a day is longer than anything is staged."""
+        for folder in (self.store / "staging", self.tmp):
+            for path in folder.glob("*"):
+                with suppress(OSError):
+                    if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_S:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()

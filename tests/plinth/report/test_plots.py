@@ -63,9 +63,16 @@ def test_loss_marks_interventions(run: RunStory) -> None:
     assert ">restart" not in svg(figures.loss, run.steps, (), title="t").replace("> ", ">")
 
 
+def test_a_loss_that_is_no_number_leaves_a_gap() -> None:
+    """The timeline writes such values as text."""
+    steps = [{"step": i, "loss": "nan" if i == 3 else 2.0, "lr": 1e-3} for i in range(1, 9)]
+    assert width(plots.loss(steps)) > 700
+
+
 def test_moving_mean_of_a_constant_is_that_constant() -> None:
     assert figures._moving([2.5] * 100) == pytest.approx([2.5] * 100)
     assert figures._moving([]) == []
+    assert figures._moving([2.0, float("inf"), 2.0])[2] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("steps", [[], [{"step": 1, "loss": 2.0}], [{"step": 1, "loss": 2.0, "lr": 0.0}]])

@@ -66,6 +66,25 @@ def test_what_fails_under_the_lock_keeps_its_own_name(tmp_path: Path) -> None:
         raise ConnectionResetError
 
 
+def test_the_lock_sweeps_what_killed_processes_left(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "w").ensure()
+    staging = workspace.store / "staging"
+    (staging / "deep").mkdir(parents=True)
+    old, fresh, folder = staging / "old", workspace.tmp / "fresh", workspace.tmp / "folder"
+    folder.mkdir()
+    for path in (old, fresh, folder / "file"):
+        path.write_bytes(b"x")
+    for path in (old, folder):
+        os.utime(path, (0, 0))
+    with workspace.locked("run"):
+        assert (old.exists(), folder.exists(), fresh.exists(), (staging / "deep").exists()) == (
+            False,
+            False,
+            True,
+            True,
+        )
+
+
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
