@@ -6,8 +6,8 @@ checkpoint -> candidate -> gates -> approval -> canary -> champion
 
 Called from outside (assets, sensor, command line):
 
-    api           register_candidate, pending, approve, promote, promote_if_approved, rollback,
-                  mark_tainted, relay_timeline, history
+    api           register_candidate, pending, ready, approve, promote, promote_if_approved,
+                  rollback, mark_tainted, relay_timeline, history
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server
 

@@ -17,6 +17,26 @@ from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, o
 from registry.promotion import CHAMPION, Stage
 from registry.releases import Release
 
+__all__ = [
+    "Candidate",
+    "Facts",
+    "GateResult",
+    "Release",
+    "Run",
+    "Status",
+    "Tainted",
+    "approve",
+    "history",
+    "mark_tainted",
+    "pending",
+    "promote",
+    "promote_if_approved",
+    "ready",
+    "register_candidate",
+    "relay_timeline",
+    "rollback",
+]
+
 
 class Status(Frozen):
     """A candidate that is not yet settled: its gates, and whether only approval is missing."""
@@ -92,6 +112,17 @@ def pending(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
     """Candidates that have not reached their goal, judged now, oldest first."""
     client = mlflow_client.connect(ctx.workspace)
     return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
+
+
+@mlflow_client.named("judge a candidate")
+def status(ctx: Context, recipe: Recipe, version: str | None) -> Status:
+    """A candidate version (None: the newest) with its gates, judged now, settled or not.
+
+    Raises:
+        MissingError: no such candidate.
+    """
+    client = mlflow_client.connect(ctx.workspace)
+    return _status(ctx, client, recipe, _version(client, recipe, version))
 
 
 @mlflow_client.named("read a candidate")

@@ -34,6 +34,8 @@ def connect(workspace: Workspace) -> Any:
     """
     uri = ensure_server(workspace)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # Standard output belongs to the command that runs, which may be writing JSON.
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     # MLflow's own retries back off for minutes; our callers retry by running again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     from mlflow import MlflowClient

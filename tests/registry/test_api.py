@@ -164,6 +164,13 @@ def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any
     assert api.pending(ctx, line.recipe) == ()
 
 
+def test_nothing_is_printed(ctx: Context, line: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    client.connect(ctx.workspace)
+    capfd.readouterr()
+    release(ctx, line)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any) -> None:
     record = release(ctx, line)
     assert api.promote_if_approved(ctx, line.recipe) == ()
