@@ -41,8 +41,10 @@ def test_bounds_take_the_smallest_hashes_of_each_bucket(tiny: Any, low: int, hig
     params = Holdout(fraction=0.2, min_documents=low, max_documents=high)
     buckets = {name: texts(tiny, 120, name) for name in ("a", "b")}
     cut = {name: [docs[:100], docs[100:101], docs[101:]] for name, docs in buckets.items()}
-    found = chosen(tiny.corpus(cut, holdout_params=params))
-    assert found == {identity for docs in buckets.values() for identity in by_rank(docs)[:expected]}
+    whole = {name: [docs] for name, docs in buckets.items()}
+    for corpus in (cut, whole):
+        found = chosen(tiny.corpus(corpus, holdout_params=params))
+        assert found == {identity for docs in buckets.values() for identity in by_rank(docs)[:expected]}
 
 
 def test_order_of_parts_does_not_matter_and_others_stay_when_one_arrives(tiny: Any) -> None:

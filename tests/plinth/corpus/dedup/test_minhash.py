@@ -188,6 +188,9 @@ def test_a_part_that_is_not_sorted_or_short_is_refused(tiny: Any) -> None:
         bad = write_table(tiny.ctx.store, "bad", pa.table({"key": pa.array(keys, pa.uint64())}))
         with pytest.raises(IntegrityError, match="cannot be trusted"):
             read_range(tiny.ctx.store, bad, "key", 0, END)
+    groups = write_table(tiny.ctx.store, "groups", pa.table({"key": pa.array(swapped, pa.uint64())}))
+    with pytest.raises(IntegrityError, match="starts below"):
+        read_range(tiny.ctx.store, groups, "key", 8000, 8100)  # every row group that is read is in order
     short = Part(name="short", blob=good.blob, rows=9001)
     with pytest.raises(IntegrityError, match="cannot be trusted"):
         read_range(tiny.ctx.store, short, "key", 0, END)
