@@ -32,7 +32,7 @@ from plinth.tokens.sample import hashes
 
 ASSET = "tokenizer/audit"
 VERSION = "1"
-UNKNOWN = "unknown"
+UNKNOWN = "und"  # ISO 639-3: undetermined
 
 _COUNTS = pa.schema([pa.field("count", pa.int64(), nullable=False)])
 

@@ -116,9 +116,9 @@ def _cut(params: recipe.Mixture, sequences: int) -> list[tuple[recipe.Phase, int
 def _phase(params: recipe.Mixture, phase: recipe.Phase, names: Sequence[str], first: int, stop: int) -> dict[str, Any]:
     size = stop - first
     exact = shares([phase.weights.get(name, 0.0) for name in names])
-    blocks, tail = divmod(size, params.block_sequences)
+    blocks = size // params.block_sequences
     totals = largest_remainder(exact, blocks * params.block_sequences)
-    rest = largest_remainder(exact, tail)
+    rest = _tail(exact, totals, size)
     counts = [total + more for total, more in zip(totals, rest, strict=True)]
     return {
         "name": phase.name,
@@ -131,6 +131,13 @@ def _phase(params: recipe.Mixture, phase: recipe.Phase, names: Sequence[str], fi
         "counts": dict(zip(names, counts, strict=True)),
         "shares": {name: count / size for name, count in zip(names, counts, strict=True)},
     }
+
+
+def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
+    """What the shorter block at the end gives: what makes the whole phase exact, where that asks for no
+    negative count, else its own share."""
+    rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
+    return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
 
 
 def _require(absent: set[str]) -> None:

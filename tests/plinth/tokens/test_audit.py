@@ -40,9 +40,9 @@ def test_facts_by_hand(ctx: Context, made: SimpleNamespace) -> None:
     assert {name: facts["documents"] for name, facts in result.stats["languages"].items()} == {
         "de": 1,
         "en": 2,
-        "unknown": 1,
+        "und": 1,
     }
-    english, unknown = result.stats["languages"]["en"], result.stats["languages"]["unknown"]
+    english, unknown = result.stats["languages"]["en"], result.stats["languages"]["und"]
     assert (english["words"], english["bytes"], english["tokens"]) == (10, 38, 38)
     assert (english["fertility"], english["bytes_per_token"], english["fragment_share"]) == (3.8, 1.0, 0.0)
     assert (unknown["words"], unknown["characters"], unknown["bytes"], unknown["fragments"]) == (2, 5, 13, 12)

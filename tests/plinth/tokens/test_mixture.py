@@ -3,6 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from plinth.context import Context
@@ -39,6 +41,27 @@ def test_what_does_not_divide_is_rounded_and_adds_up() -> None:
     assert (main["sequences"], anneal["sequences"]) == (82, 21)
     assert (main["tail"], anneal["tail"]) == ({"code": 1, "web": 1}, {"code": 1, "web": 0})
     assert stats["tokens"] == 824
+
+
+@given(
+    weights=st.lists(st.integers(0, 50).map(float), min_size=1, max_size=5).filter(any),
+    sequences=st.integers(1, 400),
+    block=st.integers(1, 64),
+)
+def test_phases_realise_their_weights(weights: list[float], sequences: int, block: int) -> None:
+    phase = recipe.Phase(name="p", fraction=1.0, weights={f"b{i}": weight for i, weight in enumerate(weights)})
+    params = recipe.Mixture(
+        sequence_tokens=8, total_tokens=8 * sequences, phases=(phase,), block_sequences=block, max_epochs=1e9
+    )
+    (made,) = mixture.plan(params, dict.fromkeys(phase.weights, 10))["phases"]
+    assert sum(made["counts"].values()) == sequences
+    assert sum(made["tail"].values()) == sequences % block
+    assert min(made["tail"].values()) >= 0
+    exact = {name: sequences * weight / sum(weights) for name, weight in phase.weights.items()}
+    errors = [abs(made["counts"][name] - exact[name]) for name in exact]
+    assert max(errors) < 2
+    if all(sequences % block * weight / sum(weights) >= 2 for weight in weights):
+        assert max(errors) < 1
 
 
 def test_too_many_epochs_names_every_bucket_with_its_numbers() -> None:

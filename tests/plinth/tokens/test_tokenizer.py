@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -36,6 +37,24 @@ def test_merges_by_hand() -> None:
     trained = tokenizer.train(recipe.Tokenizer(vocab_size=2 + 256 + 2), iter(["abc abc", "ab", "cd"]))
     vocabulary = sorted(trained.get_vocab(), key=trained.token_to_id)
     assert vocabulary[-2:] == ["ab", "abc"]
+
+
+def test_a_megabyte_of_one_sign_does_not_stop_the_training() -> None:
+    """A run that long is one word to the trainer, whose time grows with its square: hours, were it not cut."""
+    started = time.perf_counter()
+    trained = tokenizer.train(recipe.Tokenizer(vocab_size=300), iter(["=" * 2**20, " " * 2**20, "ab " * 9]))
+    assert time.perf_counter() - started < 20
+    assert "====" in trained.get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [("", [0]), ("a b", [3]), ("x" * 255, [255]), ("x" * 600, [256, 256, 88]), ("a" + " " * 300 + "b", [1, 256, 45])],
+)
+def test_long_runs_are_cut_and_nothing_is_lost(text: str, lengths: list[int]) -> None:
+    cut = tokenizer.short_runs(text)
+    assert [len(piece) for piece in cut] == lengths
+    assert "".join(cut) == text
 
 
 def test_workers_and_threads_do_not_show(make_ctx: MakeContext, made: SimpleNamespace, small: recipe.Tokenizer) -> None:
