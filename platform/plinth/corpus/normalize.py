@@ -10,10 +10,12 @@ import unicodedata
 
 from plinth.recipe.corpus import Normalisation
 
-#: \\r\\n, \\r, vertical tab, form feed, NEL, line and paragraph separator all become \\n.
-_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-#: C0 and C1 controls but tab and newline, the byte order mark, noncharacters.
-_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufdd0-\ufdef\ufffe\uffff]")
+#: Vertical tab, form feed; and beyond ASCII: next line, line and paragraph separator.
+_ASCII_LINE_ENDS = ("\r\n", "\r", "\x0b", "\x0c")
+_OTHER_LINE_ENDS = ("\x85", "\u2028", "\u2029")
+#: C0 controls but tab and newline, delete; and beyond ASCII: C1, the byte order mark, noncharacters.
+_ASCII_CONTROLS = bytes([*range(9), *range(11, 32), 127])
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufdd0-\ufdef\ufffe\uffff]")
 _MAX_ROUNDS = 8
 
 
@@ -33,22 +35,34 @@ def normalize(text: str, params: Normalisation) -> str:
 
 
 def _once(text: str, params: Normalisation) -> str:
-    clean_ascii = text.isascii()
-    if params.repair_mojibake and not clean_ascii:
-        text = _repair(text)
-    text = _CONTROLS.sub("", _LINE_ENDS.sub("\n", text))
-    if not clean_ascii:
-        text = unicodedata.normalize("NFC", text)
-    text = "\n".join(map(str.rstrip, text.split("\n")))
+    # Most text needs none of this: every step is first a fast search that finds nothing.
+    for end in _ASCII_LINE_ENDS:
+        text = text.replace(end, "\n")
+    if text.isascii():
+        lines = text.encode().translate(None, _ASCII_CONTROLS).decode().split("\n")
+    else:
+        lines = _beyond_ascii(text, params)
+    text = "\n".join(map(str.rstrip, lines))
     limit = params.max_blank_lines + 1
-    return re.sub(rf"\n{{{limit + 1},}}", "\n" * limit, text).strip("\n")
+    if "\n" * (limit + 1) in text:
+        text = re.sub(rf"\n{{{limit + 1},}}", "\n" * limit, text)
+    return text.strip("\n")
 
 
-def _repair(text: str) -> str:
+def _beyond_ascii(text: str, params: Normalisation) -> list[str]:
+    if params.repair_mojibake:
+        # Before C1 controls go: they are half of what mojibake is made of.
+        text = "\n".join(_repaired(text.split("\n")))
+    for end in _OTHER_LINE_ENDS:
+        text = text.replace(end, "\n")
+    return unicodedata.normalize("NFC", _CONTROLS.sub("", text)).split("\n")
+
+
+def _repaired(lines: list[str]) -> list[str]:
     from ftfy import fix_encoding
     from ftfy.badness import is_bad
 
-    if not is_bad(text):
-        return text
-    lines = text.split("\n")
-    return "\n".join(fix_encoding(line) if not line.isascii() and is_bad(line) else line for line in lines)
+    suspects = [line for line in lines if not line.isascii()]
+    if not is_bad("\n".join(suspects)):
+        return lines
+    return [fix_encoding(line) if not line.isascii() and is_bad(line) else line for line in lines]

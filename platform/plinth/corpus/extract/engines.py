@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from plinth.corpus.extract.page import Extract, Text
 
 FACT_CHARACTERS = 500
 DATES = ("article:published_time", "date", "dc.date", "dcterms.created")
+#: Marks of encodings whose bytes are ASCII: the escapes of ISO-2022, the NULs of UTF-16 without a mark.
+_SEVEN_BIT = re.compile(b"[\x1b\0]")
 
 
 def engine(name: str) -> Extract:
@@ -16,19 +19,23 @@ def engine(name: str) -> Extract:
 
 
 def decode(body: bytes, declared: str) -> str:
-    """HTML bytes as text: by byte order mark, the server's charset, the page's, or detection.
+    """HTML bytes as text: by byte order mark, as UTF-8 where it is that, else by the server's charset, the
+    page's own, or detection.
 
-    Bytes that the character set does not know are dropped, as browsers replace them.
+    Bytes that are valid UTF-8 beyond ASCII are hardly ever anything else, whatever the server says. Bytes that
+    the character set does not know are dropped.
     """
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return str(bytes_to_str(body, "utf-16"))
+    if not _SEVEN_BIT.search(body):
+        try:
+            return body.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            pass  # decided below
     charset = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
-    if body.startswith(b"\xef\xbb\xbf"):
-        charset = "utf-8"
-    elif body.startswith((b"\xff\xfe", b"\xfe\xff")):
-        charset = "utf-16"
-    text: str = bytes_to_str(body, charset or detect_encoding(body, from_html_meta=True) or "utf-8")
-    return text
+    return str(bytes_to_str(body, charset or detect_encoding(body, from_html_meta=True) or "utf-8"))
 
 
 def _resiliparse() -> Extract:

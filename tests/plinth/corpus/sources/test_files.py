@@ -1,0 +1,70 @@
+"""One record per file."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plinth.corpus.sources import Reject
+from plinth.errors import IntegrityError, SourceError
+from plinth.storage import uris
+
+
+def only(items: list[Any]) -> Any:
+    (item,) = items
+    return item
+
+
+def test_kinds(read_file: Any) -> None:
+    assert only(read_file("text", "a.txt", "grün".encode())).content == "grün"
+    assert only(read_file("text", "a.txt", "grün".encode("utf-16"))).content == "grün"
+    assert only(read_file("text", "a.txt", b"\xef\xbb\xbfx")).content == "x"
+    assert only(read_file("html", "a.html", b"\xff<p>")).content == b"\xff<p>"
+    assert only(read_file("tree", "a.py", b"x = 1\n")).mime == "text/x-python"
+    assert only(read_file("tree", "Makefile", b"all:\n")).mime == "text/plain"
+    assert only(read_file("text", "a.txt.gz", gzip.compress(b"one ") + gzip.compress(b"two"))).content == "one two"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("a.txt", b"", "empty"),
+        ("a.txt", b"\xc3\x28", "invalid_utf8"),
+        ("a.txt", b"x" * 2_000_000, "too_large"),
+        ("a.txt.gz", gzip.compress(b"\0" * 50_000_000), "too_large"),
+        ("a.txt.gz", gzip.compress(b"words")[:-4], "truncated_gzip"),
+        ("a.txt.gz", b"no gzip", "broken_gzip"),
+    ],
+)
+def test_rejects(read_file: Any, name: str, data: bytes, reason: str) -> None:
+    item = only(read_file("text", name, data))
+    assert isinstance(item, Reject)
+    assert (item.reason, item.source_bytes) == (reason, len(data))
+
+
+def test_a_file_that_changed_since_the_inventory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one")
+    (file,) = uris.inventory("a.txt", tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"two")
+    with pytest.raises(IntegrityError, match="changed while it was being read"), uris.opened(file) as stream:
+        stream.read(1)
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(SourceError, match="cannot open"), uris.opened(file):
+        pass
+
+
+def test_names_that_look_like_something_else(tmp_path: Path) -> None:
+    for name in ("A::B.3pm.txt", "a b#c?.txt", "sub/ü.txt"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    files = uris.inventory("in", tmp_path)
+    assert [file.name for file in files] == ["A::B.3pm.txt", "a b#c?.txt", "sub/ü.txt"]
+    for file in files:
+        with uris.opened(file) as stream:
+            assert stream.read().decode() == file.name
+    assert [file.name for file in uris.inventory("in/*.txt", tmp_path)] == ["A::B.3pm.txt", "a b#c?.txt"]
+    with pytest.raises(SourceError, match="no file matches"):
+        uris.inventory("in", tmp_path, (".warc",))

@@ -1,0 +1,88 @@
+"""Inventories and groups: identity is names and contents, and one more file costs little."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plinth.corpus.sources.inventory import Inventory, groups, inventory
+from plinth.corpus.sources.licences import Licences
+from plinth.errors import SourceError
+from plinth.recipe.corpus import Bucket, Source, Terms
+from plinth.storage.uris import SourceFile
+
+
+def bucket(**fields: Any) -> Bucket:
+    terms = Terms(train=fields.pop("train", True), redistribute=True, commercial=True)
+    facts = {"kind": "tree", "path": "in", "licence": "MIT", "domain": "d", "snapshot": "s", **fields}
+    return Bucket(description="", owner="o", sources=(Source(terms=terms, **facts),))
+
+
+def listed(sizes: dict[str, int]) -> Inventory:
+    files = (SourceFile(uri=f"/{name}", name=name, bytes=size, sha256=name) for name, size in sorted(sizes.items()))
+    return Inventory(files=tuple((0, file) for file in files))
+
+
+def cut(sizes: dict[str, int], target: int) -> list[tuple[str, ...]]:
+    return [tuple(file.name for file, _ in group.files) for group in groups(bucket(), listed(sizes), target)]
+
+
+def test_identity_is_names_and_contents_not_places(tmp_path: Path) -> None:
+    (tmp_path / "one/in").mkdir(parents=True)
+    (tmp_path / "one/in/a.py").write_text("x")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    first, second = (inventory(bucket(), tmp_path / name) for name in ("one", "two"))
+    assert first.files != second.files
+    assert first.digest == second.digest
+    (tmp_path / "two/in/a.py").write_text("y")
+    assert inventory(bucket(), tmp_path / "two").digest != first.digest
+
+
+def test_groups_hold_every_file_once_in_order_and_about_the_target() -> None:
+    sizes = {f"f{i:04d}": 100 + i % 50 for i in range(2000)}
+    found = cut(sizes, 10_000)
+    assert [name for group in found for name in group] == sorted(sizes)
+    assert all(sum(sizes[name] for name in group) < 2 * 10_000 + 150 for group in found)
+    assert all(sum(sizes[name] for name in group) >= 2500 for group in found[:-1])
+    assert 15 < len(found) < 50
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(alphabet="abcf0123456789", min_size=1, max_size=6))
+def test_one_more_file_touches_few_groups(name: str) -> None:
+    sizes = {f"f{i:04d}": 100 for i in range(2000)}
+    before = set(cut(sizes, 10_000))
+    after = set(cut({**sizes, name: 100}, 10_000))
+    assert len(after - before) <= 3
+
+
+def test_licences_come_from_the_longest_path() -> None:
+    licences = Licences({"a": "MIT", "a/b": "ISC", "a/b/c.py": "0BSD"})
+    found = [licences.of(name) for name in ("a/x.py", "a/b/x.py", "a/b/c.py", "ab/x.py", "x.py")]
+    assert found == ["MIT", "ISC", "0BSD", "unknown", "unknown"]
+    assert Licences({"": "MIT"}).of("anything") == "MIT"
+
+
+def test_a_tree_declares_its_licences(tmp_path: Path) -> None:
+    for name in ("p/a.py", "q/b.py"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True)
+        (tmp_path / "in" / name).write_text("x")
+    (tmp_path / "in/LICENCES.json").write_text(json.dumps({"p": "MIT"}))
+    tree = bucket(licence="per-document", suffixes=(".py",))
+    found = inventory(tree, tmp_path)
+    assert [file.name for _, file in found.files] == ["LICENCES.json", "p/a.py", "q/b.py"]
+    (group,) = groups(tree, found, 1000)
+    assert [(file.name, licence) for file, licence in group.files] == [("p/a.py", "MIT"), ("q/b.py", "unknown")]
+    (tmp_path / "in/LICENCES.json").write_text("[]")
+    with pytest.raises(SourceError, match="which licence"):
+        list(groups(tree, inventory(tree, tmp_path), 1000))
+
+
+def test_a_source_that_may_not_be_trained_on_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"source in of d may not be trained on"):
+        inventory(bucket(train=False), tmp_path)

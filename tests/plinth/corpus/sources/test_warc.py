@@ -1,0 +1,146 @@
+"""WARC: what is whole is read, what is damaged is counted, and the damage ends where it ends."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import tracemalloc
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from plinth.corpus.sources import RawRecord, Reject
+
+
+def outcome(items: list[RawRecord | Reject]) -> list[str]:
+    """`name` of a record, `!reason` of a reject."""
+    return [f"!{item.reason}" if isinstance(item, Reject) else item.uri.rsplit("/", 1)[1] for item in items]
+
+
+def members(*records: bytes) -> bytes:
+    return b"".join(gzip.compress(record) for record in records)
+
+
+def noise(size: int) -> bytes:
+    return bytes(random.Random(0).choices(b"abcdefghij klmnop", k=size))
+
+
+def test_a_record_keeps_its_facts(read_file: Any, warc_record: Any) -> None:
+    body = "<p>schön</p>".encode("latin-1")
+    record = warc_record("a", body, mime="text/html; charset=iso-8859-1")
+    (item,) = read_file("warc", "x.warc.gz", members(record), licence="CC0-1.0")
+    assert item.uri == "https://example.org/a"
+    assert item.content == body
+    assert (item.mime, item.charset, item.licence) == ("text/html", "iso-8859-1", "CC0-1.0")
+    assert item.captured_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert item.where == "record 1"
+
+
+@pytest.mark.parametrize("name", ["x.warc", "x.warc.gz"])
+def test_order_is_file_order(read_file: Any, warc_record: Any, name: str) -> None:
+    records = [warc_record(str(i), noise(3000 * i)) for i in range(40)]
+    data = b"".join(records) if name == "x.warc" else members(*records)
+    assert outcome(read_file("warc", name, data)) == ["!empty", *(str(i) for i in range(1, 40))]
+
+
+def test_one_member_for_the_whole_file(read_file: Any, warc_record: Any) -> None:
+    data = gzip.compress(b"".join(warc_record(str(i), noise(50_000)) for i in range(9)))
+    assert outcome(read_file("warc", "x.warc.gz", data)) == [str(i) for i in range(9)]
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9])
+def test_truncated_gzip_keeps_what_came_before(read_file: Any, warc_record: Any, cut: float) -> None:
+    whole = members(warc_record("0"), warc_record("1"))
+    last = members(warc_record("2", noise(100_000)))
+    items = read_file("warc", "x.warc.gz", whole + last[: int(len(last) * cut)])
+    assert outcome(items) == ["0", "1", "!truncated_gzip"]
+
+
+def test_corrupt_member_costs_itself(read_file: Any, warc_record: Any) -> None:
+    parts = [members(warc_record(str(i), noise(60_000))) for i in range(3)]
+    middle = bytearray(parts[1])
+    middle[2000:2100] = b"\xff" * 100
+    assert outcome(read_file("warc", "x.warc.gz", parts[0] + bytes(middle) + parts[2])) == ["0", "!broken_gzip", "2"]
+
+
+@pytest.mark.parametrize("pack", [members, lambda *records: b"".join(records)])
+def test_broken_record_costs_itself(read_file: Any, warc_record: Any, pack: Any) -> None:
+    name = "x.warc.gz" if pack is members else "x.warc"
+    data = pack(
+        warc_record("0", noise(300_000)), b"garbage\r\n" * 50, warc_record("2", noise(400_000)), warc_record("3")
+    )
+    assert outcome(read_file("warc", name, data)) == ["0", "!broken_record", "2", "3"]
+
+
+def test_a_length_that_is_too_long_swallows_no_other_member(read_file: Any, warc_record: Any) -> None:
+    data = members(warc_record("0"), warc_record("1", length=10_000), warc_record("2"))
+    assert outcome(read_file("warc", "x.warc.gz", data)) == ["0", "!broken_record", "2"]
+
+
+def test_a_length_that_is_too_short_is_found_out(read_file: Any, warc_record: Any) -> None:
+    data = warc_record("0") + warc_record("1", noise(50_000), length=1000) + warc_record("2")
+    found = outcome(read_file("warc", "x.warc", data))
+    assert found[0] == "0"
+    assert found[-1] == "2"
+    assert "!broken_record" in found
+
+
+def test_what_is_no_page_is_told_apart(read_file: Any, warc_record: Any) -> None:
+    data = members(
+        warc_record("info", kind="warcinfo"),
+        warc_record("ask", kind="request"),
+        warc_record("gone", status=404),
+        warc_record("image", mime="image/png"),
+        warc_record("plain", b"just text", mime="text/plain"),
+        warc_record("part", kind="continuation"),
+    )
+    items = read_file("warc", "x.warc.gz", data)
+    assert outcome(items) == ["!http_status", "!not_html", "plain", "!segmented_record"]
+    assert items[2].content == "just text"
+
+
+def test_content_encoding_and_its_bomb(read_file: Any, warc_record: Any) -> None:
+    header = b"Content-Encoding: gzip\r\n"
+    data = members(
+        warc_record("fine", gzip.compress(b"<p>hi</p>"), headers=header),
+        warc_record("bomb", gzip.compress(b"\0" * 5_000_000), headers=header),
+        warc_record("chunks", b"3\r\n<p>\r\n2\r\nhi\r\n0\r\n\r\n", headers=b"Transfer-Encoding: chunked\r\n"),
+    )
+    items = read_file("warc", "x.warc.gz", data)
+    assert outcome(items) == ["fine", "!too_large", "chunks"]
+    assert (items[0].content, items[2].content) == (b"<p>hi</p>", b"<p>hi")
+
+
+def test_a_bomb_is_inflated_in_bounded_memory(read_file: Any, warc_record: Any) -> None:
+    data = gzip.compress(warc_record("bomb", b"\0" * 80_000_000), compresslevel=1) + members(warc_record("1"))
+    tracemalloc.start()
+    items = read_file("warc", "x.warc.gz", data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert outcome(items) == ["!too_large", "1"]
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("x.warc", b"", ["!empty"]),
+        ("x.warc.gz", b"", ["!empty"]),
+        ("x.warc.gz", b"this is not gzip", ["!broken_gzip"]),
+        ("x.warc", b"this is not WARC\r\n\r\n", ["!broken_record"]),
+        ("x.warc.gz", gzip.compress(b""), ["!empty"]),
+    ],
+)
+def test_files_that_are_no_warc(read_file: Any, name: str, data: bytes, expected: list[str]) -> None:
+    assert outcome(read_file("warc", name, data)) == expected
+
+
+def test_garbage_of_any_kind_never_raises(read_file: Any, warc_record: Any) -> None:
+    generator = random.Random(1)
+    good = members(*(warc_record(str(i), noise(2000)) for i in range(4)))
+    for _ in range(60):
+        data = bytearray(good)
+        for _ in range(generator.randrange(1, 6)):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        items = read_file("warc", "x.warc.gz", bytes(data[: generator.randrange(1, len(data))]))
+        assert items
