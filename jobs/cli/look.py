@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -32,23 +33,23 @@ def status(settings: Settings, as_json: bool) -> None:
     if as_json:
         output.emit_json(rows)
         return
-    for group in dict.fromkeys(row["group"] for row in rows):
-        output.heading(group)
-        output.table(
-            ("asset", "state", "rows", "size", "digest"),
-            (_status_row(row) for row in rows if row["group"] == group),
-            right=("rows", "size"),
-        )
+    output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows), right=("rows", "size"))
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {len(rows)} assets are up to date.")
 
 
-def _status_row(row: dict[str, Any]) -> tuple[object, ...]:
+def _status_rows(rows: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | None]:
+    """One line per asset, a rule between groups."""
     from jobs.cli import output
 
-    size = output.size(row["bytes"]) if row["bytes"] is not None else None
-    digest = row["digest"][:12] if row["digest"] else None
-    return row["asset"], output.coloured(row["state"], COLOURS[row["state"]]), row["rows"] or None, size, digest
+    group = None
+    for row in rows:
+        if group not in (None, row["group"]):
+            yield None
+        group = row["group"]
+        size = output.size(row["bytes"]) if row["bytes"] is not None else None
+        digest = row["digest"][:12] if row["digest"] else None
+        yield row["asset"], output.coloured(row["state"], COLOURS[row["state"]]), row["rows"] or None, size, digest
 
 
 @click.command(

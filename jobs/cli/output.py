@@ -16,9 +16,13 @@ def emit_json(value: Any) -> None:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object] | None],
+    *,
+    title: str | None = None,
+    right: Sequence[str] = (),
 ) -> None:
-    """A table that fits the terminal: the first column folds last, `right` columns hold numbers."""
+    """A table that fits the terminal: the first column folds last, `right` columns hold numbers, None draws a line."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -32,6 +36,9 @@ def table(
             no_wrap=index == 0 or name in right,
         )
     for row in rows:
+        if row is None:
+            grid.add_section()
+            continue
         grid.add_row(*(value if isinstance(value, Text) else Text(_cell(value)) for value in row))
     say(grid)
 
