@@ -10,6 +10,7 @@
     checkpoint  commit, verify, list, retain; files only
     job         submit or find, follow, the manifests of `run` and `checkpoint`
     supervise   start ranks, restart them within bounds, watch, forward signals
+    failure     a rank's named error on its way to the user
     schedule    learning rate as a function of the step
   with torch:
     model       the decoder

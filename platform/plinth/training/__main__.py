@@ -16,6 +16,7 @@ import sys
 
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
+from plinth.training.failure import Failure
 from plinth.training.telemetry import Timeline
 
 LEFT = 75  # EX_TEMPFAIL: come back later
@@ -33,15 +34,20 @@ def main() -> int:
     _die_with_parent()
     faulthandler.register(signal.SIGUSR1)  # the supervisor asks a hanging rank where it is
     config = configuration.load(arguments.config)
+    rank = int(os.environ["RANK"])
     try:
         return _run(config, arguments.attempt, arguments.audit)
     except PlinthError as error:
-        print(f"rank {os.environ['RANK']}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(PlinthError):  # the disk may be what failed
-            Timeline(config.directory.events).append(
-                "rank_failed", rank=int(os.environ["RANK"]), error=type(error).__name__, message=str(error)
-            )
+            failure = Failure.of(error).model_dump()
+            Timeline(config.directory.events).append("rank_failed", rank=rank, attempt=arguments.attempt, **failure)
         return error.exit_code
+    except RuntimeError as error:
+        if "gloo/transport" not in str(error):  # how gloo tells that the other end of a connection is gone
+            raise
+        print(f"rank {rank}: another rank has gone, and this one cannot go on without it", file=sys.stderr, flush=True)
+        return 1
 
 
 def _run(config: configuration.RunConfig, attempt: int, audit: bool) -> int:

@@ -33,6 +33,9 @@ from plinth.training.telemetry import Event, Reader, Story, timeline
 
 POLL_S = 0.5
 
+#: Lines of the log shown with a failure that nothing names.
+LOG_LINES = 25
+
 #: Points of the loss curve kept in the manifest of a run.
 CURVE_POINTS = 200
 
@@ -78,7 +81,8 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     """Relay events from the beginning of the timeline until the job ends; the job does not depend on it.
 
     Raises:
-        TrainingError: the job failed, was stopped, or vanished; with the end of its log.
+        PlinthError: what a rank named, as it was.
+        TrainingError: the job failed otherwise, was stopped, or vanished; with the end of its log.
     """
     run, launcher = config.directory, launcher_of(config)
     reader, handle = Reader(run.events), launcher.find(run.root)
@@ -202,13 +206,13 @@ def _ended_well(config: RunConfig, launcher: Launcher) -> Result:
     ended = result(config)
     if ended is not None and ended.status == "finished":
         return ended
-    what = f"run {config.run_id} " + (
-        "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
-    )
+    if ended is not None and ended.failure is not None:
+        raise ended.failure.error()
+    how = "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
+    tail = launcher.logs(config.directory.log, LOG_LINES)
     raise TrainingError(
-        what,
-        found=(f"{ended.reason}\n" if ended else "")
-        + f"the end of {config.directory.log}:\n{launcher.logs(config.directory.log, 25)}",
+        f"run {config.run_id} {how}",
+        found=(f"{ended.reason}; " if ended else "") + f"{config.directory.log} ends:\n{tail}",
         remedy="run the same command again: it goes on from the last committed checkpoint",
     )
 

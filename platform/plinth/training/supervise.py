@@ -32,6 +32,7 @@ from plinth.storage.atomic import named_failures, write_bytes
 from plinth.training import checkpoint
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.failure import Failure
 from plinth.training.telemetry import Event, Timeline, read_events, timeline
 
 LEFT = 75
@@ -59,6 +60,7 @@ class Result(Frozen):
     lost_steps: int
     lost_s: float
     reason: str = ""
+    failure: Failure | None = None  # what a rank named
 
 
 @dataclass
@@ -72,6 +74,8 @@ class Supervisor:
     restarts: int = 0
     lost_steps: int = 0
     lost_s: float = 0.0
+    begun: float = 0.0  # when the present attempt began
+    failure: Failure | None = None
     ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -102,7 +106,6 @@ class Supervisor:
 
     def _until_done(self, audit: bool) -> tuple[Literal["finished", "stopped", "failed"], str]:
         while True:
-            started = time.time()
             code, reason = self._attempt(audit)
             if code == 0:
                 return "finished", ""
@@ -110,16 +113,17 @@ class Supervisor:
                 return "stopped", f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
                 return "failed", reason
-            self._record_restart(reason, started, audit)
+            self._record_restart(reason, audit)
             if not self._back_off():
                 return "stopped", "a signal was received between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
-        port = free_port()
+        self.begun, port = round(time.time(), 3), free_port()  # rounded as the times of events are
         self.ranks = [self._start(rank, port, audit) for rank in range(self.config.ranks)]
         reason = self._watch()
         codes = [process.wait() for process in self.ranks]
+        checkpoint.clean(self.run)  # what a rank left half-written may be what fills the disk
         if reason:
             return 1, reason
         return self._verdict(codes)
@@ -144,7 +148,6 @@ class Supervisor:
 
     def _watch(self) -> str:
         """Wait until every rank has ended; returns why they had to be ended, or nothing."""
-        begun = time.time()
         deadline = float("inf")  # when patience with the remaining ranks ends
         signalled = False
         while any(process.poll() is None for process in self.ranks):
@@ -156,18 +159,18 @@ class Supervisor:
                 deadline = min(deadline, now + SIBLING_PATIENCE_S)
             if now > deadline:
                 self._send(signal.SIGKILL)
-            elif self._silent_s(begun) > self.config.supervision.hang_s:
+            elif self._silent_s() > self.config.supervision.hang_s:
                 return self._end_hanging()
             time.sleep(POLL_S)
         return ""
 
-    def _silent_s(self, begun: float) -> float:
+    def _silent_s(self) -> float:
         """Seconds since the last event, or since the ranks were started."""
         try:
             spoke = self.run.events.stat().st_mtime
         except FileNotFoundError:
-            spoke = begun
-        return time.time() - max(begun, spoke)
+            spoke = self.begun
+        return time.time() - max(self.begun, spoke)
 
     def _end_hanging(self) -> str:
         self._send(signal.SIGUSR1)  # each rank writes its stack to the log
@@ -184,23 +187,28 @@ class Supervisor:
         """One status for all ranks: a named failure explains the others, which lost a partner."""
         named = [code for code in codes if code in NAMED]
         if named:
-            return named[0], self._failure_message() or f"a rank ended with status {named[0]}"
+            self.failure = self._last_failure()
+            said = self.failure and f"{self.failure.kind}: {self.failure.what}"
+            return named[0], said or f"a rank ended with status {named[0]}"
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
         if bad:
             return 1, "; ".join(f"rank {rank} {_in_words(code)}" for rank, code in bad)
         return (LEFT, "") if LEFT in codes else (0, "")
 
-    def _failure_message(self) -> str:
+    def _last_failure(self) -> Failure | None:
+        """What a rank of this attempt named, when it could still write it down."""
         failures = [event for event in read_events(self.run.events) if event["event"] == "rank_failed"]
-        return f"{failures[-1]['error']}: {failures[-1]['message']}" if failures else ""
+        if not failures or failures[-1]["time"] < self.begun:
+            return None
+        return Failure.model_validate({name: failures[-1][name] for name in Failure.model_fields})
 
-    def _record_restart(self, reason: str, started: float, audit: bool) -> None:
+    def _record_restart(self, reason: str, audit: bool) -> None:
         """Tell the timeline what the failure cost: steps since the last commit, and seconds spent on them."""
         self.restarts += 1
         story = timeline(self.run.events)
         committed = max(checkpoint.committed(self.run), default=0)
         lost = [] if audit else [event for step, event in story.steps.items() if step > committed]
-        useful_until = max([started, *(_time_of_commit(story.of("checkpoint"), committed))])
+        useful_until = max([self.begun, *(_time_of_commit(story.of("checkpoint"), committed))])
         seconds = round(time.time() - useful_until, 3)
         self.lost_steps += len(lost)
         self.lost_s = round(self.lost_s + seconds, 3)
@@ -234,6 +242,7 @@ class Supervisor:
             lost_steps=self.lost_steps,
             lost_s=self.lost_s,
             reason=reason,
+            failure=self.failure if status == "failed" else None,
         )
 
 
@@ -276,7 +285,7 @@ def main() -> int:
     config = configuration.load(path)
     supervisor = Supervisor(config, path, hold(config.directory.lock))
     result = supervisor.supervise()
-    supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status"}))
+    supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
     return {"finished": 0, "stopped": LEFT, "failed": 7}[result.status]

@@ -10,6 +10,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     refused      a checkpoint that is not what its record says (step, reason)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
+    rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
     audited      evidence of resume was written (bit_exact, compared_steps)
     finished, failed, stopped   how the job ended
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from plinth.errors import LaunchError
+from plinth.errors import DiskFullError, LaunchError
 from plinth.training import config as configuration
 from plinth.training import supervise
 from plinth.training.config import RunConfig
+from plinth.training.failure import Failure
 from plinth.training.supervise import Result, Supervisor
 from plinth.training.telemetry import Timeline, timeline
 
@@ -27,6 +28,7 @@ SCRIPTS = {
     "crash": "raise SystemExit(1)",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "named": "raise SystemExit(7)",
+    "full": "full",
     "hang": "import time; time.sleep(60)",
     "stubborn": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
     "obedient": ("import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));time.sleep(60)"),
@@ -41,14 +43,19 @@ def _signals_as_before() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+DISK_FULL = Failure.of(DiskFullError("no space", found=0))
+
+
 class Rehearsal(Supervisor):
     """Ranks of attempt n behave as the n-th pair of `plan` says; the run counts as trained when they end well."""
 
     plan: list[tuple[str, str]]
-    trained = False
 
     def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
         script = SCRIPTS[self.plan[self.restarts][rank] if not audit else "ok"]
+        if script == "full":
+            self.events.append("rank_failed", rank=rank, attempt=self.restarts, **DISK_FULL.model_dump())
+            script = SCRIPTS["named"]
         return subprocess.Popen([sys.executable, "-S", "-c", script])
 
     def _trained(self) -> bool:
@@ -82,9 +89,19 @@ def test_gives_up_within_bounds(make: Make) -> None:
 
 def test_named_failure_is_not_tried_again(make: Make) -> None:
     config = make(supervision=supervision())
-    Timeline(config.directory.events).append("rank_failed", rank=0, error="DiskFullError", message="no space")
-    result = rehearse(config, ("named", "hang"))
+    result = rehearse(config, ("full", "hang"))
     assert (result.status, result.restarts, result.reason) == ("failed", 0, "DiskFullError: no space")
+    assert result.failure == DISK_FULL
+    assert isinstance(result.failure.error(), DiskFullError)
+
+
+def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
+    config = make(supervision=supervision())
+    Timeline(config.directory.events).append("rank_failed", rank=0, attempt=0, **DISK_FULL.model_dump())
+    time.sleep(0.01)
+    result = rehearse(config, ("named", "ok"))
+    assert (result.status, result.restarts, result.reason) == ("failed", 0, "a rank ended with status 7")
+    assert result.failure is None
 
 
 def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

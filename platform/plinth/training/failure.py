@@ -1,0 +1,29 @@
+"""A named failure of a rank on its way to the person who asked for the run, across two processes."""
+
+from __future__ import annotations
+
+from plinth import errors
+from plinth.errors import PlinthError, TrainingError
+from plinth.records import Frozen
+
+
+class Failure(Frozen):
+    """What a `PlinthError` said, as it is kept in `rank_failed` events and in `result.json`."""
+
+    kind: str
+    what: str
+    found: str | None = None
+    expected: str | None = None
+    remedy: str | None = None
+
+    @classmethod
+    def of(cls, error: PlinthError) -> Failure:
+        """The failure that an error names."""
+        found, expected = (None if value is None else str(value) for value in (error.found, error.expected))
+        return cls(kind=type(error).__name__, what=error.what, found=found, expected=expected, remedy=error.remedy)
+
+    def error(self) -> PlinthError:
+        """The error again, of its own class, so that its exit status is kept."""
+        kind = getattr(errors, self.kind, TrainingError)
+        raised: PlinthError = kind(self.what, found=self.found, expected=self.expected, remedy=self.remedy)
+        return raised

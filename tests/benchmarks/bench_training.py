@@ -1,0 +1,175 @@
+"""Training throughput: our loop beside a bare DeepSpeed loop of the same model, optimizer and ZeRO stage.
+
+Both drive the same engine on the same two ranks, taking turns step by step, so that whatever else the
+machine does meets both alike. Ours reads batches through the loader, agrees on loss, batch and signals over
+all ranks, checks for NaN and writes the timeline; the bare one calls forward, backward and step on tensors
+that are ready. Then the full state is committed once, and start-up and restore are timed.
+
+    python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results" / "training.json"
+sys.path[:0] = [str(ROOT / "platform")]
+
+TEXT_BYTES = 6_000_000
+WARMUP_STEPS = 4
+
+
+def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
+    """A run of the demo's size over this machine's Python sources."""
+    import pyarrow as pa
+
+    from plinth.context import Context
+    from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
+    from plinth.recipe.training import Launch, Training
+    from plinth.records import DOCUMENT_SCHEMA, Manifest
+    from plinth.storage.parts import write_table
+    from plinth.storage.workspace import Workspace
+    from plinth.tokens import mixture, shards, tokenizer
+    from plinth.training import config
+
+    ctx = Context(Workspace(workspace).ensure())
+    rows, size = [], 0
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py")):
+        text = path.read_text(errors="replace")
+        size += len(text)
+        row = {"id": len(rows).to_bytes(16, "big"), "text": text, "uri": path.name, "captured_at": None}
+        rows.append({**row, "snapshot": "s", "licence": "PSF-2.0", "mime": "t", "source_bytes": 1, "extra": "{}"})
+        if size > TEXT_BYTES:
+            break
+    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    curated = {"code": Manifest(asset="code/curated", step="x", version="1", params={}, inputs={}, parts=(part,))}
+    trained = tokenizer.run(ctx, Tokenizer(sample_bytes=TEXT_BYTES), curated)
+    sharded = {"code": shards.run(ctx, "code", Shards(), trained, curated["code"])}
+    steps = arguments.steps + WARMUP_STEPS
+    phase = Phase(name="all", fraction=1.0, weights={"code": 1.0})
+    mixed = mixture.run(ctx, Mixture(sequence_tokens=512, total_tokens=512 * 16 * steps, phases=(phase,)), sharded)
+    training = Training(launch=Launch(ranks=arguments.ranks), zero_stage=arguments.zero)
+    return config.prepare(ctx, "bench", training, mixed, sharded, trained)
+
+
+def rank_main(path: str) -> None:
+    """One rank: odd steps by our loop, even ones by the bare loop; rank 0 writes `bench.json`."""
+    started = time.perf_counter()
+    from plinth.training import config as configuration
+    from plinth.training import engine as engines
+    from plinth.training import loop, snapshot
+    from plinth.training.data import batches_of
+    from plinth.training.schedule import learning_rate
+    from plinth.training.telemetry import Timeline
+
+    config = configuration.load(path)
+    rank = engines.join(config)
+    engine = engines.Engine(config, rank)
+    ready_s = time.perf_counter() - started
+    events, monitor = Timeline(config.directory.events), loop.Monitor()
+    stream = batches_of(config, rank.index)(1)
+    seconds: dict[str, list[float]] = {"ours": [], "bare": []}
+    for step in range(1, config.total_steps + 1):
+        if step % 2:
+            begun = time.perf_counter()
+            measured = loop.train_step(engine, stream, step, 0)
+            monitor.update(measured.loss)
+            if rank.leads:
+                loop._report(events, config, step, measured, monitor, redone=False)
+            loop._require_finite(step, measured)
+            kind = "ours"
+        else:
+            batch = next(stream)
+            micro = [engine._on_device(*one) for one in zip(batch.tokens, batch.segments, strict=True)]
+            begun = time.perf_counter()
+            engine._set_rate(learning_rate(config.optimizer, step, config.total_steps))
+            for one in micro:
+                loss = engine.deepspeed(*one)
+                engine.deepspeed.backward(loss)
+                engine.deepspeed.step()
+            kind = "bare"
+        if step > WARMUP_STEPS:
+            seconds[kind].append(time.perf_counter() - begun)
+    begun = time.perf_counter()
+    snapshot.save(engine, config.total_steps, {"loss_ema": monitor.loss_ema})
+    saved_s = time.perf_counter() - begun
+    begun = time.perf_counter()
+    snapshot.load(engine, config.total_steps)
+    loaded_s = time.perf_counter() - begun
+    if rank.leads:
+        parameters = sum(tensor.numel() for _, tensor in engine.parameters())
+        facts = {"seconds": seconds, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}
+        (config.directory.root / "bench.json").write_text(json.dumps({**facts, "parameters": parameters}))
+    engines.leave()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run both ranks and put the numbers together."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = prepared(Path(folder), arguments)
+        from plinth.training.supervise import free_port
+
+        port = str(free_port())
+        common = {**os.environ, "WORLD_SIZE": str(config.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank-config", str(config.directory.config)],
+                env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(config.ranks)
+        ]
+        if max([process.wait() for process in ranks]):
+            raise SystemExit("a rank failed")
+        found = json.loads((config.directory.root / "bench.json").read_text())
+        waits = [json.loads(line)["data_wait_s"] for line in config.directory.events.read_text().splitlines()]
+    speeds = {kind: config.step_tokens / statistics.median(values) for kind, values in found["seconds"].items()}
+    pairs = [bare / ours for ours, bare in zip(found["seconds"]["ours"], found["seconds"]["bare"], strict=False)]
+    return {
+        "parameters": found["parameters"],
+        "ranks": config.ranks,
+        "cores": os.cpu_count(),
+        "zero_stage": config.zero_stage,
+        "steps_each": len(pairs),
+        "ours_tokens_per_s": round(speeds["ours"], 1),
+        "bare_tokens_per_s": round(speeds["bare"], 1),
+        "ours_over_bare": round(statistics.median(pairs), 4),
+        "data_wait_s": round(statistics.median(waits), 5),
+        "start_up_s": round(found["ready_s"], 2),
+        "commit_s": round(found["saved_s"], 3),
+        "load_s": round(found["loaded_s"], 3),
+    }
+
+
+def main() -> None:
+    """Measure, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--zero", type=int, default=1, choices=range(4))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rank-config", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank_config:
+        rank_main(arguments.rank_config)
+        return
+    result = measure(arguments)
+    for name, value in result.items():
+        print(f"{name:<20} {value:>14,}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    known[f"zero-{arguments.zero}, {arguments.ranks} ranks"] = result
+    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
