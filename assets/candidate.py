@@ -18,7 +18,7 @@ from plinth.errors import GateError
 from plinth.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, job
-from registry import api
+from registry import api, candidate
 
 VERSION = "1"
 CANDIDATE = Step(name="candidate", version=VERSION)
@@ -63,7 +63,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     run, checkpoint, evaluation = inputs["run"], inputs["checkpoint"], inputs["evaluation"]
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     measured = job.facts(ctx, prepared)
-    facts = api.Facts(
+    facts = candidate.Facts(
         contaminated_documents=claims.contaminated(
             ctx.store, by_bucket(recipe, inputs, "verdicts"), inputs["contamination"]
         ),
@@ -71,7 +71,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
         stability={"restarts": measured["restarts"], "diverged_steps": measured["diverged_steps"]},
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
-    registered = api.Run(id=prepared.run_id, key=prepared.key)
+    registered = candidate.Run(id=prepared.run_id, key=prepared.key)
     found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts)
     say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from assets import (
     annotate,
+    candidate,
     contamination,
     curate,
     dedup,
@@ -13,7 +14,6 @@ from assets import (
     holdout,
     mixture,
     policy,
-    candidate,
     shards,
     sources,
     tokenizer,

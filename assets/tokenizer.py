@@ -62,7 +62,12 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
     rows = [{"bucket": name, **facts} for name, facts in made.stats["buckets"].items()]
     failures = len(made.stats["failures"])
     rows = [{**row, "failures": failures} for row in rows]
-    expectations = [rows_between(1), no_nulls("fertility"), between("failures", 0, 0), between("bytes_per_token", 1, 64)]
+    expectations = [
+        rows_between(1),
+        no_nulls("fertility"),
+        between("failures", 0, 0),
+        between("bytes_per_token", 1, 64),
+    ]
     return Suite("tokenizer-audit", rows, expectations)
 
 

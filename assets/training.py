@@ -26,7 +26,9 @@ from plinth.training.telemetry import timeline
 from registry import api
 
 RELAY_INTERVAL_S = 10.0
-SPOKEN_EVENTS = frozenset({"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited"})
+SPOKEN_EVENTS = frozenset(
+    {"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited"}
+)
 
 
 def stages(recipe: Recipe) -> list[Stage]:

@@ -10,10 +10,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets.resources import PlinthResource
 from plinth import fingerprint
-from plinth.corpus.sources import inventory
 from plinth.context import Context
+from plinth.corpus.sources import inventory
 from plinth.errors import PlinthError
 from plinth.recipe import Recipe
 from plinth.storage.uris import listing
@@ -73,7 +72,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
         from registry import api
 
         try:
-            ready = [status for status in api.pending(Context(Workspace(workspace)), recipe) if status.ready]
+            ready = api.ready(Context(Workspace(workspace)), recipe)
         except PlinthError as error:
             return dg.SkipReason(str(error))
         if not ready:
@@ -91,7 +90,9 @@ def failure(workspace: Path) -> dg.SensorDefinition:
     @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
     def _failure(context: dg.RunFailureSensorContext) -> None:
         """Records a failed run with its first error."""
-        record_failure(workspace, context.dagster_run.run_id, context.dagster_run.job_name, context.failure_event.message)
+        record_failure(
+            workspace, context.dagster_run.run_id, context.dagster_run.job_name, context.failure_event.message
+        )
 
     return _failure
 

@@ -49,7 +49,10 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
         env=environment(space, recipe_path, mlflow_uri),
         preexec_fn=_default_signals,
     )
-    print(f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nCtrl-C ends both views; no run is lost", flush=True)
+    print(
+        f"Dagster  http://{HOST}:{dagster_port}\nMLflow   {mlflow_uri}\nCtrl-C ends both views; no run is lost",
+        flush=True,
+    )
     return _wait(process)
 
 

@@ -1,0 +1,134 @@
+"""The page that a run ends with: funnel, mixture, loss, bits per byte, gates, release, and where to look next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from plinth.context import Context
+from plinth.provenance import lineage
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+from plinth.report import data as report
+from plinth.report.page import page
+from plinth.storage.atomic import write_bytes
+from plinth.tokens import mixture
+from plinth.training import config, job
+from plinth.training.telemetry import timeline
+from registry import api
+
+
+def write(ctx: Context, recipe: Recipe) -> Path:
+    """Write `reports/<recipe>.html` from what is published. Returns its path.
+
+    Raises:
+        MissingError: the line has not come to its funnel yet.
+    """
+    found = {name: _published(ctx, name) for name in ("funnel", "mixture", "run", "evaluation", "candidate")}
+    run, evaluation, funnel = found["run"], found["evaluation"], found["funnel"]
+    content = report.ReportData(
+        title=f"{recipe.name}: from raw corpus to release",
+        subtitle=recipe.description,
+        headline=_headline(ctx, found),
+        release=_release(ctx, recipe),
+        gates=_gates(ctx, recipe, found["candidate"]),
+        slices=evaluation.stats["slices"] if evaluation else {},
+        languages=evaluation.stats.get("languages", {}) if evaluation else {},
+        run=_story(ctx, run) if run else None,
+        funnel=funnel.stats if funnel else ctx.refs.current("funnel").stats,
+        mixture=tuple(mixture.rows(found["mixture"])) if found["mixture"] else (),
+        lineage=_ancestors(ctx, evaluation) if evaluation else (),
+        next=_next(ctx),
+    )
+    target = ctx.workspace.reports / f"{recipe.name}.html"
+    write_bytes(target, page(content).encode())
+    return target
+
+
+def _published(ctx: Context, asset: str) -> Manifest | None:
+    ref = ctx.refs.ref(asset)
+    return ctx.refs.load(ref.digest) if ref else None
+
+
+def _headline(ctx: Context, found: dict[str, Manifest | None]) -> tuple[report.Fact, ...]:
+    facts = []
+    funnel, run, evaluation = found["funnel"], found["run"], found["evaluation"]
+    if funnel:
+        total = funnel.stats["total"]
+        facts.append(report.Fact(label="documents in", value=f"{total['stages'][0]['documents_in']:,}"))
+        facts.append(report.Fact(label="documents trained on", value=f"{total['trained']['documents']:,}"))
+        facts.append(report.Fact(label="tokens in shards", value=f"{total['trained']['tokens']:,}"))
+    if run:
+        facts.append(report.Fact(label="tokens trained", value=f"{run.stats['tokens']:,}"))
+    if evaluation:
+        overall = evaluation.stats["overall"]
+        note = f"gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
+        facts.append(report.Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+    return tuple(facts)
+
+
+def _release(ctx: Context, recipe: Recipe) -> report.ReleaseCard | None:
+    history = api.history(ctx, recipe)
+    if not history or history[-1].version is None:
+        return None
+    last = history[-1]
+    facts = {
+        "by": last.by,
+        "reason": last.reason,
+        "checkpoint": last.candidate.get("checkpoint", "")[:16],
+        "at": last.at,
+    }
+    return report.ReleaseCard(
+        name=last.model,
+        version=last.version,
+        alias=last.action,
+        approved_by=tuple(approval.by for approval in last.approvals),
+        facts=tuple(report.Fact(label=name, value=value) for name, value in facts.items()),
+    )
+
+
+def _gates(ctx: Context, recipe: Recipe, candidate: Manifest | None) -> tuple[report.Gate, ...]:
+    """The gates of the published candidate, judged now."""
+    if candidate is None:
+        return ()
+    gates = api.status(ctx, recipe, candidate.stats["version"]).gates
+    return tuple(report.Gate(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
+
+
+def _story(ctx: Context, run: Manifest) -> report.RunStory:
+    prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
+    told = timeline(prepared.directory.events)
+    steps = list(told.steps.values())
+    facts = job.facts(ctx, prepared)
+    return report.RunStory(
+        run_id=prepared.run_id,
+        steps=tuple(steps),
+        events=tuple(told.events),
+        facts=tuple(report.Fact(label=name.replace("_", " "), value=f"{value:,}") for name, value in facts.items()),
+    )
+
+
+def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
+    """The chain by kind: how many manifests of each, and the digest where there is one."""
+    kinds: Counter[str] = Counter()
+    digests: dict[str, str] = {}
+    for link in lineage.walk(ctx, evaluation.digest).links:
+        bucket, _, stage = link.asset.partition("/")
+        kind = stage if stage and bucket not in ("dedup", "tokenizer") else link.asset
+        kinds[kind] += 1
+        digests[kind] = link.digest
+    return tuple(
+        report.Ancestor(asset=kind, digest=digests[kind] if n == 1 else "", note=f"{n} manifests" if n > 1 else "")
+        for kind, n in kinds.items()
+    )
+
+
+def _next(ctx: Context) -> tuple[report.Next, ...]:
+    at = f"-w {ctx.workspace.root.name}"
+    rows = [
+        ("every asset in a browser, and MLflow beside it", f"plinth up {at}"),
+        ("the documents of a training step", f"plinth batch {at} latest 1"),
+        ("the whole story of a document", f"plinth explain {at} URI"),
+        ("the way back to the sources, every byte hashed", f"plinth verify {at} champion"),
+    ]
+    return tuple(report.Next(what=what, command=command) for what, command in rows)
