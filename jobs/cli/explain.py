@@ -52,8 +52,7 @@ def _tell(story: Mapping[str, Any]) -> None:
     _section("document", document)
     for text in preview:
         output.say(f"    | {output.plain_markup(text)}")
-    for annotator, scores in story.get("scores", {}).items():
-        _section(f"scores: {annotator}", scores)
+    _section("scores", {name: _line(columns) for name, columns in story.get("scores", {}).items()})
     for name in ("policy", "verdict", "holdout", "contamination", "curated"):
         if story.get(name):
             _section(name, story[name])
@@ -72,8 +71,15 @@ def _tell(story: Mapping[str, Any]) -> None:
 def _section(title: str, values: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
+    if not values:
+        return
     output.heading(title)
     output.facts({name: _short(value) for name, value in values.items()})
+
+
+def _line(columns: Mapping[str, Any]) -> str:
+    """`word_count 155, stop_words 7`."""
+    return ", ".join(f"{name} {_short(value)}" for name, value in columns.items())
 
 
 def _short(value: Any) -> Any:

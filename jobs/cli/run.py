@@ -74,14 +74,20 @@ def _tell(summary: RunSummary, workspace: Path) -> None:
         output.facts({"results": summary.page.absolute().as_uri()})
     at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
     output.say("\nNext:")
-    output.facts(
-        {
-            f"plinth funnel{at}": "what each stage let through",
-            f"plinth batch{at} latest 1": "the documents of a training step",
-            f"plinth verify{at} release": "the way back to the sources",
-            f"plinth up{at}": "Dagster and MLflow in a browser",
-        }
-    )
+    output.facts({f"plinth {command}{at}{rest}": words for command, rest, words in _next(summary)})
+
+
+def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Commands worth trying now, each with what it shows."""
+    made = {*summary.done, *summary.fresh}
+    commands = [("status", "", "every asset, up to date or not")]
+    if "funnel" in made:
+        commands.append(("funnel", "", "what each stage let through"))
+    if "run" in made:
+        commands.append(("batch", " latest 1", "the documents of a training step"))
+    if summary.release:
+        commands.append(("verify", " release", "the way back to the sources"))
+    return [*commands, ("up", "", "Dagster and MLflow in a browser")]
 
 
 def _cores() -> int:
