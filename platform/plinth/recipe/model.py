@@ -21,7 +21,7 @@ class Recipe(Frozen):
     """From raw corpus to approved checkpoint. Nothing outside this file steers a run."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="Name of the recipe and of its runs.")
-    description: str = ""
+    description: str = Field("", description="What it is for, in a sentence.")
     harvest: bool = Field(False, description="Demo: harvest this machine's own text into `input/` first.")
     corpus: Corpus
     tokenizer: Tokenizer = Tokenizer()

@@ -10,8 +10,8 @@ from plinth.records import Frozen
 class Evaluation(Frozen):
     """Bits per byte on the held-out slices, beside two baselines on the same bytes."""
 
-    max_bytes_per_slice: int = Field(2**20, gt=0)
-    batch_sequences: int = Field(8, ge=1)
+    max_bytes_per_slice: int = Field(2**20, gt=0, description="At most this much held-out text per slice.")
+    batch_sequences: int = Field(8, ge=1, description="Sequences scored at once.")
 
 
 class Gates(Frozen):
@@ -37,7 +37,7 @@ class Gates(Frozen):
 class Release(Frozen):
     """The registered model."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="Name of the registered model.")
     gates: Gates = Gates()
     auto_approve_as: str | None = Field(
         None, description="Demo only: sign an approval as this person with a key made on first use."

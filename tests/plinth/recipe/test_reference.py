@@ -1,0 +1,43 @@
+"""docs/recipe.md is what the models say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from plinth.recipe.columns import annotators
+from plinth.recipe.model import Recipe
+from plinth.recipe.reference import _models, document
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipe.md"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == document(), "stale: run `make docs`"
+
+
+def test_every_key_is_described() -> None:
+    silent = [
+        f"{path}.{name}".lstrip(".")
+        for path, model in _models(Recipe, "")
+        for name, field in model.model_fields.items()
+        if not field.description and not hasattr(field.annotation, "model_fields")
+    ]
+    assert silent == []
+
+
+def test_every_section_and_annotator_is_there() -> None:
+    page = document()
+    headings = set(re.findall(r"^#+ `(.+)`$", page, flags=re.MULTILINE))
+    assert {"corpus.buckets.NAME.sources[].terms", "mixture.phases[]", "training.checkpoints"} <= headings
+    assert {annotator.name for annotator in annotators()} <= headings
+    for annotator in annotators():
+        assert f"`{annotator.name}.{annotator.schema.names[0]}`" in page
+
+
+def test_links_lead_to_headings() -> None:
+    page = document()
+    anchors = {re.sub(r"[^a-z0-9_-]", "", title.lower()) for title in re.findall(r"^## (.+)$", page, re.MULTILINE)}
+    links = re.findall(r"\]\(#([^)]+)\)", page)
+    assert len(links) > 15
+    assert set(links) <= anchors
