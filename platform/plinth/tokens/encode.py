@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 
@@ -54,18 +54,13 @@ def parallel(on: bool) -> Iterator[None]:
 
 def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iterator[NDArray[np.unsignedinteger]]:
     """The token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
-    batch: list[str] = []
-    spans: list[int] = []  # pieces of each text
-    held = 0
-    for text in texts:
-        cut = pieces(text)
-        batch += cut
-        spans.append(len(cut))
-        held += len(text)
-        if held >= BATCH_CHARACTERS:
-            yield from _encode(tokenizer, batch, spans, dtype)
-            batch, spans, held = [], [], 0
-    yield from _encode(tokenizer, batch, spans, dtype)
+    marked = ((piece, last) for text in texts for piece, last in _marked(pieces(text)))
+    whole: list[NDArray[np.unsignedinteger]] = []
+    for ids, last in _encode(tokenizer, marked, dtype):
+        whole.append(ids)
+        if last:
+            yield whole[0] if len(whole) == 1 else np.concatenate(whole)
+            whole = []
 
 
 def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
@@ -114,13 +109,32 @@ def token_dtype(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
+def _marked(cut: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """Pieces, and whether each is the last of its text."""
+    return ((piece, i == len(cut) - 1) for i, piece in enumerate(cut))
+
+
 def _encode(
-    tokenizer: Tokenizer, batch: list[str], spans: list[int], dtype: str
-) -> Iterator[NDArray[np.unsignedinteger]]:
-    encodings = iter(tokenizer.encode_batch_fast(batch, add_special_tokens=False))
-    for count in spans:
-        ids = [next(encodings).ids for _ in range(count)]
-        yield np.array(ids[0] if count == 1 else [token for piece in ids for token in piece], dtype=dtype)
+    tokenizer: Tokenizer, marked: Iterable[tuple[str, bool]], dtype: str
+) -> Iterator[tuple[NDArray[np.unsignedinteger], bool]]:
+    """Ids of each piece with its mark, by batches of bounded text."""
+    batch: list[tuple[str, bool]] = []
+    held = 0
+    for item in marked:
+        batch.append(item)
+        held += len(item[0])
+        if held >= BATCH_CHARACTERS:
+            yield from _encode_batch(tokenizer, batch, dtype)
+            batch, held = [], 0
+    yield from _encode_batch(tokenizer, batch, dtype)
+
+
+def _encode_batch(
+    tokenizer: Tokenizer, batch: Sequence[tuple[str, bool]], dtype: str
+) -> Iterator[tuple[NDArray[np.unsignedinteger], bool]]:
+    encodings = tokenizer.encode_batch_fast([piece for piece, _ in batch], add_special_tokens=False)
+    for encoding, (_, last) in zip(encodings, batch, strict=True):
+        yield np.array(encoding.ids, dtype=dtype), last
 
 
 @lru_cache(maxsize=4)

@@ -29,8 +29,8 @@ class Batch:
     Attributes:
         step, micro: the step, and which of its micro-batches on this rank.
         tokens: [B, S + 1] int32.
-        segments: [B, S + 1] int32, the document of its sequence that each token belongs to. Target i counts
-            where `segments[:, i + 1] == segments[:, i]`; attention stays within a segment.
+        segments: [B, S + 1] int32, the document of its sequence that each token belongs to, from 0; attention
+            stays among equal numbers.
         buckets: [B] number of each sequence's bucket in `Order.buckets`.
         wait_s: how long the consumer waited for this batch.
     """

@@ -30,7 +30,8 @@ def run(ctx: Context, params: recipe.Mixture, shards: Mapping[str, Manifest]) ->
 
     Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases` (name, first,
     sequences, blocks, and by bucket: weights, block_totals, tail, counts, shares); `buckets` (sequences,
-    needed, epochs, packing); `packing` of the whole run (masked_share, padding_share, dropped_tokens, r_pad).
+    needed, epochs, packing); `packing` of the whole run (shares of padding, masked targets, document starts,
+    dropped tokens and split documents; r_pad).
 
     Raises:
         RecipeError: a weighted bucket has no shards, or is needed for more epochs than the recipe allows, or a
@@ -167,16 +168,20 @@ def _check_epochs(params: recipe.Mixture, needed: Mapping[str, int], available: 
 
 
 def _overall(stats: Mapping[str, Any], packed: Mapping[str, Packing]) -> dict[str, float]:
-    """Losses of packing over the run: each bucket's rate, weighted by the sequences it gives."""
-    needed = {name: facts["needed"] for name, facts in stats["buckets"].items()}
-    targets = sum(needed.values()) or 1
-    masked = sum(needed[name] * packing.masked / max(1, packing.sequences) for name, packing in packed.items())
-    padding = sum(needed[name] * packing.padding / max(1, packing.sequences) for name, packing in packed.items())
-    per_target = targets * stats["sequence_tokens"]
+    """Packing over the run: each bucket's rates, weighted by the sequences it gives."""
+    weights = {name: stats["buckets"][name]["needed"] / stats["sequences"] for name in packed}
+
+    def share(field: str, of: str) -> float:
+        rates = {name: getattr(p, field) / getattr(p, of) for name, p in packed.items() if getattr(p, of)}
+        return float(sum(weights[name] * rate for name, rate in rates.items()))
+
+    padding, masked = share("padding", "targets"), share("masked", "targets")
     return {
-        "masked_share": masked / per_target,
-        "padding_share": padding / per_target,
+        "padding_share": padding,
+        "masked_share": masked,
+        "r_pad": padding + masked,
+        "start_share": share("starts", "targets"),
+        "dropped_share": share("dropped", "tokens"),
+        "split_document_share": share("split_documents", "documents"),
         "dropped_tokens": sum(packing.dropped for packing in packed.values()),
-        "dropped_share": sum(p.dropped for p in packed.values()) / max(1, sum(p.tokens for p in packed.values())),
-        "r_pad": (masked + padding) / per_target,
     }

@@ -5,8 +5,9 @@ included: S + 1 tokens, whose first S are inputs and whose last S are targets. N
 last target of one and the first input of the next, so that every token but the stream's first is a target
 exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
 
-With document masks a token attends to its own document only, and the first token of a document, which would
-be predicted from the end-of-text of another, is no target: that is the masked share.
+With document masks a token attends to its own document only. The first token of a document is a target like
+any other, though all it can be predicted from is another document's end: how texts begin is learnt too. No
+target is masked, then; starts are counted, so that a trainer which leaves them out knows what it loses.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Packing(Frozen):
         sequences: whole sequences.
         targets: S per sequence.
         padding: tokens that stand for nothing; this packing has none.
-        masked: targets that are the first token of a document.
+        masked: targets left out of the loss; this packing leaves out none.
+        starts: targets that are the first token of a document.
         dropped: tokens of the tail.
         documents, split_documents: all, and those that lie in the inputs of more than one sequence.
     """
@@ -35,14 +37,10 @@ class Packing(Frozen):
     targets: int
     padding: int
     masked: int
+    starts: int
     dropped: int
     documents: int
     split_documents: int
-
-    @property
-    def lost_share(self) -> float:
-        """Share of targets that teach nothing: padding and masked."""
-        return (self.padding + self.masked) / self.targets if self.targets else 0.0
 
 
 def sequence_count(tokens: int, sequence_tokens: int) -> int:
@@ -63,7 +61,7 @@ def segments(tokens: NDArray[np.integer], end_of_text: int) -> NDArray[np.int32]
         tokens: [batch, S + 1].
 
     Returns:
-        [batch, S + 1]. Target i + 1 counts only where segments i and i + 1 agree.
+        [batch, S + 1]. Attention stays among equal numbers.
     """
     numbers = np.zeros(tokens.shape, dtype=np.int32)
     np.cumsum(tokens[:, :-1] == end_of_text, axis=1, dtype=np.int32, out=numbers[:, 1:])
@@ -74,17 +72,18 @@ def measure(reader: ShardReader, sequence_tokens: int) -> Packing:
     """Pack a bucket on paper: exact counts from its document index."""
     sequences = sequence_count(reader.tokens, sequence_tokens)
     covered = sequences * sequence_tokens
-    masked = split = 0
-    for starts, lengths in reader.index_batches():
-        masked += int(((starts >= 1) & (starts <= covered)).sum())
-        last = np.minimum(starts + lengths, covered) - 1
-        split += int(((starts < covered) & (starts // sequence_tokens != last // sequence_tokens)).sum())
+    starts = split = 0
+    for first, lengths in reader.index_batches():
+        starts += int(((first >= 1) & (first <= covered)).sum())
+        last = np.minimum(first + lengths, covered) - 1
+        split += int(((first < covered) & (first // sequence_tokens != last // sequence_tokens)).sum())
     return Packing(
         tokens=reader.tokens,
         sequences=sequences,
         targets=covered,
         padding=0,
-        masked=masked,
+        masked=0,
+        starts=starts,
         dropped=reader.tokens - min(reader.tokens, covered + 1),
         documents=reader.documents_count,
         split_documents=split,

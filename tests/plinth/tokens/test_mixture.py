@@ -106,9 +106,10 @@ def test_run_measures_and_order_obeys(ctx: Context, made: SimpleNamespace) -> No
     )
     overall = result.stats["packing"]
     own = {b: result.stats["buckets"][b] for b in ("web", "code")}
-    masked = sum(b["needed"] / 100 * b["packing"]["masked"] / b["packing"]["targets"] for b in own.values())
-    assert overall["r_pad"] == overall["masked_share"] == pytest.approx(masked)
-    assert overall["padding_share"] == 0
+    starts = sum(b["needed"] / 100 * b["packing"]["starts"] / b["packing"]["targets"] for b in own.values())
+    assert overall["start_share"] == pytest.approx(starts)
+    assert overall["dropped_tokens"] == sum(b["packing"]["dropped"] for b in own.values())
+    assert (overall["r_pad"], overall["padding_share"], overall["masked_share"]) == (0, 0, 0)
 
 
 def test_a_bucket_without_shards_is_named(ctx: Context, made: SimpleNamespace) -> None:

@@ -36,23 +36,22 @@ def test_packing_is_what_the_tokens_say(ctx: Context, made: SimpleNamespace, wid
     reader = ShardReader(ctx.store, done["web"])
     packing = measure(reader, width)
     stream = reader.read(0, reader.tokens)
-    masked, seen = 0, 0
+    starts, seen = 0, 0
     for k in range(packing.sequences):
         own = stream[k * width : (k + 1) * width + 1]
         numbers = segments(own[None].astype(np.int32), 0)[0]
-        masked += int((numbers[1:] != numbers[:-1]).sum())
+        starts += int((numbers[1:] != numbers[:-1]).sum())
         seen += width
-    assert (packing.masked, packing.targets, packing.padding) == (masked, seen, 0)
+    assert (packing.starts, packing.targets, packing.padding, packing.masked) == (starts, seen, 0, 0)
     assert packing.dropped == reader.tokens - (seen + 1)
     spans = list(reader.documents(0, reader.tokens))
     inside = [(s.start // width, min(s.start + s.tokens, seen) - 1) for s in spans if s.start < seen]
     assert packing.split_documents == sum(first != last // width for first, last in inside)
-    assert packing.lost_share == masked / seen
 
 
 def test_a_stream_too_short_for_one_sequence_is_all_tail(ctx: Context, made: SimpleNamespace) -> None:
     _, _, done = made.line(ctx, {"web": [made.texts(1, 20)], "none": [["a"]]})
     packing = measure(ShardReader(ctx.store, done["none"]), 8)
-    assert (packing.sequences, packing.targets, packing.masked, packing.lost_share) == (0, 0, 0, 0.0)
+    assert (packing.sequences, packing.targets, packing.starts) == (0, 0, 0)
     assert packing.tokens == 2
     assert packing.split_documents == 0
