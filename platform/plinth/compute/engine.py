@@ -120,7 +120,9 @@ class Local:
                 for index, outcome in self._collect():
                     if isinstance(outcome, BaseException):
                         attempts[index] += 1
-                        if isinstance(outcome, PlinthError) or attempts[index] > retries:
+                        # What was raised on purpose would be raised again; a dead worker may be bad luck.
+                        on_purpose = isinstance(outcome, PlinthError) and not isinstance(outcome, WorkerError)
+                        if on_purpose or attempts[index] > retries:
                             raise outcome
                         waiting.appendleft((index, tasks[index]))
                         continue

@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+
 from plinth.corpus.extract import Extractor, Failure, Page, Text
 from plinth.errors import WorkerError
 from plinth.recipe.corpus import Extraction

@@ -7,6 +7,7 @@ import unicodedata
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from plinth.corpus.normalize import normalize
 from plinth.recipe.corpus import Normalisation
 

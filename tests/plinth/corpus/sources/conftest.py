@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from plinth.corpus.sources import RawRecord, Reject
 from plinth.corpus.sources.readers import read
 from plinth.recipe.corpus import Source, Terms

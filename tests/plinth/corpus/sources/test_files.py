@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from plinth.corpus.sources import Reject
 from plinth.errors import IntegrityError, SourceError
 from plinth.storage import uris

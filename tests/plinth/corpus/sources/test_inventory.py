@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from plinth.corpus.sources.inventory import Inventory, groups, inventory
 from plinth.corpus.sources.licences import Licences
 from plinth.errors import SourceError

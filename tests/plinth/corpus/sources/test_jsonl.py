@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from plinth.corpus.sources import Reject
 from plinth.corpus.sources.jsonl import parse_time
 

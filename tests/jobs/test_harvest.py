@@ -1,0 +1,161 @@
+"""The demo's harvest: deterministic, within its bounds, nothing of this machine in it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.harvest import Caps, harvest, manuals, spdx
+from jobs.harvest.output import Output, level, take
+from jobs.harvest.roff import to_text
+from jobs.harvest.web import render, warc_record
+
+SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)
+
+
+@pytest.mark.parametrize(
+    ("expression", "field", "classifiers", "expected"),
+    [
+        ("MIT OR Apache-2.0", "BSD", [], "MIT OR Apache-2.0"),
+        (None, "Apache License, Version 2.0", [], "Apache-2.0"),
+        (None, "MIT license", ["License :: OSI Approved :: BSD License"], "MIT"),
+        (None, "BSD", ["License :: OSI Approved :: BSD License"], "LicenseRef-BSD"),
+        (None, "3-Clause BSD License", [], "BSD-3-Clause"),
+        (None, "Copyright (c) 2001 Somebody. " * 9, ["License :: OSI Approved :: MIT License"], "MIT"),
+        (
+            None,
+            "Dual License",
+            ["License :: X :: MIT License", "License :: X :: Apache Software License"],
+            "Apache-2.0 AND MIT",
+        ),
+        (None, None, ["License :: OSI Approved"], "unknown"),
+        (None, "Freeware for friends", ["License :: Other/Proprietary License"], "unknown"),
+        (None, "EPL-2.0 OR GPL-2.0-or-later", [], "EPL-2.0 OR GPL-2.0-or-later"),
+    ],
+)
+def test_declared_licences(expression: str | None, field: str | None, classifiers: list[str], expected: str) -> None:
+    assert spdx.from_metadata(expression, field, classifiers) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("GPL-2+", "GPL-2.0-or-later"),
+        ("LGPL-2.1", "LGPL-2.1-only"),
+        ("Expat", "MIT"),
+        ("GPL-3+ and BSD-3-clause", "GPL-3.0-or-later AND BSD-3-Clause"),
+        ("Artistic or GPL-1+", "Artistic-1.0-Perl OR GPL-1.0-or-later"),
+        ("GPL-2 or MIT and ISC", "unknown"),
+        ("BSD-2-Clause-style", "unknown"),
+        ("something of our own", "unknown"),
+    ],
+)
+def test_debian_licences(name: str, expected: str) -> None:
+    assert spdx.from_debian(name) == expected
+
+
+def test_copyright_files() -> None:
+    head = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
+    body = "Files: debian/*\nLicense: ISC\n\nFiles: *\nCopyright: somebody\nLicense: GPL-2+\n text\n"
+    assert manuals.copyright_licence(head + body) == "GPL-2.0-or-later"
+    assert manuals.copyright_licence(body) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('.TH LS 1 "date"\n.SH NAME\nls \\- list\n.\\" comment\n', "LS(1)\n\nNAME\nls - list"),
+        (".SH A\none\ntwo\n.PP\nthree", "A\none two\n\nthree"),
+        (".nf\na  b\n  c\n.fi\nd\ne", "a  b\n  c\nd e"),
+        (".TP\n.B \\-a\nall of\nthem", "-a\nall of them"),
+        (".BR ls (1),\n.IR file \\(em \\[u00E9]\\fBx\\fP", "ls(1), file—éx"),
+        (".de Xx\nhidden\n..\n.if n \\{\\\nhidden\n.\\}\nshown", "shown"),
+        (".Sh NAME\n.Nm cat\n.Nd concatenate\n.Op Fl benst\n.Ar", "NAME\ncat – concatenate -benst"),
+        ("日本\n語です\nand more", "日本語です and more"),
+        (".so man1/other.1\n", ""),
+    ],
+)
+def test_roff(source: str, expected: str) -> None:
+    assert to_text(source) == expected
+
+
+def test_everyone_gets_a_voice() -> None:
+    assert level([10, 10, 1000], 120) == 100
+    assert level([10, 20], 100) == 20
+    assert level([], 100) == 0
+    sizes = {f"f{i}": 10 for i in range(20)}
+    assert len(take(sizes, 95)) == 9
+    assert set(take(sizes, 50)) <= set(take(sizes, 95))
+
+
+def test_pages_know_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THIS_TEST", "not to be published")
+    names = ["module:os", "module:sys", "module:json", "topic:assert", "module:no_such_module"]
+    found = render(names)
+    assert sorted(found) == ["module:json", "module:os", "module:sys", "topic:assert"]
+    assert "JavaScript" in found["module:json"]
+    for html in found.values():
+        assert "not to be published" not in html
+        assert "file:" not in html
+        assert str(Path.home()) not in html
+    assert render(names) == found
+
+
+def test_records_are_fixed() -> None:
+    assert warc_record("https://pydoc.invalid/a", b"<p>") == warc_record("https://pydoc.invalid/a", b"<p>")
+    assert b"WARC-Date: 2026-01-01T00:00:00Z" in warc_record("https://pydoc.invalid/a", b"<p>")
+
+
+@pytest.mark.slow
+def test_two_harvests_are_alike_and_a_third_is_quick(tmp_path: Path) -> None:
+    first = harvest(tmp_path / "one", SMALL)
+    assert first.fresh
+    harvest(tmp_path / "two", SMALL)
+    one, two = (
+        {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        for root in (tmp_path / "one", tmp_path / "two")
+    )
+    assert one == two
+    (tmp_path / "one/prose/mine.jsonl").write_text('{"text": "mine"}')
+    started = time.monotonic()
+    again = harvest(tmp_path / "one", SMALL)
+    assert time.monotonic() - started < 3
+    assert not again.fresh
+    assert again.buckets == first.buckets
+    assert (tmp_path / "one/prose/mine.jsonl").exists()
+    (tmp_path / "one/web/stdlib-00000.warc.gz").unlink()
+    assert harvest(tmp_path / "one", SMALL).fresh
+    assert (tmp_path / "one/web/stdlib-00000.warc.gz").read_bytes() == two["web/stdlib-00000.warc.gz"]
+    for name, bound in {"web": SMALL.web, "code": SMALL.code, "prose": SMALL.prose}.items():
+        assert 0 < first.buckets[name].bytes <= bound
+    licences = json.loads(one["code/LICENCES.json"])
+    assert licences["stdlib"] == "PSF-2.0"
+    assert {name.split("/")[1] for name in one if name.startswith("code/")} == {*licences, "LICENCES.json"}
+
+
+def test_a_machine_without_manuals_gets_pythons_reference(tmp_path: Path) -> None:
+    output = Output(tmp_path / "manuals")
+    manuals.write_manuals(output, SMALL, tmp_path / "nothing")
+    assert output.note.startswith("manuals: none on this machine")
+    assert output.summary().documents > 10
+    assert (tmp_path / "manuals/en/assert.txt").is_file()
+
+
+def test_manuals_in_their_languages(tmp_path: Path) -> None:
+    text = ".TH X 1\n.SH NAME\n" + "Ein Satz über nichts. " * 40
+    for name in ("man1/x.1.gz", "de/man1/x.1.gz", "de/man1/short.1.gz", "fr/cat1/x.1.gz"):
+        path = tmp_path / "man" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress((text if "short" not in name else "x").encode()))
+    (tmp_path / "man/man1/link.1.gz").symlink_to("x.1.gz")
+    output = Output(tmp_path / "out")
+    manuals.write_manuals(output, SMALL, tmp_path / "man")
+    assert sorted(output.files) == ["LICENCES.json", "de/x.1.txt", "en/x.1.txt"]
+    assert json.loads((tmp_path / "out/LICENCES.json").read_text()) == {
+        "de/x.1.txt": "unknown",
+        "en/x.1.txt": "unknown",
+    }

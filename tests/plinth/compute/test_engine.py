@@ -1,0 +1,119 @@
+"""Worker processes: order, retries, limits, death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plinth.compute.engine import Engine, Inline, Local
+from plinth.errors import MissingError, WorkerError
+
+
+def slow_square(n: int) -> int:
+    time.sleep(0.05 * (n % 3))
+    return n * n
+
+
+def refuse(n: int) -> int:
+    raise MissingError(f"no {n}", found="nothing", expected="something", remedy="look again")
+
+
+def break_down(n: int) -> int:
+    return 1 // n
+
+
+def die_once(mark: str) -> str:
+    path = Path(mark)
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "survived"
+
+
+def die(_: int) -> int:
+    os._exit(9)
+
+
+def hang(n: int) -> int:
+    time.sleep(60 if n == 1 else 0)
+    return n
+
+
+@pytest.fixture(params=["inline", "local"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made: Engine = Inline() if request.param == "inline" else Local(2)
+    yield made
+    made.close()
+
+
+def test_results_come_in_task_order_and_done_is_told_of_each(engine: Engine) -> None:
+    told: dict[int, int] = {}
+    assert list(engine.map(slow_square, range(12), done=told.__setitem__)) == [n * n for n in range(12)]
+    assert told == {n: n * n for n in range(12)}
+    assert list(engine.map(slow_square, [])) == []
+
+
+def test_errors_on_purpose_arrive_as_they_were(engine: Engine) -> None:
+    with pytest.raises(MissingError) as failure:
+        list(engine.map(refuse, [7]))
+    assert (failure.value.what, failure.value.found, failure.value.remedy) == ("no 7", "nothing", "look again")
+
+
+def test_other_errors_are_named_with_their_origin() -> None:
+    with Local(1) as engine, pytest.raises(WorkerError, match="ZeroDivisionError") as failure:
+        list(engine.map(break_down, [0]))
+    assert "break_down" in str(failure.value)
+
+
+def test_a_worker_that_dies_is_replaced_and_its_task_tried_again(tmp_path: Path) -> None:
+    with Local(2) as engine:
+        marks = [str(tmp_path / str(i)) for i in range(3)]
+        assert list(engine.map(die_once, marks, retries=1)) == ["survived"] * 3
+
+
+def test_a_task_that_kills_every_worker_is_a_named_error() -> None:
+    with Local(2) as engine:
+        with pytest.raises(WorkerError, match="worker process died"):
+            list(engine.map(die, [0], retries=1))
+        assert list(engine.map(slow_square, [3])) == [9]
+
+
+def test_a_task_over_its_limit_is_killed() -> None:
+    with Local(2) as engine:
+        started = time.monotonic()
+        with pytest.raises(WorkerError, match="time limit"):
+            list(engine.map(hang, [0, 1, 2], timeout_s=1.0, retries=0))
+        assert time.monotonic() - started < 30
+        assert list(engine.map(slow_square, [2])) == [4]
+
+
+def test_no_worker_goes_on_for_a_caller_that_has_left() -> None:
+    with Local(2) as engine:
+        results = engine.map(hang, [0, 1])
+        assert next(results) == 0
+        results.close()  # type: ignore[attr-defined]
+        assert not any(worker.job for worker in engine._pool)
+
+
+def test_closing_ends_the_workers() -> None:
+    engine = Local(2)
+    list(engine.map(slow_square, range(4)))
+    pids = [worker.process.pid for worker in engine._pool]
+    engine.close()
+    assert pids
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids if pid)
+
+
+def test_a_pool_left_open_does_not_hold_up_the_end_of_its_process() -> None:
+    code = "from plinth.compute.engine import Local\nif __name__ == '__main__':\n"
+    code += " pool = Local(1)\n print(list(pool.map(abs, [-1])))\n raise SystemExit(3)\n"
+    ended = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "[1]\n")
