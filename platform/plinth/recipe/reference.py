@@ -37,7 +37,7 @@ file, line and key; `plinth recipe show FILE` prints the recipe with all default
   and what follows it, and nothing before.
 """
 
-BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_length": "at least {} item(s)"}
+BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_length": "at least {}"}
 
 
 def document() -> str:
@@ -46,7 +46,7 @@ def document() -> str:
     for path, model in _models(Recipe, ""):
         title = f"`{path}`" if path else "The file"
         lines += [f"## {title}", "", _first_paragraph(model), "", *_table(model, path), ""]
-    return "\n".join([*lines, *_annotators()]).rstrip() + "\n"
+    return "\n".join([*lines, *_expressions(), *_annotators()]).rstrip() + "\n"
 
 
 def main(target: str) -> None:
@@ -128,8 +128,22 @@ def _meaning(field: FieldInfo) -> str:
     pattern = next((rule.pattern for rule in field.metadata if getattr(rule, "pattern", None)), None)
     if pattern:
         bounds.append(f"matches `{pattern}`")
-    words = [field.description or "", f"({', '.join(bounds)})" if bounds else ""]
+    inner, _ = _inner(field.annotation)
+    words = [
+        field.description or (_first_paragraph(inner) if inner else ""),
+        f"({', '.join(bounds)})" if bounds else "",
+    ]
     return " ".join(word for word in words if word).replace("|", "\\|")
+
+
+def _expressions() -> Iterator[str]:
+    from plinth.corpus import expressions
+    from plinth.corpus.policy import DOCUMENT_COLUMNS
+
+    text = (expressions.__doc__ or "").strip().partition("\n\n")[2]
+    own = ", ".join(f"`documents.{name}`" for name in DOCUMENT_COLUMNS)
+    yield from ("## Expressions", "", "What `drop` of a rule may say:", "", *text.splitlines(), "")
+    yield from (f"Besides the annotators' columns below there are {own}.", "")
 
 
 def _annotators() -> Iterator[str]:
@@ -137,7 +151,8 @@ def _annotators() -> Iterator[str]:
 
     yield "## Annotators"
     yield ""
-    yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use."
+    yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use. Where"
+    yield "`licence.permitted` is not given, it is the corpus's `permitted_licences`."
     for annotator in annotators():
         yield from ("", f"### `{annotator.name}`", "", f"{annotator.description} {annotator.source}", "")
         if annotator.params.model_fields:
