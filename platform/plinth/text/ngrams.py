@@ -32,12 +32,15 @@ _GRAM_FACTOR = np.uint64(0xD6E8FEB86659FD93)
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
+#: n-grams hashed in one pass.
+_BLOCK = 1024
+
 #: By ASCII byte: the lower-cased byte of a word character, and 1 for it; zeros for a separator.
 _ASCII_LOWER = np.array(
     [ord(chr(byte).lower()) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else 0 for byte in range(256)],
     dtype=np.uint64,
 )
-_ASCII_WORD = (_ASCII_LOWER > 0).astype(np.int64)
+_ASCII_WORD = (_ASCII_LOWER > 0).astype(np.uint64)
 
 
 @njit(inline="always")
@@ -55,40 +58,51 @@ def mix(value: Any) -> Any:
 def hash_words(data: U8, start: int, end: int, out: U64) -> int:
     """Hash the words of `data[start:end]` into `out`; returns how many there are.
 
-    `out` must hold (end - start) // 2 + 2 values: no encoding packs words closer. ASCII bytes take no branch:
-    the state is stored at every byte and the count advances only where a word ends.
+    `out` must hold (end - start) // 2 + 2 values: no encoding packs words closer.
     """
     count, at, inside = 0, start, 0
     state = uint64(0)
     while at < end:
-        byte = data[at]
-        if byte < 128:
-            at += 1
-            word = _ASCII_WORD[byte]
-            out[count] = state
-            count += inside & (1 - word)
-            state = ((state ^ _ASCII_LOWER[byte]) * _WORD_FACTOR) & uint64(-word)
-            inside = word
-            continue
-        point, size = decode(data, at, end)
-        at += size
-        what = kind(point)
-        if what in (SEPARATOR, SINGLE):
-            out[count] = state
-            count += inside
-            state, inside = uint64(0), 0
-            if what == SINGLE:
-                out[count] = uint64(point) * _WORD_FACTOR
-                count += 1
-        else:
-            lower = LOWER[point] if point < LOWER.size else point
-            state = (state ^ uint64(lower)) * _WORD_FACTOR
-            inside = 1
+        at, count, state, inside = _ascii_run(data, at, end, out, count, state, inside)
+        while at < end and data[at] >= 128:
+            point, size = decode(data, at, end)
+            at += size
+            what = kind(point)
+            if what in (SEPARATOR, SINGLE):
+                out[count] = state
+                count += inside
+                state, inside = uint64(0), 0
+                if what == SINGLE:
+                    out[count] = uint64(point) * _WORD_FACTOR
+                    count += 1
+            else:
+                lower = LOWER[point] if point < LOWER.size else point
+                state = (state ^ uint64(lower)) * _WORD_FACTOR
+                inside = 1
     out[count] = state
     count += inside
     for i in range(count):
         out[i] = mix(out[i])
     return count
+
+
+@njit(inline="always")
+def _ascii_run(data: Any, start: Any, end: Any, out: Any, words: Any, state: Any, inside: Any) -> Any:
+    """Hash on until a byte that is not ASCII; returns the position, the number of words, the state.
+
+    No branch but that: the state is stored at every byte, and the number advances only where a word ends.
+    Everything is unsigned, which spares a test for negative indices at every access.
+    """
+    at, last, count, one, within = uint64(start), uint64(end), uint64(words), uint64(1), uint64(inside)
+    while at < last and data[at] < 128:
+        byte = data[at]
+        word = _ASCII_WORD[byte]
+        out[count] = state
+        count += within & (one - word)
+        state = ((state ^ _ASCII_LOWER[byte]) * _WORD_FACTOR) & (uint64(0) - word)
+        within = word
+        at += one
+    return np.int64(at), np.int64(count), state, np.int64(within)
 
 
 @njit(nogil=True, cache=True)
@@ -98,12 +112,21 @@ def hash_ngrams(words: U64, count: int, n: int, out: U64) -> int:
         return 0
     length = min(n, count)
     grams = count - length + 1
-    for i in range(grams):
-        state = words[i]
-        for j in range(1, length):
-            state = state * _GRAM_FACTOR + words[i + j]
-        out[i] = mix(state)
+    for low in range(0, grams, _BLOCK):
+        _hash_block(words[low:], length, out[low : min(grams, low + _BLOCK)])
     return grams
+
+
+@njit(nogil=True, cache=True)
+def _hash_block(words: U64, n: int, out: U64) -> None:
+    """One word of every n-gram at a time: the loops over n-grams vectorise, and the block stays in cache."""
+    out[:] = words[: out.size]
+    for j in range(1, n):
+        ahead = words[j : j + out.size]
+        for i in range(out.size):
+            out[i] = out[i] * _GRAM_FACTOR + ahead[i]
+    for i in range(out.size):
+        out[i] = mix(out[i])
 
 
 @njit(nogil=True, cache=True)
