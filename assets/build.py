@@ -23,6 +23,10 @@ from plinth.records import Manifest
 
 CHECK = "expectations"
 
+#: What a run of this process failed with, by run id. Dagster keeps the words of an error and not its kind; who
+#: runs a job in process wants both.
+FAILURES: dict[str, PlinthError] = {}
+
 #: Ask for a new materialisation when an input's content changed and no blocking check stands in the way;
 #: latched, so that an update which arrives while a run is going is not lost.
 ON_NEW_DATA = (
@@ -58,6 +62,7 @@ def asset(stage: Stage) -> dg.AssetsDefinition:
         try:
             yield from execute(stage, plinth.context(), context.log.info)
         except PlinthError as error:
+            FAILURES[context.run_id] = error
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
     return definition

@@ -85,7 +85,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
                 meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
                 seen = event["step"]
             elif event["event"] in SPOKEN_EVENTS:
-                say(f"{event['kind']}: {_words(event)}")
+                say(f"{event['event']}: {_words(event)}")
 
         job.follow(ctx, prepared, on_event)
     relay.finish()

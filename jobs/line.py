@@ -16,7 +16,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.build import up_to_date
+from assets.build import FAILURES, up_to_date
 from assets.catalog import selected, stages
 from assets.resources import PlinthResource
 from assets.stage import Stage
@@ -204,12 +204,15 @@ def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcess
     failures = [event for event in result.all_events if event.is_step_failure]
     if not failures:
         raise StageError(f"the Dagster run {result.run_id} failed before its first step", remedy="see `plinth up`")
+    known = FAILURES.pop(result.run_id, None)
     data = failures[0].step_failure_data
-    described = data.user_failure_data.description if data.user_failure_data else None
-    text = described or (data.error.to_string() if data.error else str(failures[0].message))
+    cause = data.error.cause if data.error and data.error.cause else data.error
+    text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
     sensors.record_failure(space.root, result.run_id, job, text)
+    if known:
+        raise known
     raise StageError(
         f"stage {(failures[0].step_key or '').replace('__', '/')} failed",
         found=text,
-        remedy="correct the cause and run the same command again: finished parts are kept",
+        remedy=f"a defect: Dagster run {result.run_id} (`plinth up`) has the traceback; finished parts are kept",
     )
