@@ -104,8 +104,14 @@ def _story(ctx: Context, run: Manifest) -> report.RunStory:
         run_id=prepared.run_id,
         steps=tuple(steps),
         events=tuple(told.events),
-        facts=tuple(report.Fact(label=name.replace("_", " "), value=f"{value:,}") for name, value in facts.items()),
+        facts=tuple(report.Fact(label=name.replace("_", " "), value=_shown(value)) for name, value in facts.items()),
     )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
