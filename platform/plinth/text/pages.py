@@ -9,13 +9,15 @@ then white space or the end; a line is at least one sentence.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
 from plinth.text.characters import BREAK, SPACE, flags
 from plinth.text.codepoints import decode, utf8
+from plinth.text.ngrams import I64, U8
 
 #: Columns of `page_counts`.
 (LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)
@@ -32,24 +34,31 @@ _CITATION_ENDS = np.cumsum([0, *map(len, _CITATIONS)]).astype(np.int64)
 _CITATION_BYTES = np.frombuffer(b"".join(_CITATIONS), dtype=np.uint8)
 
 
-def page_counts(texts: pa.Array, min_words: int, max_word_characters: int) -> npt.NDArray[np.int64]:
+def page_counts(texts: pa.Array, min_words: int, max_word_characters: int, ends_required: bool = True) -> I64:
     """Lines of each text by what became of them, [documents, 10]: all, kept, sentences of the kept, and the
-    lines that each rule caught first."""
+    lines that each rule caught first.
+
+    Args:
+        min_words: fewer words than this and the line does not count.
+        max_word_characters: a longer word and the line does not count.
+        ends_required: whether a line must end in terminal punctuation.
+    """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
     longest = int(np.max(np.diff(offsets))) if len(texts) else 0
     line = np.zeros(longest + 1, dtype=np.uint8)
     _pages(
-        data, offsets, flags(), min_words, max_word_characters,
+        data, offsets, flags(), min_words, max_word_characters, ends_required,
         _BYTES, _ENDS, _WHAT, _CITATION_BYTES, _CITATION_ENDS, line, out,
     )  # fmt: skip
     return out
 
 
 @njit(nogil=True, cache=True)
-def _pages(  # type: ignore[no-untyped-def]
-    data, offsets, table, min_words, max_word, phrases, ends, what, citations, citation_ends, line, out
-):
+def _pages(
+    data: U8, offsets: I64, table: U8, min_words: int, max_word: int, ends_required: bool,
+    phrases: U8, ends: I64, what: I64, citations: U8, citation_ends: I64, line: U8, out: I64,
+) -> None:  # fmt: skip
     for doc in range(len(offsets) - 1):
         counts = out[doc]
         at, end = offsets[doc], offsets[doc + 1]
@@ -73,14 +82,14 @@ def _pages(  # type: ignore[no-untyped-def]
                 counts[LINES] += 1
                 left, right, words, longest = _shape(data, start, at, table)
                 n = _without_citations(data, left, right, citations, citation_ends, line)
-                _judge(line, n, words, longest, min_words, max_word, phrases, ends, what, counts)
+                _judge(line, n, words, longest, min_words, max_word, ends_required, phrases, ends, what, counts)
                 start = at + size
             previous = point
             at += size
 
 
 @njit(nogil=True, cache=True)
-def _shape(data, start, end, table):  # type: ignore[no-untyped-def]
+def _shape(data: U8, start: int, end: int, table: U8) -> tuple[int, int, int, int]:
     """Ends of a line without white space around it, its words, and the characters of the longest."""
     left, right, words, longest, length = end, start, 0, 0, 0
     at = start
@@ -103,7 +112,7 @@ def _shape(data, start, end, table):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _without_citations(data, left, right, citations, citation_ends, line):  # type: ignore[no-untyped-def]
+def _without_citations(data: U8, left: int, right: int, citations: U8, citation_ends: I64, line: U8) -> int:
     """Copy a line in ASCII lower case without `[digits]`, `[edit]`, `[citation needed]`; returns its bytes."""
     n, at = 0, left
     while at < right:
@@ -136,14 +145,15 @@ def _without_citations(data, left, right, citations, citation_ends, line):  # ty
 
 
 @njit(nogil=True, cache=True)
-def _judge(line, n, words, longest, min_words, max_word, phrases, ends, what, counts):  # type: ignore[no-untyped-def]
+def _judge(
+    line: U8, n: int, words: int, longest: int, min_words: int, max_word: int, ends_required: bool,
+    phrases: U8, ends: I64, what: I64, counts: I64,
+) -> None:  # fmt: skip
     """Count a line under the first rule that catches it, or as kept with its sentences."""
     if longest > max_word:
         counts[LONG_WORD] += 1
         return
-    last = line[n - 1] if n else 0
-    ended = last == 46 or last == 63 or last == 33 or last == 34 or last == 39
-    if not ended or (n >= 3 and last == 46 and line[n - 2] == 46 and line[n - 3] == 46):
+    if ends_required and not _ended(line, n):
         counts[UNENDED] += 1
         return
     if words < min_words:
@@ -163,13 +173,21 @@ def _judge(line, n, words, longest, min_words, max_word, phrases, ends, what, co
         counts[SENTENCES] += _sentences(line, n)
 
 
+@njit(inline="always")
+def _ended(line: Any, n: Any) -> Any:
+    """Whether a line ends with one of `.?!"'` and not with three dots."""
+    if n == 0 or line[n - 1] not in (46, 63, 33, 34, 39):
+        return False
+    return not (n >= 3 and line[n - 1] == 46 and line[n - 2] == 46 and line[n - 3] == 46)
+
+
 @njit(nogil=True, cache=True)
-def _phrases(line, n, phrases, ends, what):  # type: ignore[no-untyped-def]
+def _phrases(line: U8, n: int, phrases: U8, ends: I64, what: I64) -> int:
     """Which of the phrases occur, as bits."""
     found = 0
     for at in range(n):
         byte = line[at]
-        if not (byte == 108 or byte == 106 or byte == 123 or byte == 116 or byte == 112 or byte == 99 or byte == 117):
+        if byte not in (108, 106, 123, 116, 112, 99, 117):  # first letters of the phrases
             continue
         for k in range(len(what)):
             size = ends[k + 1] - ends[k]
@@ -184,8 +202,8 @@ def _phrases(line, n, phrases, ends, what):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _sentences(line, n):  # type: ignore[no-untyped-def]
-    """Sentences of a line, at least one."""
+def _sentences(line: U8, n: int) -> int:
+    """Sentences of a line, at least one. A piece without anything but ends and spaces is none."""
     sentences, at = 0, 0
     open_text = False
     while at < n:

@@ -1,7 +1,7 @@
-"""Sets of 64-bit hashes for kernels: open addressing, reused without clearing.
+"""Sets of 64-bit hashes for kernels: open addressing in a table that many texts share.
 
-A set is `keys` [capacity] and `stamps` [capacity]; an entry belongs to the set whose stamp it carries, so the
-next set is a greater stamp. Small texts use the beginning of the table only, which stays in cache.
+A set uses the first `room` slots of `keys`, a power of two; `clear` them before use. Small texts so stay in a
+corner of the table that the cache holds. Slots of 0 are empty.
 """
 
 from __future__ import annotations
@@ -9,34 +9,54 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
+
+U64 = npt.NDArray[np.uint64]
 
 #: FNV-1a, 64 bits (Fowler, Noll, Vo).
 FNV, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: the high bits of a product depend on all bits
 
 
-def capacity(entries: int) -> int:
-    """A power of two with room for twice as many entries."""
-    return 1 << max(5, int(entries + 4).bit_length() + 1)
+def slots(entries: int) -> U64:
+    """Slots for sets of up to so many entries; untouched slots cost no memory."""
+    return np.zeros(room_for(entries), dtype=np.uint64)
 
 
-@njit(inline="always")
-def mask_for(entries: Any, capacity: Any) -> Any:
-    """Mask of the part of a table that so many entries need, twice over."""
+@njit(nogil=True, cache=True)
+def room_for(entries: int) -> int:
+    """How many slots a set of so many entries uses: a power of two, at least twice as many."""
     room = 16
-    while room < 2 * entries + 4 and room < capacity:
+    while room < 2 * entries:
         room *= 2
-    return np.uint64(room - 1)
+    return room
 
 
 @njit(inline="always")
-def seen(keys: Any, stamps: Any, stamp: Any, mask: Any, value: Any) -> Any:
-    """Whether a hash is in the set of this stamp; it is afterwards."""
-    slot = (value ^ (value >> np.uint64(31))) & mask
-    while stamps[slot] == stamp:
-        if keys[slot] == value:
-            return True
-        slot = (slot + np.uint64(1)) & mask
-    stamps[slot] = stamp
+def shift_for(room: Any) -> Any:
+    """How far to shift a spread hash so that it numbers one of `room` slots."""
+    shift = 64
+    while room > 1:
+        room >>= 1
+        shift -= 1
+    return np.uint64(shift)
+
+
+@njit(inline="always")
+def slot_of(keys: Any, room: Any, shift: Any, value: Any) -> Any:
+    """The slot that holds this hash (not 0), or the empty slot where it belongs."""
+    slot = np.int64((value * _SPREAD) >> shift)
+    while keys[slot] != 0 and keys[slot] != value:
+        slot = (slot + 1) & (room - 1)
+    return slot
+
+
+@njit(inline="always")
+def seen(keys: Any, room: Any, shift: Any, value: Any) -> Any:
+    """Whether a hash is in the set; it is afterwards."""
+    value = np.uint64(value) | np.uint64(value == 0)
+    slot = slot_of(keys, room, shift, value)
+    found = keys[slot] == value
     keys[slot] = value
-    return False
+    return found

@@ -28,12 +28,17 @@ class Params(Frozen):
 
     profile: Literal["datatrove"] = Field("datatrove", description="Rules in the order of datatrove 0.10.")
     min_words_per_line: int = Field(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
+    terminal_punctuation: bool = Field(
+        True, description="Whether a line must end a sentence. FineWeb leaves this rule out."
+    )
     max_word_characters: int = Field(1000, ge=1, description="A line with a longer word does not count.")
 
 
 def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
     """Lines by what became of them, and the sentences of those that would be kept; see `plinth.text.pages`."""
-    n = pages.page_counts(batch.column("text"), params.min_words_per_line, params.max_word_characters)
+    n = pages.page_counts(
+        batch.column("text"), params.min_words_per_line, params.max_word_characters, params.terminal_punctuation
+    )
     counts = [pa.array(np.ascontiguousarray(column)) for column in n.T.astype(np.int32)]
     return pa.record_batch([*counts, pa.array(ratio(n[:, pages.KEPT], n[:, pages.LINES]))], schema=SCHEMA)
 
