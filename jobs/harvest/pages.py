@@ -2,7 +2,8 @@
 
 Importing every module has side effects, so nothing else lives in this process. Standard input: names, one a
 line. Standard output: for each a JSON line `{"begin": name}` and, when it has a page, `{"page": name, "html": …}`.
-Only the standard library is imported here.
+Only the standard library is imported here. A module that takes too long ends the process, by kernel timers: CPU
+time, so that a busy machine does not change what is left out, and wall clock far above it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import json
 import os
 import pydoc
 import re
+import signal
 import sys
 import sysconfig
 import warnings
 from typing import Any
 
 PLAIN = (bool, int, float, str, bytes, type(None), tuple, frozenset)
+CPU_S, WALL_S = 10, 120
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}|(?<=[^\w])0x7f[0-9a-f]{8,}")
 _FILE_LINK = re.compile(r'<a href="file:[^"]*">[^<]*</a>(<br>)?')
 
@@ -78,6 +81,8 @@ def main() -> None:
     os.dup2(2, 1)
     for line in filter(None, names):
         print(json.dumps({"begin": line}), file=out, flush=True)
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        signal.setitimer(signal.ITIMER_REAL, WALL_S)
         kind, _, name = line.partition(":")
         try:
             html = topic_page(name) if kind == "topic" else module_page(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.harvest import Caps, harvest, manuals, spdx
+from jobs.harvest import Caps, harvest, manuals, pages, spdx, web
 from jobs.harvest.output import Output, level, take
 from jobs.harvest.roff import to_text
 from jobs.harvest.web import render, warc_record
@@ -105,13 +105,29 @@ def test_pages_know_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
     assert render(names) == found
 
 
+def test_a_module_that_ends_the_process_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copy = tmp_path / "pages.py"
+    source = Path(str(pages.__file__)).read_text()
+    copy.write_text(source.replace("CPU_S, WALL_S = 10, 120", "CPU_S, WALL_S = 1, 120"))
+    (tmp_path / "spins.py").write_text("while True: pass\n")
+    (tmp_path / "quits.py").write_text("import os; os._exit(3)\n")
+    monkeypatch.setattr(pages, "__file__", str(copy))
+    copy.write_text(
+        copy.read_text().replace('if __name__ == "__main__":', f"sys.path.append({str(tmp_path)!r})\nif True:")
+    )
+    assert sorted(render(["module:json", "module:spins", "module:heapq", "module:quits", "module:abc"])) == [
+        *("module:abc", "module:heapq", "module:json")
+    ]
+
+
 def test_records_are_fixed() -> None:
     assert warc_record("https://pydoc.invalid/a", b"<p>") == warc_record("https://pydoc.invalid/a", b"<p>")
     assert b"WARC-Date: 2026-01-01T00:00:00Z" in warc_record("https://pydoc.invalid/a", b"<p>")
 
 
 @pytest.mark.slow
-def test_two_harvests_are_alike_and_a_third_is_quick(tmp_path: Path) -> None:
+def test_two_harvests_are_alike_and_a_third_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "module_names", lambda: ["abc", "dis", "enum", "heapq", "json", "os", "string", "typing"])
     first = harvest(tmp_path / "one", SMALL)
     assert first.fresh
     harvest(tmp_path / "two", SMALL)
