@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth.context import Context
 
 COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red"}
 
@@ -67,7 +70,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
     from jobs.cli import output
     from plinth.errors import MissingError
 
-    stats = settings.context().refs.current("funnel").stats
+    stats = _funnel(settings.context())
     if bucket is not None and bucket not in stats["buckets"]:
         raise MissingError(f"no bucket {bucket}", expected=f"one of {', '.join(stats['buckets'])}")
     if as_json:
@@ -79,6 +82,25 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
         columns = ("bucket", "documents", "trained", "held out", "text", "tokens")
         rows = ((name, *_bucket_row(account)) for name, account in stats["buckets"].items())
         output.table(columns, rows, right=columns[1:])
+
+
+def _funnel(ctx: Context) -> Mapping[str, Any]:
+    """The published account, or one of the buckets that came as far as curated text.
+
+    The asset waits for the mixture; who wants to know why a bucket is empty cannot.
+    """
+    from plinth.corpus import funnel
+
+    if ctx.refs.ref("funnel") is not None:
+        return ctx.refs.current("funnel").stats
+    buckets = [ref.asset.removesuffix("/curated") for ref in ctx.refs.all() if ref.asset.endswith("/curated")]
+    if not buckets:
+        return ctx.refs.current("funnel").stats  # raises: it has not been made, and how to make it
+    documents, verdicts, curated = (
+        {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in buckets}
+        for kind in ("documents", "verdicts", "curated")
+    )
+    return funnel.run(ctx, documents, verdicts, curated).stats
 
 
 def _tell_account(title: str, account: dict[str, Any]) -> None:

@@ -86,3 +86,32 @@ def test_not_made_yet(plinth: Plinth, tmp_path: Path) -> None:
     outcome = plinth("funnel")
     assert outcome.code == 3
     assert "plinth run --select funnel" in outcome.err
+
+
+def test_an_account_of_buckets_before_there_is_a_mixture(plinth: Plinth, tmp_path: Path) -> None:
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    documents = {"documents": 10, "text_bytes": 1000, "rejects": {"broken_record": 2}}
+    verdicts = {
+        "documents": 10,
+        "bytes": 1000,
+        "stages": {"policy": 10},
+        "stage_bytes": {"policy": 1000},
+        "policy_reasons": {"too_few_words": 10},
+        "policy_reason_bytes": {"too_few_words": 1000},
+        "decisions": {"train": 0},
+        "decision_bytes": {"train": 0},
+    }
+    curated = {
+        "documents": 0,
+        "text_bytes": 0,
+        "heldout_documents": 0,
+        "heldout_bytes": 0,
+        "edited_documents": 0,
+        "edited_away_bytes": 0,
+    }
+    for kind, stats in {"documents": documents, "verdicts": verdicts, "curated": curated}.items():
+        made = Manifest(asset=f"web/{kind}", step="s", version="1", params={}, inputs={}, parts=(), stats=stats)
+        ctx.refs.publish(made, "key")
+    shown = [" ".join(line.split()) for line in plinth("funnel").out.splitlines()]
+    assert "too_few_words policy 10 1.0 kB" in shown
+    assert "broken_record documents 2 -" in shown

@@ -1,0 +1,65 @@
+"""The tiny line, run once for the tests that look at its outcome."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_corpus
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "jobs" / "recipes" / "tiny.yaml"
+
+
+def plinth(workspace: Path, *words: object, check: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line on a workspace."""
+    command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600, **options)
+    if check and done.returncode:
+        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def answer(workspace: Path, *words: object) -> object:
+    """What a command says as JSON."""
+    return json.loads(plinth(workspace, *words, "--json").stdout)
+
+
+def digests(workspace: Path) -> dict[str, str]:
+    """Data version of every published asset."""
+    refs = (workspace / "refs").rglob("*.json")
+    found = [json.loads(path.read_bytes()) for path in refs]
+    return {ref["asset"]: ref["digest"] for ref in found}
+
+
+def variant(folder: Path, change: str) -> Path:
+    """A recipe that differs from the tiny one by some YAML."""
+    path = folder / "variant.yaml"
+    relative = os.path.relpath(RECIPE, folder)
+    path.write_text(f"extends: {relative}\n{change}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """A workspace in which the line was run up to its mixture, by two workers."""
+    workspace = tmp_path_factory.mktemp("corpus")
+    tiny_corpus.write(workspace / "input")
+    plinth(workspace, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)
+    return workspace
+
+
+@pytest.fixture(scope="session")
+def line(tmp_path_factory) -> Path:
+    """A workspace in which the whole line was run, from sources to release."""
+    workspace = tmp_path_factory.mktemp("line")
+    tiny_corpus.write(workspace / "input")
+    plinth(workspace, "run", "-r", RECIPE)
+    yield workspace
+    from plinth.storage.workspace import Workspace
+    from registry.server import stop_server
+
+    stop_server(Workspace(workspace))

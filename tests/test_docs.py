@@ -1,0 +1,48 @@
+"""The commands of the documentation do what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "bring-your-own-corpus.md"
+TRAINING = "--select evaluation"  # from here on the page trains, which the whole-line test does as well
+
+
+def blocks(page: str) -> list[str]:
+    """The shell blocks of a page, in order."""
+    return re.findall(r"^```bash\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_bring_your_own_corpus(tmp_path: Path) -> None:
+    commands: list[str] = []
+    for block in blocks(PAGE.read_text()):
+        head, training, _ = block.partition(TRAINING)
+        commands.append(head.rsplit("\n", 1)[0] if training else head)
+        if training:
+            break
+    assert len(commands) == 5
+    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    environment.pop("PLINTH_WORKSPACE", None)
+    script = "set -euo pipefail\n" + "\n".join(commands)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "mine/recipe.yaml is right." in done.stdout
+    assert "broken_record" in done.stdout  # the line that was cut off
+    assert "https://articles.example/3: " in done.stdout
+    assert re.search(r"parameters\s+[\d,]+", done.stdout)
+
+
+def test_the_page_has_blocks_up_to_training() -> None:
+    assert TRAINING in "".join(blocks(PAGE.read_text()))
