@@ -38,8 +38,9 @@ def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     width = made.stats["bytes_per_token"]
     sizes = [part.blob.bytes for part in made.named("shard-")]
+    least, most = min(sizes, default=0), max(sizes, default=0)
     rows = [
-        {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - min(sizes)}
+        {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - least}
         for size in sizes
     ]
     total = {"counted": sum(row["tokens"] for row in rows), "recorded": made.stats["tokens"]}
@@ -48,7 +49,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         rows_between(1),
         between("remainder", 0, 0),
         between("tokens", 1, None),
-        between("even", 0, max(width, max(sizes) // 100)),
+        between("even", 0, max(width, most // 100)),
         equal_columns("counted", "recorded"),
     ]
     return Suite(f"shards-{made.asset.split('/')[0]}", rows, expectations)

@@ -26,7 +26,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=each(recipe, "curated"),
             make=partial(_make, recipe),
             version=tokenizer.VERSION,
-            params=params.model_dump(mode="json", exclude={"max_fertility", "min_bytes_per_token"}),
+            params=tokenizer.step(params).params,
             group="tokens",
             description=f"Byte-level BPE with {params.vocab_size:,} entries, trained on a sample of every bucket.",
             owner=owner,
