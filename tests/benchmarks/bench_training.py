@@ -5,7 +5,7 @@ machine does meets both alike. Ours reads batches through the loader, agrees on 
 all ranks, checks for NaN and writes the timeline; the bare one calls forward, backward and step on tensors
 that are ready. Then the full state is committed once, and start-up and restore are timed.
 
-    python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2]
+    python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2] [--precision fp32]
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     steps = arguments.steps + WARMUP_STEPS
     phase = Phase(name="all", fraction=1.0, weights={"code": 1.0})
     mixed = mixture.run(ctx, Mixture(sequence_tokens=512, total_tokens=512 * 16 * steps, phases=(phase,)), sharded)
-    training = Training(launch=Launch(ranks=arguments.ranks), zero_stage=arguments.zero)
+    training = Training(launch=Launch(ranks=arguments.ranks), zero_stage=arguments.zero, precision=arguments.precision)
     return config.prepare(ctx, "bench", training, mixed, sharded, trained)
 
 
@@ -109,7 +109,13 @@ def rank_main(path: str) -> None:
     loaded_s = time.perf_counter() - begun
     if rank.leads:
         parameters = sum(tensor.numel() for _, tensor in engine.parameters())
-        facts = {"seconds": seconds, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}
+        facts = {
+            "precision": engine.precision,
+            "seconds": seconds,
+            "ready_s": ready_s,
+            "saved_s": saved_s,
+            "loaded_s": loaded_s,
+        }
         (config.directory.root / "bench.json").write_text(json.dumps({**facts, "parameters": parameters}))
     engines.leave()
 
@@ -140,6 +146,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ranks": config.ranks,
         "cores": os.cpu_count(),
         "zero_stage": config.zero_stage,
+        "precision": found["precision"],
         "steps_each": len(pairs),
         "ours_tokens_per_s": round(speeds["ours"], 1),
         "bare_tokens_per_s": round(speeds["bare"], 1),
@@ -157,6 +164,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--zero", type=int, default=1, choices=range(4))
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
     parser.add_argument("--rank-config", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank_config:
@@ -164,10 +172,10 @@ def main() -> None:
         return
     result = measure(arguments)
     for name, value in result.items():
-        print(f"{name:<20} {value:>14,}")
+        print(f"{name:<20} {value:>14}")
     RESULTS.parent.mkdir(exist_ok=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[f"zero-{arguments.zero}, {arguments.ranks} ranks"] = result
+    known[f"zero-{arguments.zero}, {arguments.ranks} ranks, {result['precision']}"] = result
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 

@@ -16,7 +16,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def save(engine: Engine, step: int, monitor: dict[str, Any]) -> checkpoint.Commi
         engine.deepspeed.save_checkpoint(str(folder / "engine"), tag=TAG, save_latest=False)
         _write_json(folder / "rng" / f"rank-{engine.rank.index:05d}.json", generators())
         parameters = dict(engine.parameters())
-        proof = digests(engine)
+        proof = digests(engine, parameters)
         if engine.rank.leads:
             _write_model(config, engine.precision, folder / "model", parameters)
             state = {
@@ -82,12 +82,12 @@ def load(engine: Engine, step: int) -> dict[str, Any]:
     """Put the state of a *verified* checkpoint into the engine and the generators; returns its `state.json`.
 
     Raises:
-        ResumeError: the checkpoint is of another run, or of another number of ranks.
+        ResumeError: the checkpoint is of another run, number of ranks or precision.
         CheckpointError: what was loaded is not what was saved.
     """
     config = engine.config
     state = checkpoint.read_state(config.directory, step)
-    _require_same_run(config, state, step)
+    require_same_run(config, engine.precision, state)
     folder = checkpoint.path(config.directory, step)
     loaded, _ = engine.deepspeed.load_checkpoint(str(folder / "engine"), tag=TAG)
     if loaded is None:
@@ -102,10 +102,13 @@ def load(engine: Engine, step: int) -> dict[str, Any]:
     return state
 
 
-def digests(engine: Engine) -> dict[str, Any]:
-    """Digests of the whole parameters and of every rank's optimizer state and generators; a collective."""
+def digests(engine: Engine, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+    """Digests of the whole parameters (gathered unless given) and of every rank's optimizer state and generators.
+
+    A collective: all ranks must ask together.
+    """
     return {
-        "parameters_sha256": parameters_digest(engine.parameters()),
+        "parameters_sha256": parameters_digest(engine.parameters() if parameters is None else parameters.items()),
         "optimizer_sha256": _gathered(tensors_digest(engine.optimizer_tensors())),
         "rng_sha256": _gathered(hashlib.sha256(json.dumps(generators()).encode()).hexdigest()),
     }
@@ -201,18 +204,31 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
-def _require_same_run(config: RunConfig, state: dict[str, Any], step: int) -> None:
+def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]) -> None:
+    """Refuse a state that this run cannot go on from exactly.
+
+    Raises:
+        ResumeError: of another run, number of ranks or precision.
+    """
+    name = checkpoint.name(state["step"])
     if state["identity"] != identity(config):
         raise ResumeError(
-            f"{checkpoint.name(step)} belongs to another run",
+            f"{name} belongs to another run",
             found=f"identity {state['identity']}",
             expected=f"identity {identity(config)} of run {config.run_id}",
             remedy="each run has its own directory; do not copy checkpoints between them",
         )
     if state["ranks"] != config.ranks:
         raise ResumeError(
-            f"{checkpoint.name(step)} was saved by another number of ranks",
+            f"{name} was saved by another number of ranks",
             found=f"{state['ranks']} ranks",
             expected=f"{config.ranks} ranks",
             remedy=f"set training.launch.ranks to {state['ranks']}; a resume is exact on the same number only",
+        )
+    if state["precision"] != precision:
+        raise ResumeError(
+            f"{name} was saved in another precision, which `precision: auto` chose on another device",
+            found=state["precision"],
+            expected=precision,
+            remedy=f"go on where the run began, or start a run with training.precision: {precision}",
         )

@@ -35,6 +35,7 @@ from plinth.training.config import RunConfig
 from plinth.training.failure import Failure
 from plinth.training.telemetry import Event, Timeline, read_events, timeline
 
+#: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
 LEFT = 75
 
 #: Exit statuses of named failures: another try would meet the same.

@@ -88,7 +88,7 @@ def make(tmp_path: Path) -> Callable[..., RunConfig]:
     """Configurations of a tiny run in this test's own workspace."""
 
     def configured(**changes: Any) -> RunConfig:
-        return tiny(changes.pop("workspace", tmp_path), **changes)
+        return tiny(Path(changes.pop("workspace", tmp_path)), **changes)
 
     return configured
 
