@@ -11,7 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plinth.errors import IntegrityError
@@ -20,6 +23,7 @@ from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
 
 ROW_GROUP_ROWS = 4096
+ROW_GROUP_BYTES = 64 * 2**20
 
 
 def write_table(store: Store, name: str, table: pa.Table, *, stats: Mapping[str, Any] | None = None) -> Part:
@@ -162,16 +166,36 @@ def _empty(store: Store, part: Part, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Full row groups, however the caller cut its batches: the bytes must not depend on the cut."""
+    """Row groups by their own rule, however the caller cut its batches: the bytes must not depend on the cut.
+
+    A group ends with the row that fills it, in rows or in bytes, so that book-sized texts stay bounded too.
+    """
     waiting: list[pa.RecordBatch] = []
-    held = 0
+    rows, size = 0, 0
     for batch in batches:
-        waiting.append(batch)
-        held += batch.num_rows
-        while held >= ROW_GROUP_ROWS:
-            table = pa.Table.from_batches(waiting, schema=schema).combine_chunks()
-            yield table.slice(0, ROW_GROUP_ROWS).to_batches()[0]
-            waiting = table.slice(ROW_GROUP_ROWS).to_batches()
-            held -= ROW_GROUP_ROWS
-    if held:
-        yield pa.Table.from_batches(waiting, schema=schema).combine_chunks().to_batches()[0]
+        weights = np.cumsum(_row_bytes(batch))
+        start, before = 0, 0
+        while start < batch.num_rows:
+            by_bytes = int(np.searchsorted(weights, before + ROW_GROUP_BYTES - size)) + 1
+            stop = min(batch.num_rows, start + ROW_GROUP_ROWS - rows, max(by_bytes, start + 1))
+            waiting.append(batch.slice(start, stop - start))
+            rows, size = rows + stop - start, size + int(weights[stop - 1]) - before
+            start, before = stop, int(weights[stop - 1])
+            if rows == ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+                yield _joined(waiting, schema)
+                waiting, rows, size = [], 0, 0
+    if rows:
+        yield _joined(waiting, schema)
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()[0]
+
+
+def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Bytes of strings in each row, [rows]; what has a fixed width is bounded by the number of rows."""
+    total = np.zeros(batch.num_rows, dtype=np.int64)
+    for column in batch.columns:
+        if pa.types.is_large_string(column.type) or pa.types.is_string(column.type):
+            total += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return total

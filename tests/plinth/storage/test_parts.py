@@ -113,3 +113,19 @@ def test_full_disk_while_writing(small_disk: Path) -> None:
     with pytest.raises(DiskFullError):
         parts.write_table(Store(small_disk), "p", random_bytes)
     assert [path for path in small_disk.rglob("*") if path.is_file()] == []
+
+
+def test_row_groups_are_bounded_in_rows_and_bytes_and_do_not_depend_on_the_cut(monkeypatch):
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 10)
+    schema = pa.schema([("text", pa.large_string())])
+    sizes = [3, 3, 3, 3, 1, 1, 1, 1, 1, 20, 0, 0, 5, 6, 1]
+    whole = pa.record_batch([pa.array(["x" * size for size in sizes], pa.large_string())], schema=schema)
+
+    def groups(*cuts: int) -> list[list[int]]:
+        starts = [sum(cuts[:i]) for i in range(len(cuts))]
+        pieces = [whole.slice(start, cut) for start, cut in zip(starts, cuts, strict=True)]
+        return [[len(text) for text in group.column(0).to_pylist()] for group in parts._regrouped(pieces, schema)]
+
+    expected = [[3, 3, 3, 3], [1, 1, 1, 1], [1, 20], [0, 0, 5, 6], [1]]
+    assert groups(15) == groups(*[1] * 15) == groups(7, 8) == groups(2, 3, 10) == expected

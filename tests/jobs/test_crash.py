@@ -1,0 +1,80 @@
+"""Killed anywhere, the same command finishes the work: nothing lost, nothing doubled."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
+
+pytestmark = pytest.mark.slow
+
+
+def _start(workspace: Path, *words: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), *map(str, words)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _wait_for(condition, process, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+
+
+def _records(workspace: Path) -> int:
+    return sum(1 for _ in (workspace / "records").rglob("*.json"))
+
+
+@pytest.mark.parametrize("records", [3, 30, 70])
+def test_a_corpus_run_killed_goes_on_where_it_was(corpus, tmp_path, records):
+    tiny_corpus.write(tmp_path / "input")
+    process = _start(tmp_path, "run", "-r", RECIPE, "--select", "funnel")
+    _wait_for(lambda: _records(tmp_path) >= records, process)
+    process.kill()
+    process.wait()
+    plinth(tmp_path, "run", "-r", RECIPE, "--select", "funnel")
+    assert digests(tmp_path) == digests(corpus)
+
+
+def test_a_killed_worker_costs_its_task_only(corpus, tmp_path):
+    tiny_corpus.write(tmp_path / "input")
+    process = _start(tmp_path, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)
+    _wait_for(lambda: _records(tmp_path) >= 20, process)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "forkserver" in " ".join(child.cmdline()) and child.children():
+            for worker in child.children():
+                worker.kill()
+    assert process.wait(timeout=300) == 0
+    assert digests(tmp_path) == digests(corpus)
+
+
+def test_training_outlives_the_orchestrator_and_is_found_again(line, tmp_path):
+    tiny_corpus.write(tmp_path / "input")
+    # Long enough that the job is still going when it is looked for again.
+    recipe = tmp_path / "longer.yaml"
+    recipe.write_text(f"extends: {os.path.relpath(RECIPE, tmp_path)}\nmixture: {{total_tokens: 81920}}\n")
+    process = _start(tmp_path, "run", "-r", recipe, "--select", "checkpoint")
+    _wait_for(lambda: any(_events(tmp_path)), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    seen = len(list(_events(tmp_path)))
+    deadline = time.monotonic() + 60
+    while len(list(_events(tmp_path))) <= seen and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert len(list(_events(tmp_path))) > seen, "training stopped with the orchestrator"
+    plinth(tmp_path, "run", "-r", recipe, "--select", "checkpoint")
+    starts = [line for line in _events(tmp_path) if '"run_started"' in line]
+    assert len(starts) == 1, "a second job was started beside the first"
+
+
+def _events(workspace: Path):
+    for path in (workspace / "runs").glob("*/events.jsonl"):
+        yield from path.read_text().splitlines()

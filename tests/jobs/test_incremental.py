@@ -1,0 +1,74 @@
+"""Same inputs, same bytes; and only what changed is made again."""
+
+import json
+
+import pytest
+
+from assets.catalog import stages
+from jobs.line import plan
+from plinth.context import Context
+from plinth.corpus import annotate
+from plinth.recipe.load import load
+from plinth.storage.workspace import Workspace
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE, digests, plinth, variant
+
+pytestmark = pytest.mark.slow
+
+
+def _stale(workspace, recipe):
+    return set(plan(Context(Workspace(workspace)), stages(load(recipe))).stale)
+
+
+def test_one_worker_and_two_give_the_same_data_versions(corpus, tmp_path):
+    tiny_corpus.write(tmp_path / "input")
+    plinth(tmp_path, "run", "-r", RECIPE, "--select", "funnel", "--workers", 1)
+    assert digests(tmp_path) == digests(corpus)
+
+
+def test_a_changed_threshold_judges_again_and_annotates_nothing(corpus, tmp_path):
+    policies = json.loads(json.dumps(load(RECIPE).corpus.policies["default"].model_dump(mode="json")))
+    for rule in policies["rules"]:
+        if rule["reason"] == "too_few_words":
+            rule["drop"] = "gopher_quality.word_count < 51"
+    recipe = variant(tmp_path, json.dumps({"corpus": {"policies": {"default": policies}}}))
+    stale = _stale(corpus, recipe)
+    assert {"web/policy", "prose/policy", "dedup/exact", "mixture", "run"} <= stale
+    assert "code/policy" not in stale
+    kept = {"documents", "minhash", *load(RECIPE).corpus.annotate}
+    assert not {asset for asset in stale if asset.split("/")[-1] in kept and asset != "dedup/minhash"}
+
+
+def test_a_bumped_annotator_is_run_again_alone(corpus, monkeypatch):
+    from dataclasses import replace
+
+    from plinth.corpus.annotate import registry
+
+    before = _stale(corpus, RECIPE)
+    bumped = dict(annotate.ANNOTATORS)
+    bumped["fineweb"] = replace(bumped["fineweb"], version="next")
+    monkeypatch.setattr(registry, "ANNOTATORS", bumped)
+    stale = _stale(corpus, RECIPE) - before
+    assert {f"{bucket}/fineweb" for bucket in ("web", "prose", "code")} <= stale
+    assert {f"{bucket}/policy" for bucket in ("web", "prose")} <= stale
+    assert not {asset for asset in stale if asset.endswith(("/documents", "/gopher_quality", "/language", "/pii"))}
+
+
+def test_a_new_file_costs_its_own_part(tmp_path):
+    """With small parts, all parts but the one that the file lands in keep their digests."""
+    tiny_corpus.write(tmp_path / "input")
+    recipe = variant(tmp_path, "corpus: {documents: {part_bytes: 2048}}\n")
+    plinth(tmp_path, "run", "-r", recipe, "--select", "code/c4")
+    before = _parts(tmp_path, "code/documents")
+    package = next(path for path in (tmp_path / "input" / "tiny" / "code").iterdir() if path.is_dir())
+    (package / "added.py").write_text("def added(value):\n    return value + 1\n\n" * 3)
+    plinth(tmp_path, "run", "-r", recipe, "--select", "code/c4")
+    after = _parts(tmp_path, "code/documents")
+    assert len(before) > 5
+    assert len(set(after) - set(before)) == 1
+    assert len(set(_parts(tmp_path, "code/c4"))) == len(after)
+
+
+def _parts(workspace, asset):
+    ctx = Context(Workspace(workspace))
+    return [part.blob.sha256 for part in ctx.refs.current(asset).named("part-")]
