@@ -1,13 +1,15 @@
 """The licence gate's column: a document's SPDX expression against the permitted list.
 
-SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a licence and
-is permitted when the licence is. What cannot be read is not permitted; `unknown` never is.
+SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a licence and is
+permitted when the licence is or the pair is listed, `+` means this version or a later one. What cannot be read is
+not permitted; `unknown`, `NONE` and `NOASSERTION` never are, whatever the list says.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 from pydantic import Field
@@ -19,14 +21,24 @@ SCHEMA = pa.schema(
     [pa.field("expression", pa.string(), nullable=False), pa.field("permitted", pa.bool_(), nullable=False)]
 )
 UNKNOWN = "unknown"
-TOKEN = re.compile(r"\(|\)|[A-Za-z0-9.+:-]+")
-MAX_TOKENS = 200
+NEVER = frozenset({UNKNOWN, "none", "noassertion"})
+OPERATORS = frozenset({"AND", "OR", "WITH", "(", ")"})
+TOKEN = re.compile(r"[()]|[A-Za-z0-9.+:-]+")
+MAX_TOKENS = 100  # bounds the depth of parentheses, too
 
 
 class Params(Frozen):
     """What may reach a shard."""
 
     permitted: tuple[str, ...] = Field((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
+
+
+class _Term(NamedTuple):
+    """A part of an expression: its normal form, whether it is permitted, and its outermost operator."""
+
+    form: str
+    allowed: bool
+    operator: str = ""
 
 
 def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
@@ -38,54 +50,65 @@ def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
 
 @lru_cache(maxsize=4096)
 def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
-    """Normal form of an SPDX expression, and whether it is permitted; (`unknown`, False) when it cannot be read."""
+    """Normal form of an SPDX expression, and whether it is permitted; (`unknown`, False) when it cannot be read.
+
+    Normal: operators in capitals, one space, no parentheses that change nothing, identifiers of the permitted list
+    spelt as there, no operand twice.
+    """
     tokens = TOKEN.findall(expression)
     if not tokens or len(tokens) > MAX_TOKENS or "".join(tokens) != "".join(expression.split()):
         return UNKNOWN, False
+    listed = {" ".join(name.split()).lower(): " ".join(name.split()) for name in permitted}
     try:
-        reader = _Reader(tokens, {name.lower(): name for name in permitted})
-        form, allowed = reader.either()
+        reader = _Reader(tokens, {key: name for key, name in listed.items() if key not in NEVER})
+        term = reader.either()
         reader.end()
     except ValueError:
         return UNKNOWN, False
-    return (UNKNOWN, False) if form.lower() == UNKNOWN else (form, allowed)
+    return (UNKNOWN, False) if term.form.lower() in NEVER else (term.form, term.allowed)
 
 
 class _Reader:
-    """Recursive descent over `OR` < `AND` < `WITH` < parentheses."""
+    """Recursive descent: `OR` binds least, then `AND`, then `WITH`, then parentheses."""
 
     def __init__(self, tokens: list[str], permitted: dict[str, str]) -> None:
         self.tokens, self.permitted, self.at = tokens, permitted, 0
 
-    def either(self) -> tuple[str, bool]:
-        form, allowed = self.both()
+    def either(self) -> _Term:
+        terms = [self.both()]
         while self._take("OR"):
-            other, also = self.both()
-            form, allowed = f"{form} OR {other}", allowed or also
-        return form, allowed
+            terms.append(self.both())
+        return _joined("OR", terms, any(term.allowed for term in terms))
 
-    def both(self) -> tuple[str, bool]:
-        form, allowed = self.one()
+    def both(self) -> _Term:
+        terms = [self.one()]
         while self._take("AND"):
-            other, also = self.one()
-            form, allowed = f"{form} AND {other}", allowed and also
-        return form, allowed
+            terms.append(self.one())
+        return _joined("AND", terms, all(term.allowed for term in terms))
 
-    def one(self) -> tuple[str, bool]:
+    def one(self) -> _Term:
         if self._take("("):
-            form, allowed = self.either()
+            term = self.either()
             if not self._take(")"):
                 raise ValueError("a parenthesis is not closed")
-            return f"({form})", allowed
+            return term
         name = self._name()
+        form, allowed = self._look_up(name)
         if not self._take("WITH"):
-            return self.permitted.get(name.lower(), name), name.lower() in self.permitted
-        pair = f"{name} WITH {self._name()}"
-        return pair, name.lower() in self.permitted or pair.lower() in self.permitted
+            return _Term(form, allowed)
+        pair, listed = self._look_up(f"{name} WITH {self._name()}")
+        return _Term(pair if listed else f"{form}{pair[len(name) :]}", allowed or listed)
 
     def end(self) -> None:
         if self.at != len(self.tokens):
             raise ValueError("words are left over")
+
+    def _look_up(self, name: str) -> tuple[str, bool]:
+        """The name as the list spells it, and whether it is there, itself or the version that `+` starts from."""
+        base = name.removesuffix("+")
+        if name.lower() not in self.permitted and base.lower() in self.permitted:
+            return self.permitted[base.lower()] + name[len(base) :], True
+        return self.permitted.get(name.lower(), name), name.lower() in self.permitted
 
     def _take(self, word: str) -> bool:
         if self.at < len(self.tokens) and self.tokens[self.at].upper() == word:
@@ -94,10 +117,20 @@ class _Reader:
         return False
 
     def _name(self) -> str:
-        if self.at >= len(self.tokens) or self.tokens[self.at].upper() in {"AND", "OR", "WITH", "(", ")"}:
+        if self.at >= len(self.tokens) or self.tokens[self.at].upper() in OPERATORS:
             raise ValueError("a licence is missing")
         self.at += 1
         return self.tokens[self.at - 1]
+
+
+def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
+    """One term of several; `OR` inside `AND` keeps its parentheses, an operand given twice stands once."""
+    forms = list(
+        dict.fromkeys(f"({term.form})" if (operator, term.operator) == ("AND", "OR") else term.form for term in terms)
+    )
+    if len(forms) == 1:
+        return _Term(terms[0].form, allowed, terms[0].operator)
+    return _Term(f" {operator} ".join(forms), allowed, operator)
 
 
 ANNOTATOR = Annotator(
