@@ -2,7 +2,7 @@
 
     characters   what a code point is: white space, line break, letter, punctuation
     codepoints   decode UTF-8 in place; the buffers of a string column
-    lookup       byte strings to small tables
+    lookup       find hashes in a large sorted array
     fold         texts in the form in which they count as equal
     ngrams       words and word n-grams as 64-bit hashes
     minhash      MinHash signatures of shingle sets
