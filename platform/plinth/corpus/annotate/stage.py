@@ -21,8 +21,9 @@ from plinth.storage.store import Store
 
 #: Rows handed to an annotator at once.
 BATCH_ROWS = 1024
-#: Label columns with more values than this are not counted by value.
+#: Of a label column with more values than this, those that come later are counted together.
 MAX_LABELS = 200
+OTHER = "other"
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ def run(
     """The sidecar of one annotator over one bucket.
 
     Returns:
-        Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`, and by column
-        `columns` (values, nulls, sum, min, max of numbers; true of booleans) and `labels` (counts by value).
+        Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: of
+        numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; of booleans `true`, `nulls`; of spans `spans` and
+        `documents` with any; `labels`: documents by value of each text column, rare ones together as `other`.
 
     Raises:
         RecipeError: no such annotator or parameter.
-        StageError: the annotator did not return a row for each document.
+        StageError: the annotator broke its contract.
     """
     chosen, params = annotator(annotator_name), parameters(annotator_name, raw_params)
     step = Step(
@@ -67,17 +69,37 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in iter_batches(store, task.documents, chosen.reads, BATCH_ROWS):
             made = chosen.annotate(batch, task.params)
-            if made.num_rows != batch.num_rows or not made.schema.equals(chosen.schema):
-                raise StageError(
-                    f"annotator {task.name} broke its contract",
-                    found=f"{made.num_rows} rows of {made.schema.names}",
-                    expected=f"{batch.num_rows} rows of {chosen.schema.names}",
-                )
+            _require(chosen, batch.num_rows, made)
             counts.add(made)
             yield made
 
     part = write_batches(store, "part.parquet", chosen.schema, batches())
     return (part.model_copy(update={"stats": counts.stats()}),)
+
+
+def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
+    """A row for each document, the columns promised, and in them what was promised."""
+    expected = f"{rows} rows of {', '.join(f'{field.name} ({field.type})' for field in chosen.schema)}"
+    found = f"{made.num_rows} rows of {', '.join(f'{field.name} ({field.type})' for field in made.schema)}"
+    if made.num_rows == rows and made.schema.equals(chosen.schema):
+        faults = [fault for field in chosen.schema if (fault := _fault(field, made.column(field.name)))]
+        if not faults:
+            return
+        found, expected = "; ".join(faults), "no nulls where the schema allows none, and finite numbers"
+    raise StageError(
+        f"annotator {chosen.name} broke its contract",
+        found=found,
+        expected=expected,
+        remedy=f"correct platform/plinth/corpus/annotate/{chosen.name}.py and raise its version",
+    )
+
+
+def _fault(field: pa.Field, column: pa.Array) -> str:
+    if column.null_count and not field.nullable:
+        return f"{column.null_count} nulls in {field.name}"
+    if pa.types.is_floating(field.type) and pc.all(pc.is_finite(column)).as_py() is False:
+        return f"NaN or infinity in {field.name}"
+    return ""
 
 
 class _Counts:
@@ -97,15 +119,25 @@ class _Counts:
                 _merge(self.columns, field.name, {"true": pc.sum(column).as_py() or 0, "nulls": column.null_count})
             elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
                 _merge(self.columns, field.name, _numbers(column))
+            elif pa.types.is_list(field.type):
+                lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+                facts = {"spans": int(lengths.sum()), "documents": int((lengths > 0).sum())}
+                _merge(self.columns, field.name, facts)
             elif field.name in self.labels:
-                found = self.labels[field.name]
-                for row in pc.value_counts(column).to_pylist():
-                    if row["values"] in found or len(found) < MAX_LABELS:
-                        found[row["values"]] = found.get(row["values"], 0) + row["counts"]
+                counts = {str(row["values"]): row["counts"] for row in pc.value_counts(column).to_pylist()}
+                _merge_labels(self.labels, field.name, counts)
 
     def stats(self) -> dict[str, Any]:
-        labels = {name: dict(sorted(counts.items())) for name, counts in self.labels.items()}
-        return {"documents": self.documents, "columns": self.columns, "labels": labels}
+        return _finished(self.documents, self.columns, self.labels)
+
+
+def _finished(documents: int, columns: dict[str, dict[str, Any]], labels: dict[str, dict[str, int]]) -> dict[str, Any]:
+    means = {name: round(facts["sum"] / facts["values"], 6) for name, facts in columns.items() if facts.get("values")}
+    return {
+        "documents": documents,
+        "columns": {name: facts | ({"mean": means[name]} if name in means else {}) for name, facts in columns.items()},
+        "labels": {name: dict(sorted(counts.items())) for name, counts in labels.items()},
+    }
 
 
 def _numbers(column: pa.Array) -> dict[str, Any]:
@@ -131,12 +163,19 @@ def _merge(columns: dict[str, dict[str, Any]], name: str, more: Mapping[str, Any
             have[key] = have.get(key, 0) + value
 
 
+def _merge_labels(labels: dict[str, dict[str, int]], name: str, more: Mapping[str, int]) -> None:
+    have = labels.setdefault(name, {})
+    for label, count in sorted(more.items()):
+        key = label if label in have or len(have) < MAX_LABELS else OTHER
+        have[key] = have.get(key, 0) + count
+
+
 def _total(parts: list[Part]) -> dict[str, Any]:
-    total: dict[str, Any] = {"documents": 0, "columns": {}, "labels": {}}
+    columns: dict[str, dict[str, Any]] = {}
+    labels: dict[str, dict[str, int]] = {}
     for part in parts:
-        total["documents"] += part.stats["documents"]
         for name, facts in part.stats["columns"].items():
-            _merge(total["columns"], name, facts)
+            _merge(columns, name, facts)
         for name, counts in part.stats["labels"].items():
-            _merge(total["labels"], name, counts)
-    return total
+            _merge_labels(labels, name, counts)
+    return _finished(sum(part.stats["documents"] for part in parts), columns, labels)
