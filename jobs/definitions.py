@@ -19,6 +19,9 @@ from jobs import sensors
 from plinth.recipe import Recipe
 from plinth.recipe.load import load
 
+#: Names of jobs; an asset may not have the same one.
+CORPUS, LINE, RELEASE = "make_corpus", "make_line", "make_release"
+
 #: Groups that a corpus job makes; what follows costs accelerators and is started by hand or on purpose.
 CORPUS_GROUPS = ("sources", "documents", "annotations", "verdicts", "dedup", "curated", "tokens", "mixture", "report")
 TRAINING_GROUPS = ("training", "evaluation", "registry")
@@ -30,19 +33,19 @@ def build(
     """All assets, checks, jobs, schedules and sensors of a recipe."""
     in_process = dg.in_process_executor
     corpus = dg.define_asset_job(
-        "corpus",
+        CORPUS,
         dg.AssetSelection.groups(*CORPUS_GROUPS),
         executor_def=in_process,
         description="From sources to mixture.",
     )
     line = dg.define_asset_job(
-        "line",
+        LINE,
         dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS),
         executor_def=in_process,
         description="From sources to a registered candidate.",
     )
     release = dg.define_asset_job(
-        "release",
+        RELEASE,
         dg.AssetSelection.groups("release"),
         executor_def=in_process,
         description="Promote the approved candidate.",

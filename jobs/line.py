@@ -156,7 +156,7 @@ def _release(space: Workspace, recipe: Recipe, workers: int) -> dict[str, Any]:
     with open_instance(space) as instance:
         tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, definitions=defs))
     for _ in tick.run_requests or []:
-        _execute(space, recipe, ["release"], workers, job="release")
+        _execute(space, recipe, ["release"], workers, job=definitions.RELEASE)
     return describe_release(ctx, recipe)
 
 
@@ -185,7 +185,7 @@ def _harvest(space: Workspace, recipe: Recipe) -> None:
         harvest(space.input, Caps())
 
 
-def _execute(space: Workspace, recipe: Recipe, assets: list[str], workers: int, job: str = "line") -> None:
+def _execute(space: Workspace, recipe: Recipe, assets: list[str], workers: int, job: str = definitions.LINE) -> None:
     """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
     resource = PlinthResource(workspace=str(space.root), workers=workers).shown_by(for_terminal())
     defs = definitions.build(recipe, space.root, workers=workers, resources={"plinth": resource})

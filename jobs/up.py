@@ -47,6 +47,7 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
     process = subprocess.Popen(
         [*command, "--log-level", "warning"],
         env=environment(space, recipe_path, mlflow_uri),
+        cwd=space.root,  # in the checkout Dagster would warn that it does not read the `dagster.yaml` there
         preexec_fn=_default_signals,
     )
     print(

@@ -1,0 +1,106 @@
+"""Dagster's view of a recipe."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.catalog import STEMS, selected, stages
+from jobs import definitions
+from plinth.errors import MissingError
+from plinth.recipe.load import load
+
+RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return load(RECIPES / "tiny.yaml")
+
+
+@pytest.fixture(scope="module")
+def defs(recipe, tmp_path_factory):
+    return definitions.build(recipe, tmp_path_factory.mktemp("workspace"))
+
+
+def test_they_load_as_a_code_location_does(defs):
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_the_demo_loads_too(tmp_path):
+    dg.Definitions.validate_loadable(definitions.build(load(RECIPES / "demo.yaml"), tmp_path))
+
+
+def test_every_asset_says_what_it_is(defs, recipe):
+    specs = {"/".join(spec.key.path): spec for spec in defs.resolve_all_asset_specs()}
+    assert set(specs) == {stage.asset for stage in stages(recipe)}
+    for name, spec in specs.items():
+        assert spec.description, name
+        assert spec.code_version, name
+        assert spec.group_name != "default", name
+        assert spec.owners, name
+        assert spec.kinds, name
+
+
+def test_stages_come_after_what_they_read(recipe):
+    seen = set()
+    for stage in stages(recipe):
+        assert set(stage.deps) <= seen, stage.asset
+        seen.add(stage.asset)
+
+
+def test_every_stage_of_every_bucket_is_an_asset(recipe):
+    found = {stage.asset for stage in stages(recipe)}
+    for bucket in recipe.corpus.buckets:
+        kinds = ("sources", "documents", "policy", "minhash", "verdicts", "curated", "shards", *recipe.corpus.annotate)
+        assert {f"{bucket}/{kind}" for kind in kinds} <= found
+    assert len(STEMS) == len({stem.__name__ for stem in STEMS})
+
+
+def test_a_selection_brings_what_it_needs(recipe):
+    names = {stage.asset for stage in selected(stages(recipe), ("web/policy",))}
+    assert {"web/policy", "web/documents", "web/sources", "web/c4"} <= names
+    assert not {name for name in names if name.startswith(("prose/", "code/", "dedup/"))}
+    with pytest.raises(MissingError, match="no asset web/polcy"):
+        selected(stages(recipe), ("web/polcy",))
+
+
+def test_a_changed_parameter_changes_the_code_version_of_that_stage_alone(recipe):
+    holdout = recipe.corpus.holdout.model_copy(update={"seed": 99})
+    other = recipe.model_copy(update={"corpus": recipe.corpus.model_copy(update={"holdout": holdout})})
+    before = {stage.asset: stage.code_version for stage in stages(recipe)}
+    after = {stage.asset: stage.code_version for stage in stages(other)}
+    assert {asset for asset in before if before[asset] != after[asset]} == {"holdout"}
+
+
+def test_placement_is_no_part_of_a_run(recipe):
+    launch = recipe.training.launch.model_copy(update={"ranks": 1})
+    other = recipe.model_copy(update={"training": recipe.training.model_copy(update={"launch": launch})})
+    before = {stage.asset: stage.code_version for stage in stages(recipe)}
+    assert before == {stage.asset: stage.code_version for stage in stages(other)}
+
+
+def test_jobs_sensors_and_schedules_are_there(defs):
+    names = {sensor.name for sensor in defs.sensors}
+    assert names == {"arrival", "approval", "failed_runs", "automation"}
+    for job in (definitions.CORPUS, definitions.LINE, definitions.RELEASE):
+        assert defs.resolve_job_def(job).name == job
+    assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
+
+
+def test_the_line_job_stops_before_the_release(defs):
+    keys = {"/".join(key.path) for key in defs.resolve_job_def(definitions.LINE).asset_layer.executable_asset_keys}
+    assert "candidate" in keys
+    assert "release" not in keys
+
+
+def test_loading_them_imports_neither_torch_nor_deepspeed(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from jobs.definitions import build; from plinth.recipe.load import load\n"
+        f"build(load(Path({str(RECIPES / 'tiny.yaml')!r})), Path({str(tmp_path)!r}))\n"
+        "heavy = {'torch', 'deepspeed', 'mlflow', 'great_expectations', 'dvc_data', 'ray'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=RECIPES.parents[1])
