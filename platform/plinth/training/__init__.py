@@ -11,6 +11,7 @@
     job         submit or find, follow, the manifests of `run` and `checkpoint`
     supervise   start ranks, restart them within bounds, watch, forward signals
     failure     a rank's named error on its way to the user
+    watch       the ranks of one attempt: hangs, dead siblings, signals
     schedule    learning rate as a function of the step
   with torch:
     model       the decoder

@@ -17,8 +17,8 @@ import sys
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
 from plinth.training.failure import Failure
-from plinth.training.supervise import LEFT
 from plinth.training.telemetry import Timeline
+from plinth.training.watch import LEFT
 
 _PR_SET_PDEATHSIG = 1
 

@@ -139,6 +139,15 @@ def verify(run: RunDirectory, step: int) -> Path:
     return folder
 
 
+def is_valid(run: RunDirectory, step: int) -> bool:
+    """Whether the checkpoint of a step is committed and every byte is as recorded."""
+    try:
+        verify(run, step)
+    except CheckpointError:
+        return False
+    return True
+
+
 def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
     """The newest committed step that verifies, and the newer ones that were refused with the reason.
 

@@ -60,7 +60,8 @@ def launcher_of(config: RunConfig) -> Launcher:
 
 
 def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
-    """The job of this run: the one that is alive or has finished, or a new one, which resumes.
+    """The job of this run: the one that is alive, or has finished and left a final checkpoint that verifies, or a
+    new one, which resumes.
 
     Raises:
         LaunchError: it could not be submitted, or runs on another machine.
@@ -69,7 +70,7 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
     known = launcher.find(run.root)
     if known is not None and launcher.poll(known) is Status.GONE:
         ended = result(config)
-        if ended is not None and ended.status == "finished":
+        if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, config.total_steps):
             return known
         run.result.unlink(missing_ok=True)
     configuration.write(config)

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -34,28 +34,24 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.failure import Failure
 from plinth.training.telemetry import Event, Timeline, read_events, timeline
-
-#: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
-LEFT = 75
+from plinth.training.watch import LEFT, POLL_S, Process, in_words, watch
 
 #: Exit statuses of named failures: another try would meet the same.
 NAMED = range(2, 9)
 
-POLL_S = 0.1
-
 #: How long to wait for the ranks of a supervisor that was killed to be gone.
 LOCK_PATIENCE_S = 30.0
 
-#: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
-SIBLING_PATIENCE_S = 2.0
-
 MAX_BACKOFF_S = 300.0
+
+
+Ending = Literal["finished", "stopped", "failed"]
 
 
 class Result(Frozen):
     """How a job ended, in `result.json`."""
 
-    status: Literal["finished", "stopped", "failed"]
+    status: Ending
     step: int
     restarts: int
     lost_steps: int
@@ -77,7 +73,6 @@ class Supervisor:
     lost_s: float = 0.0
     begun: float = 0.0  # when the present attempt began
     failure: Failure | None = None
-    ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -89,23 +84,14 @@ class Supervisor:
         """Train, then audit, restarting within bounds; returns how it ended."""
         reason = ""
         for audit in (False, True):
-            done = self.run.evidence.exists() if audit else self._trained()
-            if done:
+            if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, self.config.total_steps):
                 continue
             ended, reason = self._until_done(audit)
             if ended != "finished":
                 return self._result(ended, reason)
         return self._result("finished", "")
 
-    def _trained(self) -> bool:
-        """Whether the last step is committed and can be trusted, so that no rank has to be started for it."""
-        try:
-            checkpoint.verify(self.run, self.config.total_steps)
-        except PlinthError:
-            return False
-        return True
-
-    def _until_done(self, audit: bool) -> tuple[Literal["finished", "stopped", "failed"], str]:
+    def _until_done(self, audit: bool) -> tuple[Ending, str]:
         while True:
             code, reason = self._attempt(audit)
             if code == 0:
@@ -121,15 +107,15 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
         self.begun, port = round(time.time(), 3), free_port()  # rounded as the times of events are
-        self.ranks = [self._start(rank, port, audit) for rank in range(self.config.ranks)]
-        reason = self._watch()
-        codes = [process.wait() for process in self.ranks]
+        ranks = [self._start(rank, port, audit) for rank in range(self.config.ranks)]
+        reason = watch(ranks, self.run.events, self.begun, self.config.supervision, lambda: self.asked_to_stop)
+        codes = [process.wait() for process in ranks]
         checkpoint.clean(self.run)  # what a rank left half-written may be what fills the disk
         if reason:
             return 1, reason
         return self._verdict(codes)
 
-    def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, port: int, audit: bool) -> Process:
         environment = {
             **os.environ,
             "RANK": str(rank),
@@ -147,43 +133,6 @@ class Supervisor:
             command + ["--audit"] * audit, env=environment, stdin=subprocess.DEVNULL, pass_fds=(self.lock_fd,)
         )
 
-    def _watch(self) -> str:
-        """Wait until every rank has ended; returns why they had to be ended, or nothing."""
-        deadline = float("inf")  # when patience with the remaining ranks ends
-        signalled = False
-        while any(process.poll() is None for process in self.ranks):
-            now = time.time()
-            if self.asked_to_stop and not signalled:
-                self._send(signal.SIGTERM)
-                signalled, deadline = True, now + self.config.supervision.grace_s
-            if any(process.poll() not in (None, 0, LEFT) for process in self.ranks):
-                deadline = min(deadline, now + SIBLING_PATIENCE_S)
-            if now > deadline:
-                self._send(signal.SIGKILL)
-            elif self._silent_s() > self.config.supervision.hang_s:
-                return self._end_hanging()
-            time.sleep(POLL_S)
-        return ""
-
-    def _silent_s(self) -> float:
-        """Seconds since the last event, or since the ranks were started."""
-        try:
-            spoke = self.run.events.stat().st_mtime
-        except FileNotFoundError:
-            spoke = self.begun
-        return time.time() - max(self.begun, spoke)
-
-    def _end_hanging(self) -> str:
-        self._send(signal.SIGUSR1)  # each rank writes its stack to the log
-        time.sleep(1.0)
-        self._send(signal.SIGKILL)
-        return f"no event for {self.config.supervision.hang_s:g} s: the ranks hang"
-
-    def _send(self, number: int) -> None:
-        for process in self.ranks:
-            if process.poll() is None:
-                process.send_signal(number)
-
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
         """One status for all ranks: a named failure explains the others, which lost a partner."""
         named = [code for code in codes if code in NAMED]
@@ -193,7 +142,7 @@ class Supervisor:
             return named[0], said or f"a rank ended with status {named[0]}"
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
         if bad:
-            return 1, "; ".join(f"rank {rank} {_in_words(code)}" for rank, code in bad)
+            return 1, "; ".join(in_words(rank, code) for rank, code in bad)
         return (LEFT, "") if LEFT in codes else (0, "")
 
     def _last_failure(self) -> Failure | None:
@@ -234,7 +183,7 @@ class Supervisor:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.asked_to_stop = number
 
-    def _result(self, status: Literal["finished", "stopped", "failed"], reason: str) -> Result:
+    def _result(self, status: Ending, reason: str) -> Result:
         step = max(checkpoint.committed(self.run), default=0)
         return Result(
             status=status,
@@ -294,10 +243,6 @@ def main() -> int:
 
 def _time_of_commit(commits: list[Event], step: int) -> list[float]:
     return [float(event["time"]) for event in commits if event["step"] == step]
-
-
-def _in_words(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
 
 
 if __name__ == "__main__":

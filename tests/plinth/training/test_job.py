@@ -193,6 +193,11 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     with pytest.raises(CheckpointError, match=r"model/model\.safetensors has changed"):
         job.checkpoint_manifest(ctx, prepared, run)
 
+    assert job.submit_or_find(ctx, prepared) != first  # damage undoes "finished": the end is trained again
+    assert job.follow(ctx, prepared).status == "finished"
+    assert job.checkpoint_manifest(ctx, prepared, run) == made
+    assert timeline(prepared.directory.events).of("refused")[0]["step"] == 12
+
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("importable")

@@ -14,7 +14,7 @@ import pytest
 
 from plinth.errors import DiskFullError, LaunchError
 from plinth.training import config as configuration
-from plinth.training import supervise
+from plinth.training import supervise, watch
 from plinth.training.config import RunConfig
 from plinth.training.failure import Failure
 from plinth.training.supervise import Result, Supervisor
@@ -57,9 +57,6 @@ class Rehearsal(Supervisor):
             self.events.append("rank_failed", rank=rank, attempt=self.restarts, **DISK_FULL.model_dump())
             script = SCRIPTS["named"]
         return subprocess.Popen([sys.executable, "-S", "-c", script])
-
-    def _trained(self) -> bool:
-        return False
 
 
 def rehearse(config: RunConfig, *plan: tuple[str, str], stop_after_s: float | None = None) -> Result:
@@ -105,7 +102,7 @@ def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
 
 
 def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "SIBLING_PATIENCE_S", 0.2)
+    monkeypatch.setattr(watch, "SIBLING_PATIENCE_S", 0.2)
     started = time.monotonic()
     result = rehearse(make(supervision=supervision(max_restarts=0)), ("hang", "crash"))
     assert time.monotonic() - started < 10

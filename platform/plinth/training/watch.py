@@ -1,0 +1,73 @@
+"""Wait for the ranks of one attempt: forward a stop, end those that hang, and those whose sibling has died."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from plinth.recipe.training import Supervision
+
+#: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
+LEFT = 75
+
+POLL_S = 0.1
+
+#: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
+SIBLING_PATIENCE_S = 2.0
+
+Process = subprocess.Popen[bytes]
+
+
+def watch(
+    ranks: Sequence[Process], timeline: Path, begun: float, supervision: Supervision, asked_to_stop: Callable[[], int]
+) -> str:
+    """Wait until every rank has ended; returns why they had to be ended, or nothing.
+
+    Args:
+        ranks: the processes of this attempt.
+        timeline: the file whose age tells whether they still work.
+        begun: when they were started, in Unix seconds.
+        supervision: how long to wait for what.
+        asked_to_stop: the signal to forward, or 0.
+    """
+    deadline = float("inf")  # when patience with the remaining ranks ends
+    signalled = False
+    while any(process.poll() is None for process in ranks):
+        now = time.time()
+        if asked_to_stop() and not signalled:
+            _send(ranks, signal.SIGTERM)
+            signalled, deadline = True, now + supervision.grace_s
+        if any(process.poll() not in (None, 0, LEFT) for process in ranks):
+            deadline = min(deadline, now + SIBLING_PATIENCE_S)
+        if now > deadline:
+            _send(ranks, signal.SIGKILL)
+        elif now - max(begun, _last_change(timeline)) > supervision.hang_s:
+            _send(ranks, signal.SIGUSR1)  # each rank writes its stack to the log
+            time.sleep(1.0)
+            _send(ranks, signal.SIGKILL)
+            return f"no event for {supervision.hang_s:g} s: the ranks hang"
+        time.sleep(POLL_S)
+    return ""
+
+
+def in_words(rank: int, code: int) -> str:
+    """How a rank ended."""
+    if code < 0:
+        return f"rank {rank} was killed by {signal.Signals(-code).name}"
+    return f"rank {rank} ended with status {code}"
+
+
+def _last_change(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _send(ranks: Sequence[Process], number: int) -> None:
+    for process in ranks:
+        if process.poll() is None:
+            process.send_signal(number)
