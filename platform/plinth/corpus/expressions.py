@@ -6,13 +6,15 @@
 
 Names are `sidecar.column`. Allowed: comparisons (chained too), `and`, `or`, `not`, `in` a list, `is None`,
 `+ - * /` and numbers, strings, True, False. Nothing is called and nothing is imported. A comparison with a
-missing value is false.
+missing value is false, so that `not` of it is true. Arithmetic is that of 64-bit floats; division by zero gives
+infinity or NaN, which compare as usual.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,7 @@ import pyarrow.compute as pc
 from plinth.errors import RecipeError
 
 Columns = Mapping[str, Any]
+MAX_CHARACTERS = 2000  # bounds the depth of the tree, too
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: pc.less,
@@ -73,11 +76,14 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
         RecipeError: a syntax error, something that is not allowed, an unknown column (with the nearest name),
             types that cannot be compared, or a result that is no truth value.
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise RecipeError(f"{where}: cannot be read", found=text, expected=f"an expression; {error.msg}") from error
+    tree = _tree(text, where)
     names = sorted({_name(node) for node in _names(tree, text, where)})
+    if not names:
+        raise RecipeError(
+            f"{where}: names no column",
+            found=text,
+            expected="a condition on columns, such as `gopher_quality.word_count < 50`",
+        )
     for name in names:
         if name not in schema:
             near = difflib.get_close_matches(name, schema, n=1, cutoff=0.4)
@@ -90,6 +96,21 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
     expression = Expression(text, frozenset(names), tree)
     _try(expression, schema, where)
     return expression
+
+
+def _tree(text: str, where: str) -> ast.expr:
+    if len(text) > MAX_CHARACTERS:
+        raise RecipeError(
+            f"{where}: is too long", found=f"{len(text)} characters", expected=f"at most {MAX_CHARACTERS}"
+        )
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise RecipeError(f"{where}: cannot be read", found=text, expected=f"an expression; {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise RecipeError(
+            f"{where}: cannot be read", found=f"{text[:80]}…", expected=f"an expression; {error}"
+        ) from error
 
 
 def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) -> None:
@@ -113,7 +134,7 @@ def _names(tree: ast.expr, text: str, where: str) -> Iterable[ast.Attribute]:
             raise _refused(tree, text, where)
         return [tree]
     if isinstance(tree, ast.Constant):
-        if not isinstance(tree.value, int | float | str | bool | type(None)):
+        if not _is_value(tree):
             raise _refused(tree, text, where)
         return []
     if isinstance(tree, ast.BoolOp):
@@ -124,25 +145,41 @@ def _names(tree: ast.expr, text: str, where: str) -> Iterable[ast.Attribute]:
         parts = [tree.left, tree.right]
     elif isinstance(tree, ast.Compare):
         _require_comparison(tree, text, where)
-        parts = [tree.left, *tree.comparators]
-    elif isinstance(tree, ast.List | ast.Tuple):
-        parts = tree.elts
+        parts = [tree.left, *(right for op, right in zip(tree.ops, tree.comparators, strict=True) if _reads(op))]
     else:
         raise _refused(tree, text, where)
     return [name for part in parts for name in _names(part, text, where)]
 
 
 def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
+    if len(tree.ops) > 1 and not all(_reads(op) for op in tree.ops):
+        raise RecipeError(
+            f"{where}: `in` and `is` cannot be chained", found=text, remedy="join two conditions by `and`"
+        )
     for op, right in zip(tree.ops, tree.comparators, strict=True):
-        listed = isinstance(right, ast.List | ast.Tuple)
-        constants = listed and all(isinstance(item, ast.Constant) for item in right.elts)  # type: ignore[attr-defined]
+        listed = isinstance(right, ast.List | ast.Tuple) and all(_is_value(item) for item in right.elts)
         identity = isinstance(right, ast.Constant) and (right.value is None or isinstance(right.value, bool))
-        if isinstance(op, ast.In | ast.NotIn) and not constants:
+        if isinstance(op, ast.In | ast.NotIn) and not listed:
             raise RecipeError(f"{where}: `in` needs a list of values", found=text)
         if isinstance(op, ast.Is | ast.IsNot) and not identity:
             raise RecipeError(f"{where}: `is` needs None, True or False", found=text)
-        if listed and not isinstance(op, ast.In | ast.NotIn):
-            raise RecipeError(f"{where}: a list can only stand after `in`", found=text)
+        if _reads(op) and isinstance(right, ast.Constant) and right.value is None:
+            raise RecipeError(f"{where}: nothing equals None", found=text, remedy="write `is None` or `is not None`")
+
+
+def _reads(op: ast.cmpop) -> bool:
+    """Whether the right side is an expression, not a list or None."""
+    return type(op) in _COMPARE
+
+
+def _is_value(node: ast.expr) -> bool:
+    """A literal that Arrow holds exactly: text, a truth value, a finite number."""
+    value = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, int | float | str | bool):
+        return False
+    if value is not node and isinstance(value.value, str | bool):
+        return False
+    return abs(value.value) < 2**63 if isinstance(value.value, int) else value.value != math.inf
 
 
 def _refused(node: ast.expr, text: str, where: str) -> RecipeError:
@@ -164,12 +201,10 @@ def _evaluate(node: ast.expr, columns: Columns) -> Any:
         return pa.scalar(node.value)
     if isinstance(node, ast.UnaryOp):
         inner = _evaluate(node.operand, columns)
-        return pc.invert(_true(inner)) if isinstance(node.op, ast.Not) else pc.negate(inner)
+        return pc.invert(_true(inner)) if isinstance(node.op, ast.Not) else pc.negate(_float(inner))
     if isinstance(node, ast.BinOp):
         left, right = _evaluate(node.left, columns), _evaluate(node.right, columns)
-        if isinstance(node.op, ast.Div):  # as in Python, and no error on zero: infinity or NaN compare
-            left, right = pc.cast(left, pa.float64()), pc.cast(right, pa.float64())
-        return _ARITHMETIC[type(node.op)](left, right)
+        return _ARITHMETIC[type(node.op)](_float(left), _float(right))
     if isinstance(node, ast.BoolOp):
         join = pc.and_ if isinstance(node.op, ast.And) else pc.or_
         found = _true(_evaluate(node.values[0], columns))
@@ -184,11 +219,11 @@ def _comparison(node: ast.Compare, columns: Columns) -> Any:
     found, left = None, _evaluate(node.left, columns)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if isinstance(op, ast.In | ast.NotIn):
-            values = pa.array([item.value for item in comparator.elts], left.type)  # type: ignore[attr-defined]
-            one = pc.is_in(left, value_set=values)
-            one, right = (pc.invert(one) if isinstance(op, ast.NotIn) else one), left
+            values = pa.array([ast.literal_eval(item) for item in comparator.elts], left.type)  # type: ignore[attr-defined]
+            one, right = pc.is_in(left, value_set=values), left
+            one = pc.invert(one) if isinstance(op, ast.NotIn) else one
         elif isinstance(op, ast.Is | ast.IsNot):
-            right = comparator
+            right = left
             value = comparator.value  # type: ignore[attr-defined]
             one = pc.is_null(left) if value is None else _true(pc.equal(left, pa.scalar(value)))
             one = pc.invert(one) if isinstance(op, ast.IsNot) else one
@@ -198,6 +233,13 @@ def _comparison(node: ast.Compare, columns: Columns) -> Any:
         found = one if found is None else pc.and_(found, one)
         left = right
     return found
+
+
+def _float(values: Any) -> Any:
+    """As 64-bit floats: no overflow, and no error on division by zero."""
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise TypeError(f"arithmetic needs numbers, not {values.type}")
+    return pc.cast(values, pa.float64(), safe=False)
 
 
 def _true(values: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Reads sidecars side by side and never text, so that a changed threshold costs seconds. All rules are evaluated;
 the first that fires is a document's reason, and every rule that fires is counted, so that the order of rules
-changes reasons and not the outcome.
+changes reasons and not the outcome. Spans become edits, named by the policy's reason; where spans of several
+annotators overlap, one edit covers them all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.context import Context
 from plinth.corpus.annotate import annotator
 from plinth.corpus.expressions import Expression, parse
+from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError
 from plinth.recipe.corpus import Policy
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
@@ -54,26 +56,27 @@ def run(
     """Judge every document of a bucket.
 
     Returns:
-        Manifest of `part-*` with `SCHEMA`, aligned with `documents`. Statistics: documents, kept,
-        dropped (first reason -> documents), fired (rule -> documents), edits.
+        Manifest of `part-*` with `SCHEMA`, aligned with `documents`. Statistics: `documents`, `kept`,
+        `dropped` (first reason -> documents), `fired` (rule -> documents), `kept_bytes` (of source: text is not
+        read) and `edits` (reason -> edits of kept documents).
 
     Raises:
         RecipeError: a rule that cannot be read, or names a column that no annotation has.
+        IntegrityError: a sidecar does not belong to the documents.
     """
     used = check(policy, tuple(annotations), bucket_name)
-    read = {name: annotations[name] for name in annotations if name in used}
+    read = {name: {bucket_name: annotations[name]} for name in sorted(annotations) if name in used}
     step = Step(name="policy", version=VERSION, params=policy.model_dump(mode="json"))
     items = []
-    for index, part in enumerate(documents.named("part-")):
-        sidecars = tuple((name, made.named("part-")[index]) for name, made in sorted(read.items()))
-        digests = (part.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
-        items.append(Item(digests, _Task(policy, part, sidecars), part.rows))
+    for slot in slots({bucket_name: documents}, **read):
+        sidecars = tuple(slot.sides.items())
+        digests = (slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
+        items.append(Item(digests, _Task(policy, slot.documents, sidecars), slot.documents.rows))
     asset = f"{bucket_name}/policy"
     parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset)]
-    inputs = {f"{bucket_name}/documents": documents}
-    inputs |= {f"{bucket_name}/{name}": made for name, made in sorted(read.items())}
-    empty: dict[str, Any] = {"documents": 0, "kept": 0, "dropped": {}, "fired": {}, "edits": 0}
-    return manifest(asset, step, inputs, renamed(parts, "part"), empty | add_stats(parts))
+    inputs = {f"{bucket_name}/{DOCUMENTS}": documents}
+    inputs |= {f"{bucket_name}/{name}": annotations[name] for name in read}
+    return manifest(asset, step, inputs, renamed(parts, "part"), _no_counts() | add_stats(parts))
 
 
 def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
@@ -115,7 +118,7 @@ class _Compiled:
 
 def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
     compiled = _Compiled(task.policy, tuple(name for name, _ in task.sidecars), "policy")
-    stats: dict[str, Any] = {"documents": 0, "kept": 0, "dropped": {}, "fired": {}, "edits": 0}
+    stats = _no_counts()
     part = write_batches(store, "part.parquet", SCHEMA, _verdicts(store, task, compiled, stats))
     return (part.model_copy(update={"stats": stats}),)
 
@@ -123,7 +126,7 @@ def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
 def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     parts = {DOCUMENTS: task.documents, **dict(task.sidecars)}
     wanted = {name: sorted({c.split(".")[1] for c in compiled.columns if c.startswith(f"{name}.")}) for name in parts}
-    wanted[DOCUMENTS] = wanted[DOCUMENTS] or ["source_bytes"]  # something to count rows by
+    wanted[DOCUMENTS] = sorted({*wanted[DOCUMENTS], "source_bytes"})  # counted, whatever the rules read
     sources = [(name, part, wanted[name]) for name, part in parts.items() if wanted[name]]
     for batches in iter_aligned(store, *((part, names) for _, part, names in sources)):
         columns = {
@@ -145,10 +148,12 @@ def _judged(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int, sta
     edits = _edits(compiled, columns, rows)
     stats["documents"] += rows
     stats["kept"] += int(keep.sum())
+    stats["kept_bytes"] += int(columns[f"{DOCUMENTS}.source_bytes"].to_numpy()[keep].sum())
     for index, name in enumerate(names):
         _count(stats["dropped"], name, int((first == index).sum()))
         _count(stats["fired"], name, int(fired[:, index].sum()))
-    stats["edits"] += int(pc.sum(pc.list_value_length(edits)).as_py() or 0)
+    for row in pc.value_counts(pc.struct_field(edits.filter(pa.array(keep)).flatten(), "reason")).to_pylist():
+        _count(stats["edits"], row["values"], row["counts"])
     return pa.record_batch([pa.array(keep), reasons, _fired_lists(fired, names), edits], schema=SCHEMA)
 
 
@@ -159,22 +164,35 @@ def _fired_lists(fired: np.ndarray[Any, Any], names: list[str]) -> pa.Array:
 
 
 def _edits(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
-    """All spans of a document, sorted and disjoint: where two overlap the earlier, then the longer, stays."""
-    if len(compiled.edits) == 1:  # an annotator's own spans are sorted and disjoint already
-        return columns[compiled.edits[0][1]]
+    """The edits of every document, sorted and disjoint. Most documents have none and cost nothing."""
     lists: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
-    for _, column in compiled.edits:
-        for row, spans in zip(lists, columns[column].to_pylist(), strict=True):
-            row.extend(spans)
-    return pa.array([_disjoint(spans) for spans in lists], EDIT_TYPE)
+    for reason, column in compiled.edits:
+        some = np.flatnonzero(pc.fill_null(pc.list_value_length(columns[column]), 0).to_numpy(zero_copy_only=False))
+        for row, spans in zip(some.tolist(), columns[column].take(pa.array(some)).to_pylist(), strict=True):
+            lists[row] += [span | {"reason": reason} for span in spans]
+    return pa.array([merged(spans) for spans in lists], EDIT_TYPE)
 
 
-def _disjoint(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    kept: list[dict[str, Any]] = []
-    for span in sorted(spans, key=lambda s: (s["start_cp"], -s["end_cp"], s["reason"], s["replacement"])):
-        if not kept or span["start_cp"] >= kept[-1]["end_cp"]:
-            kept.append(span)
-    return kept
+def merged(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorted, disjoint edits that cover the spans; one that covers several takes reason and replacement of the
+    longest, of equal ones the earliest, then of the one given first."""
+    edits: list[dict[str, Any]] = []
+    longest = 0
+    for span in sorted(spans, key=lambda span: (span["start_cp"], -span["end_cp"])):
+        length = span["end_cp"] - span["start_cp"]
+        if edits and span["start_cp"] < edits[-1]["end_cp"]:
+            end = max(edits[-1]["end_cp"], span["end_cp"])
+            named = span if length > longest else edits[-1]
+            edits[-1] = {**named, "start_cp": edits[-1]["start_cp"], "end_cp": end}
+            longest = max(longest, length)
+        else:
+            edits.append(dict(span))
+            longest = length
+    return edits
+
+
+def _no_counts() -> dict[str, Any]:
+    return {"documents": 0, "kept": 0, "kept_bytes": 0, "dropped": {}, "fired": {}, "edits": {}}
 
 
 def _count(counts: dict[str, int], name: str, more: int) -> None:
