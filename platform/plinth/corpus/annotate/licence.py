@@ -34,11 +34,15 @@ class Params(Frozen):
 
 
 class _Term(NamedTuple):
-    """A part of an expression: its normal form, whether it is permitted, and its outermost operator."""
+    """A part of an expression: operands in normal form, whether it is permitted, and what joins the operands."""
 
-    form: str
+    operands: tuple[str, ...]
     allowed: bool
     operator: str = ""
+
+    @property
+    def form(self) -> str:
+        return f" {self.operator} ".join(self.operands)
 
 
 def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
@@ -95,9 +99,9 @@ class _Reader:
         name = self._name()
         form, allowed = self._look_up(name)
         if not self._take("WITH"):
-            return _Term(form, allowed)
+            return _Term((form,), allowed)
         pair, listed = self._look_up(f"{name} WITH {self._name()}")
-        return _Term(pair if listed else f"{form}{pair[len(name) :]}", allowed or listed)
+        return _Term((pair if listed else f"{form}{pair[len(name) :]}",), allowed or listed)
 
     def end(self) -> None:
         if self.at != len(self.tokens):
@@ -125,12 +129,13 @@ class _Reader:
 
 def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
     """One term of several; `OR` inside `AND` keeps its parentheses, an operand given twice stands once."""
-    forms = list(
-        dict.fromkeys(f"({term.form})" if (operator, term.operator) == ("AND", "OR") else term.form for term in terms)
-    )
-    if len(forms) == 1:
-        return _Term(terms[0].form, allowed, terms[0].operator)
-    return _Term(f" {operator} ".join(forms), allowed, operator)
+    operands: dict[str, None] = {}
+    for term in terms:
+        inside = (f"({term.form})",) if (operator, term.operator) == ("AND", "OR") else (term.form,)
+        operands |= dict.fromkeys(term.operands if term.operator == operator else inside)
+    if len(operands) == 1:
+        return terms[0]
+    return _Term(tuple(operands), allowed, operator)
 
 
 ANNOTATOR = Annotator(

@@ -29,7 +29,7 @@ _HINTS = {"email": hints.EMAIL, "ip": hints.IPV4 | hints.IPV6, "card": hints.NUM
 
 #: The part of RFC 5322's addresses that people have; names of at most 64 characters, labels of at most 63.
 EMAIL = re.compile(
-    r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}[A-Za-z]{2,24}(?![\w@-])", re.ASCII
+    r"(?<![\w.%+@-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}[A-Za-z]{2,24}(?![\w@-])", re.ASCII
 )
 IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)", re.ASCII)
 IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:.])", re.ASCII)
@@ -114,7 +114,7 @@ def _public(address: str) -> bool:
 def _cards(text: str) -> Iterator[tuple[int, int]]:
     for match in CARD.finditer(text):
         digits = match[0].replace(" ", "").replace("-", "")
-        if _issued(digits) and len(set(digits)) > 2 and luhn(digits):
+        if _issued(digits) and len(set(digits)) > 1 and luhn(digits):
             yield match.span()
 
 

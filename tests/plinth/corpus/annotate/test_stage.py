@@ -1,0 +1,179 @@
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from plinth.corpus import annotate
+from plinth.corpus.annotate import ANNOTATORS, Annotator, stage
+from plinth.corpus.annotate.base import NoParams
+from plinth.errors import RecipeError, StageError
+from plinth.records import EDIT_TYPE
+from plinth.storage.parts import read_table
+
+TEXTS = [["the first text of all", "write to someone@tidewater.net now"], ["a third one and the last"]]
+
+
+@pytest.fixture
+def corpus(tiny: Any) -> Any:
+    return tiny.corpus({"web": [[tiny.Doc(text) for text in part] for part in TEXTS]})
+
+
+def plugged(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Annotator:
+    """A made-up annotator: the length of each text."""
+
+    def lengths(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+        counts = pa.array([len(text) for text in batch.column("text").to_pylist()], pa.int32())
+        return pa.record_batch([counts], schema=made.schema)
+
+    made = replace(
+        Annotator(
+            name="length",
+            version="1",
+            description="Length.",
+            source="Ours.",
+            params=NoParams,
+            schema=pa.schema([pa.field("characters", pa.int32(), nullable=False)]),
+            reads=("text",),
+            annotate=lengths,
+        ),
+        **changes,
+    )
+    monkeypatch.setitem(ANNOTATORS, "length", made)  # type: ignore[arg-type]
+    return made
+
+
+@pytest.mark.parametrize("name", sorted(ANNOTATORS))
+def test_sidecars_align_and_their_statistics_add_up(corpus: Any, name: str) -> None:
+    made = annotate.run(corpus.ctx, "web", name, {}, corpus.documents["web"])
+    assert made.asset == f"web/{name}"
+    assert [part.name for part in made.parts] == ["part-00000.parquet", "part-00001.parquet"]
+    tables = [read_table(corpus.ctx.store, part) for part in made.parts]
+    assert [table.num_rows for table in tables] == [2, 1]
+    assert all(table.schema.equals(ANNOTATORS[name].schema) for table in tables)
+    assert made.stats["documents"] == 3
+    whole = pa.concat_tables(tables)
+    for field in ANNOTATORS[name].schema:
+        values = whole.column(field.name).to_pylist()
+        if pa.types.is_string(field.type):
+            assert made.stats["labels"][field.name] == {value: values.count(value) for value in sorted(set(values))}
+        elif field.type == EDIT_TYPE:
+            facts = {"spans": sum(map(len, values)), "documents": sum(map(bool, values))}
+            assert made.stats["columns"][field.name] == facts
+        elif pa.types.is_boolean(field.type):
+            assert made.stats["columns"][field.name] == {"true": sum(values), "nulls": 0}
+        else:
+            facts = made.stats["columns"][field.name]
+            assert (facts["values"], facts["nulls"], facts["min"], facts["max"]) == (3, 0, min(values), max(values))
+            assert facts["sum"] == pytest.approx(sum(values), abs=1e-5)
+            assert facts["mean"] == pytest.approx(sum(values) / 3, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(ANNOTATORS))
+def test_empty_and_tiny_texts_and_no_texts_at_all(name: str) -> None:
+    chosen = ANNOTATORS[name]
+    texts = ["", " ", "\n", "a", ".", "\x00", "é", "😀"]
+    batch = pa.record_batch({"text": pa.array(texts, pa.large_string()), "licence": pa.array(["MIT"] * len(texts))})
+    made = chosen.annotate(batch, chosen.params())
+    stage._require(chosen, len(texts), made)
+    stage._require(chosen, 0, chosen.annotate(batch.slice(0, 0), chosen.params()))
+
+
+@pytest.mark.parametrize("name", sorted(ANNOTATORS))
+def test_rows_do_not_depend_on_the_batch(name: str) -> None:
+    chosen = ANNOTATORS[name]
+    texts = [f"{text} {number} a@b.net\n" * (1 + number % 5) for part in TEXTS for text in part for number in range(9)]
+    batch = pa.record_batch({"text": pa.array(texts, pa.large_string()), "licence": pa.array(["MIT"] * len(texts))})
+    whole = chosen.annotate(batch, chosen.params())
+    for start, size in ((0, 1), (3, 7), (20, 7)):
+        part = chosen.annotate(batch.slice(start, size), chosen.params())
+        assert part.equals(whole.slice(start, size))
+
+
+def test_documents_and_parameters_and_version_decide_what_is_done_again(
+    corpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    made = plugged(monkeypatch)
+
+    def counting(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return made.annotate(batch, params)
+
+    plugged(monkeypatch, annotate=counting)
+    first = annotate.run(corpus.ctx, "web", "length", {}, corpus.documents["web"])
+    assert calls == [2, 1]
+    assert annotate.run(corpus.ctx, "web", "length", {}, corpus.documents["web"]).digest == first.digest
+    assert calls == [2, 1]
+    plugged(monkeypatch, annotate=counting, version="2")
+    second = annotate.run(corpus.ctx, "web", "length", {}, corpus.documents["web"])
+    assert calls == [2, 1, 2, 1]
+    assert second.digest != first.digest
+    assert second.stats == first.stats
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"annotate": lambda batch, params: pa.record_batch({"characters": pa.array([1], pa.int32())})}, "1 rows"),
+        ({"annotate": lambda batch, params: pa.record_batch({"other": pa.array([1, 2])})}, "other (int64)"),
+        (
+            {
+                "schema": pa.schema([("share", pa.float64())]),
+                "annotate": lambda batch, params: pa.record_batch({"share": pa.array([0.5, float("nan")])}),
+            },
+            "NaN or infinity in share",
+        ),
+        (
+            {
+                "schema": pa.schema([pa.field("label", pa.string(), nullable=False)]),
+                "annotate": lambda batch, params: pa.record_batch(
+                    [pa.array(["en", None])], schema=pa.schema([pa.field("label", pa.string(), nullable=False)])
+                ),
+            },
+            "1 nulls in label",
+        ),
+    ],
+)
+def test_an_annotator_that_breaks_its_contract_stops_the_stage(
+    corpus: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], says: str
+) -> None:
+    plugged(monkeypatch, **changes)
+    with pytest.raises(StageError) as caught:
+        annotate.run(corpus.ctx, "web", "length", {}, corpus.documents["web"])
+    assert says in str(caught.value)
+
+
+def test_rare_labels_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "MAX_LABELS", 2)
+    labels: dict[str, dict[str, int]] = {}
+    stage._merge_labels(labels, "label", {"en": 3, "de": 2, "fr": 1})
+    stage._merge_labels(labels, "label", {"en": 1, "sv": 4})
+    assert labels == {"label": {"de": 2, "en": 4, "other": 5}}
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "says"),
+    [
+        ("gopher_qualty", {}, "did you mean 'gopher_quality'?"),
+        ("zzz", {}, "language, gopher_quality"),
+        ("pii", {"kind": ["email"]}, "did you mean 'kinds'?"),
+        ("pii", {"kinds": ["e-mail"]}, "corpus.annotate.pii.kinds"),
+        ("gopher_quality", {"profile": "dolma"}, "corpus.annotate.gopher_quality.profile"),
+        ("c4", {"min_words_per_line": -1}, "corpus.annotate.c4.min_words_per_line"),
+    ],
+)
+def test_wrong_names_and_parameters_are_refused(corpus: Any, name: str, params: dict[str, Any], says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        annotate.run(corpus.ctx, "web", name, params, corpus.documents["web"])
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("chosen", ANNOTATORS.values(), ids=lambda chosen: str(chosen.name))
+def test_every_annotator_says_what_it_is(chosen: Annotator) -> None:
+    assert ANNOTATORS[chosen.name] is chosen
+    assert chosen.version
+    assert chosen.description.endswith(".")
+    assert chosen.source
+    assert all(field.description for field in chosen.params.model_fields.values())
+    assert set(chosen.reads) <= {"text", "licence"}
