@@ -4,7 +4,10 @@
     tokens     tokenizer, shards, mixture, phases
     training   model, optimizer, schedule, parallelism, checkpoints, launch
     release    evaluation, gates, approval, promotion
-    load       read YAML, follow `extends:`, refuse unknown keys by file, key and line
+    lines      YAML that knows the line of every key
+    columns    checks against what the annotators offer, and the licence gate
+    load       follow `extends:`, validate; every problem by file, key and line
+    reference  docs/recipe.md, written from the models
 
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.
 """
