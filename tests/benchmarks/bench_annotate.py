@@ -1,0 +1,139 @@
+"""Annotators per core: Gopher, FineWeb and C4 scores beside datatrove's filters on the same real documents.
+
+One thread. datatrove is measured as released (its English word splitter is spaCy's) and, for comparison, with words
+split at white space. It stops at the first rule that drops a document; we always compute every score. An even sample of
+the documents is enough for it. MB are of UTF-8 text, seconds are of CPU time.
+
+    python tests/benchmarks/bench_annotate.py [--megabytes 20] [--peer-megabytes 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import pyarrow as pa  # noqa: E402
+from bench_minhash import megabytes, real_documents  # noqa: E402
+
+from plinth.corpus.annotate import ANNOTATORS  # noqa: E402
+from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
+
+SCORES = ("gopher_quality", "gopher_repetition", "fineweb", "c4")
+FILTERS = {
+    "gopher_quality": ("gopher_quality_filter", "GopherQualityFilter"),
+    "gopher_repetition": ("gopher_repetition_filter", "GopherRepetitionFilter"),
+    "fineweb": ("fineweb_quality_filter", "FineWebQualityFilter"),
+    "c4": ("c4_filters", "C4QualityFilter"),
+}
+REQUIRED_RATIO, REQUIRED_LINE = 50, 8
+REPEATS = 3
+RESULTS = Path(__file__).parent / "results" / "annotate.json"
+
+
+def best(work: Callable[[], Any], repeats: int = REPEATS) -> float:
+    """CPU seconds of the fastest of several runs."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.process_time()
+        work()
+        seconds.append(time.process_time() - started)
+    return min(seconds)
+
+
+def ours(texts: Sequence[str]) -> dict[str, float]:
+    """Seconds by annotator, in batches as the stage hands them out."""
+    columns = {"text": pa.array(texts, pa.large_string()), "licence": pa.array(["MIT"] * len(texts))}
+    batches = pa.Table.from_pydict(columns).to_batches(max_chunksize=BATCH_ROWS)
+    seconds = {}
+    for annotator in ANNOTATORS.values():
+        params = annotator.params()
+        annotator.annotate(batches[0].slice(0, 2), params)  # compiles, or loads the model
+
+        def work(annotator: Any = annotator, params: Any = params) -> None:
+            for batch in batches:
+                annotator.annotate(batch, params)
+
+        seconds[annotator.name] = best(work)
+    return seconds
+
+
+def datatrove(texts: Sequence[str], own_words: bool) -> dict[str, float]:
+    """Seconds by filter."""
+    from importlib import import_module
+
+    from datatrove.data import Document
+
+    seconds = {}
+    for name, (module_name, class_name) in FILTERS.items():
+        module = import_module(f"datatrove.pipeline.filters.{module_name}")
+        if not own_words and name == "c4":
+            ends = re.compile(r"[.!?]+[\"')]*(?=[ \t]|\Z)")
+            module.split_into_sentences = lambda text, language, ends=ends: ends.split(text)
+        elif not own_words:
+            module.split_into_words = lambda text, language: text.split()
+        made = getattr(module, class_name)()
+        made.filter(Document(text=texts[0], id="0"))
+
+        def work(made: Any = made) -> None:
+            for text in texts:
+                made.filter(Document(text=text, id="0"))
+
+        seconds[name] = best(work, 1 if own_words else REPEATS)
+    return seconds
+
+
+def rows(size: float, seconds: dict[str, float], label: str) -> dict[str, float]:
+    """MB/s by name, printed."""
+    speeds = {name: size / value for name, value in seconds.items()}
+    for name, speed in speeds.items():
+        print(f"{label:<24}{name:<20}{speed:10.2f} MB/s")
+    return speeds
+
+
+def together(size: float, seconds: dict[str, float], names: Sequence[str]) -> float:
+    return size / sum(seconds[name] for name in names)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=float, default=20.0)
+    parser.add_argument("--peer-megabytes", type=float, default=1.0)
+    options = parser.parse_args()
+    texts = [text for text in real_documents(options.megabytes) if text.strip()]
+    size = megabytes(texts)
+    sample = texts[:: max(1, int(size / options.peer_megabytes))]
+    small = megabytes(sample)
+    print(f"{len(texts)} documents, {size:.1f} MB; datatrove on {len(sample)} of them, {small:.1f} MB")
+    seconds = ours(texts)
+    result: dict[str, Any] = {"documents": len(texts), "megabytes": size, "plinth": rows(size, seconds, "plinth")}
+    peers = {"datatrove": True, "datatrove, plain words": False}
+    totals = {}
+    for label, own_words in peers.items():
+        theirs = datatrove(sample, own_words)
+        result[label] = rows(small, theirs, label)
+        totals[label] = together(small, theirs, SCORES)
+    scores, whole = together(size, seconds, SCORES), together(size, seconds, list(seconds))
+    text_only = together(size, seconds, ["language", "pii"])
+    print(f"\nall four scores: plinth {scores:.1f} MB/s")
+    for label, total in totals.items():
+        print(f"  {label} {version('datatrove')}: {total:.2f} MB/s, plinth is {scores / total:.0f} times faster")
+    print(f"required: {REQUIRED_RATIO} times datatrove as released")
+    print(f"language and pii: {text_only:.1f} MB/s (required: {REQUIRED_LINE}); all annotators: {whole:.1f} MB/s")
+    result |= {"scores": scores, "language_and_pii": text_only, "all": whole, "datatrove_scores": totals}
+    result["times_faster"] = {label: scores / total for label, total in totals.items()}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
