@@ -1,8 +1,11 @@
 """Spans of personal data: e-mail addresses, public IP addresses, payment card numbers.
 
-Patterns only propose; a rule decides: an address must be public, a card number must have the length and the
-first digits of an issuer and pass Luhn's check. Every repeat is bounded and no two of them compete for the
-same characters, so no text makes a pattern slow, and only texts that a kernel finds promising are searched.
+Patterns only propose; rules decide: an address must be somebody's, a card number must have the length and the
+first digits of an issuer and pass Luhn's check. What looks alike is known: versions, sections and object
+identifiers are four small numbers, pictures for fine screens are named `logo@2x.png`.
+
+Every repeat is bounded and no two of them compete for the same characters, so no text makes a pattern slow, and
+only texts that a kernel finds promising are searched.
 """
 
 from __future__ import annotations
@@ -38,8 +41,18 @@ CARD = re.compile(
 )
 #: Names kept for documentation and tests by RFC 2606; an address there is nobody's.
 RESERVED = re.compile(r"[@.](?:example(?:\.(?:com|net|org))?|localhost|test|invalid)\Z", re.IGNORECASE)
-#: Four numbers after one of these are a version.
-VERSION = re.compile(r"(?:version|ver|v|release)[\s:=.]{0,3}\Z", re.IGNORECASE)
+#: `git@host` is a way to write a URL; the endings are those of files.
+NOBODY = re.compile(
+    r"git@|.{0,200}\.(?:png|jpe?g|gif|svg|webp|ico|css|js|py|html?|json|ya?ml|whl|zip|gz)\Z", re.IGNORECASE
+)
+#: Numbers after one of these are a version or a place in a document.
+NUMBERED = re.compile(
+    r"(?:\b(?:versions?|ver|v|release|section|sec|chapter|rfc)|§|[<>=~]=)[\s:=.'\"`]{0,3}\Z", re.IGNORECASE
+)
+#: Four numbers below this are next to never an address: one in four thousand of all addresses is such.
+SMALL = 32
+#: All global unicast addresses of version 6 that are assigned (IANA; RFC 4291).
+UNICAST6 = ipaddress.ip_network("2000::/3")
 #: First digits (from, to) and lengths of issuers: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.
 ISSUERS = (
     ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
@@ -90,13 +103,15 @@ def luhn(digits: str) -> bool:
 
 def _emails(text: str) -> Iterator[tuple[int, int]]:
     for match in EMAIL.finditer(text):
-        if ".." not in match[0] and ".@" not in match[0] and not RESERVED.search(match[0]):
+        found = match[0]
+        if not (".." in found or ".@" in found or RESERVED.search(found) or NOBODY.match(found)):
             yield match.span()
 
 
 def _addresses(text: str) -> Iterator[tuple[int, int]]:
     for match in IPV4.finditer(text):
-        if _public(match[0]) and not VERSION.search(text[max(0, match.start() - 12) : match.start()]):
+        small = all(int(number) < SMALL for number in match[0].split("."))
+        if not small and _public(match[0]) and not NUMBERED.search(text[max(0, match.start() - 16) : match.start()]):
             yield match.span()
     for match in IPV6.finditer(text):
         if len(match[0]) > 4 and _public(match[0]):
@@ -104,11 +119,12 @@ def _addresses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _public(address: str) -> bool:
-    """By the registries of special addresses that RFC 6890 set up."""
+    """Whether it can be somebody's: by the registries of special addresses that RFC 6890 set up."""
     try:
-        return ipaddress.ip_address(address).is_global
+        found = ipaddress.ip_address(address)
     except ValueError:
         return False
+    return found.is_global and not found.is_multicast and (found.version == 4 or found in UNICAST6)
 
 
 def _cards(text: str) -> Iterator[tuple[int, int]]:
