@@ -27,7 +27,7 @@ from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 
-VERSION = "1"
+VERSION = "2"
 DOCUMENTS = "documents"
 
 #: Document columns that a policy may ask about; never text.

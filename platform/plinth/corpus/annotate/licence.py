@@ -140,7 +140,7 @@ def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
 
 ANNOTATOR = Annotator(
     name="licence",
-    version="1",
+    version="2",
     description="The document's licence in SPDX form, and whether the recipe permits it.",
     source="SPDX specification 2.3, annex D.",
     params=Params,

@@ -47,7 +47,7 @@ NOBODY = re.compile(
 )
 #: Numbers after one of these are a version or a place in a document.
 NUMBERED = re.compile(
-    r"(?:\b(?:versions?|ver|v|release|section|sec|chapter|rfc)|§|[<>=~]=)[\s:=.'\"`]{0,3}\Z", re.IGNORECASE
+    r"(?:\b(?:versions?|ver|v|release|sections?|sec|chapter|rfc)|§|[<>=~]=)[\s:=.'\"`]{0,3}\Z", re.IGNORECASE
 )
 #: Four numbers below this are next to never an address: one in four thousand of all addresses is such.
 SMALL = 32
@@ -142,7 +142,7 @@ _FINDERS = {"email": _emails, "ip": _addresses, "card": _cards}
 
 ANNOTATOR = Annotator(
     name="pii",
-    version="1",
+    version="2",
     description="Spans of e-mail addresses, public IP addresses and card numbers, with replacements.",
     source="RFC 5322 (practical subset), RFC 6890 for public addresses, ISO/IEC 7812 for card numbers.",
     params=Params,
