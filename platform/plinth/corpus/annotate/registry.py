@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
 
-from plinth.corpus.annotate import c4, fineweb, gopher_quality, gopher_repetition, language, licence, pii
 from plinth.corpus.annotate.base import Annotator
 from plinth.errors import RecipeError
 from plinth.records import Frozen
 
-ANNOTATORS: Mapping[str, Annotator] = {
-    each.name: each
-    for each in (
-        language.ANNOTATOR,
-        gopher_quality.ANNOTATOR,
-        gopher_repetition.ANNOTATOR,
-        c4.ANNOTATOR,
-        fineweb.ANNOTATOR,
-        licence.ANNOTATOR,
-        pii.ANNOTATOR,
-    )
-}
+#: The modules of this folder that hold an `ANNOTATOR` of the same name, in the order of the catalogue.
+MODULES = (
+    "language",
+    "gopher_quality",
+    "gopher_repetition",
+    "c4",
+    "fineweb",
+    "licence",
+    "pii",
+)
+
+ANNOTATORS: dict[str, Annotator] = {name: import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES}
 
 
 def annotator(name: str) -> Annotator:

@@ -39,7 +39,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Annotator:
         ),
         **changes,
     )
-    monkeypatch.setitem(ANNOTATORS, "length", made)  # type: ignore[arg-type]
+    monkeypatch.setitem(ANNOTATORS, "length", made)
     return made
 
 
