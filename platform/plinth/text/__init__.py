@@ -6,10 +6,11 @@
     fold         texts in the form in which they count as equal
     ngrams       words and word n-grams as 64-bit hashes
     minhash      MinHash signatures of shingle sets
-    sets         sets of hashes, reused without clearing
+    sets         sets of hashes in a table that many texts share
     quality      counts behind Gopher's quality rules and FineWeb's
     repetition   repeated lines, paragraphs and n-grams
     pages        C4's line and page rules
+    hints        which texts can hold an e-mail address, an IP address or a long number
 
 Kernels release the GIL, are compiled once and cached, and agree with slow, obvious references in the tests.
 Does not belong here: thresholds, tables, files.
