@@ -17,10 +17,10 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, TimeoutError, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 START_TIMEOUT_S = 180
@@ -45,8 +45,6 @@ def main() -> None:
 def graph(page: Page, url: str) -> None:
     """The asset graph by groups, fitted to the window."""
     page.goto(f"{url}/asset-groups")
-    with suppress(TimeoutError):  # an invitation that a fresh browser gets
-        page.get_by_role("button", name="Skip").click(timeout=10_000)
     page.get_by_text("mixture").first.wait_for(timeout=START_TIMEOUT_S * 1000)
     page.wait_for_timeout(8000)  # the layout is computed by a worker of the page
 

@@ -7,7 +7,6 @@ The same assets, checks and instance serve the Dagster UI; this module only deci
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -22,12 +21,12 @@ from assets.resources import PlinthResource
 from assets.stage import Stage
 from jobs import definitions, results, sensors
 from jobs.instance import open_instance
+from jobs.remembered import remember
 from plinth.compute.progress import for_terminal
 from plinth.context import Context
-from plinth.errors import MissingError, PlinthError, StageError
+from plinth.errors import PlinthError, StageError
 from plinth.recipe import Recipe
 from plinth.recipe.load import load
-from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
 
 RELEASE_GROUP = "release"
@@ -80,7 +79,7 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), worker
     recipe = load(recipe_path)
     space = Workspace(workspace).ensure()
     with space.locked(f"plinth run -r {recipe_path}"):
-        remember(space, recipe_path, recipe)
+        remember(space.root, recipe_path)
         _harvest(space, recipe)
         line = selected(stages(recipe), select)
         ctx = Context(space)
@@ -92,27 +91,6 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), worker
         release = _release(space, recipe, workers) if released else {}
         page = results.write(ctx, recipe) if released else None
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
-
-
-def remember(space: Workspace, recipe_path: Path, recipe: Recipe) -> None:
-    """Keep which recipe this workspace serves, so that later commands need not be told."""
-    record = {"path": str(recipe_path.absolute()), "name": recipe.name}
-    write_bytes(space.root / "recipe.json", json.dumps(record, indent=1).encode())
-
-
-def remembered(workspace: Path) -> Path:
-    """The recipe of the last run in a workspace.
-
-    Raises:
-        MissingError: nothing has been run there.
-    """
-    try:
-        return Path(json.loads((workspace / "recipe.json").read_text())["path"])
-    except (FileNotFoundError, KeyError, ValueError) as error:
-        raise MissingError(
-            f"the workspace {workspace} has no recipe yet",
-            remedy="name one with -r, or run `plinth run -r RECIPE` first",
-        ) from error
 
 
 def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from jobs.instance import home
-from jobs.line import remember
+from jobs.remembered import remember
 from plinth.errors import PlinthError
-from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from registry.server import ensure_server
 
@@ -38,9 +37,8 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
     Raises:
         PlinthError: the port is taken, or the recipe is wrong.
     """
-    recipe = load(recipe_path)
     space = Workspace(workspace).ensure()
-    remember(space, recipe_path, recipe)
+    remember(space.root, recipe_path)
     _require_free(dagster_port)
     mlflow_uri = ensure_server(space)
     command = [sys.executable, "-m", "dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port)]

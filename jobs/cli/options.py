@@ -30,7 +30,7 @@ class Settings:
         Raises:
             MissingError: when neither is there.
         """
-        from jobs.cli.remembered import recall
+        from jobs.remembered import recall
 
         return self.recipe or recall(self.workspace)
 

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 ROWS = [{"documents": 5, "sidecar": 5, "rate": 0.01}, {"documents": 7, "sidecar": 6, "rate": 0.9}]
 
 
-@pytest.fixture()
+@pytest.fixture
 def workspace(tmp_path):
     return Workspace(tmp_path).ensure()
 

@@ -1,0 +1,120 @@
+"""As a person would: look at the line in Dagster, approve in MLflow, and see the sensor promote."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plinth.context import Context
+from plinth.recipe.load import load
+from plinth.storage.workspace import Workspace
+from registry import api
+from registry.server import ensure_server, stop_server
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE, ROOT, plinth
+
+pytestmark = pytest.mark.slow
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+WAIT_MS = 60_000
+
+
+def _until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Path:
+    """A candidate that waits for a person."""
+    folder = tmp_path_factory.mktemp("browser")
+    tiny_corpus.write(folder / "input")
+    recipe = folder / "waits.yaml"
+    recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\nrelease: {{auto_approve_as: null}}\n")
+    plinth(folder, "run", "-r", recipe)
+    yield folder
+    stop_server(Workspace(folder))
+
+
+@pytest.fixture(scope="module")
+def dagster(workspace):
+    """`plinth up`, with daemon and sensors; the address of the Dagster pages."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "jobs.cli", "-w", workspace, "up", "--dagster-port", port]
+    process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
+    url = f"http://127.0.0.1:{port}"
+    _until(lambda: _answers(f"{url}/server_info"), 120, "Dagster's start")
+    yield url
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def page():
+    from playwright.sync_api import sync_playwright
+
+    assert CHROMIUM, "no Chromium here: `make setup-test` installs one"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1600, "height": 1000})
+        page.set_default_timeout(WAIT_MS)
+        yield page
+        browser.close()
+
+
+def test_the_asset_graph_shows_the_line(dagster, page):
+    page.goto(f"{dagster}/asset-groups")
+    for group in ("sources", "documents", "annotations", "dedup", "verdicts", "tokens", "training", "registry"):
+        page.get_by_text(group, exact=True).first.wait_for()
+
+
+def test_an_asset_shows_its_version_check_and_plot(dagster, page):
+    page.goto(f"{dagster}/assets/funnel")
+    page.get_by_text("Latest check results").first.wait_for()
+    page.get_by_text("[Show Markdown]").first.click()
+    plot = page.locator("img[alt=plot]").first
+    plot.wait_for()
+    assert plot.evaluate("image => image.naturalWidth") > 300
+    page.goto(f"{dagster}/assets/web/curated")
+    page.get_by_text("large_string").first.wait_for()  # the schema of its columns
+
+
+def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster, page):
+    recipe, ctx = load(workspace / "waits.yaml"), Context(Workspace(workspace))
+    assert api.history(ctx, recipe) == ()
+    page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny-candidate/versions/1")
+    tags = {"approval": "approved", "approval.by": "ada@example.org", "approval.reason": "read the evidence"}
+    for name, value in tags.items():
+        page.get_by_placeholder("Name", exact=True).fill(name)
+        page.get_by_placeholder("Value", exact=True).fill(value)
+        page.get_by_role("button", name="Add", exact=True).last.click()
+        page.get_by_role("cell", name=value, exact=True).first.wait_for()
+    _until(lambda: api.history(ctx, recipe), 180, "the promotion")
+    last = api.history(ctx, recipe)[-1]
+    assert (last.model, last.version) == ("tiny", "1")
+    assert [approval.by for approval in last.approvals] == ["ada@example.org"]
+    _until(lambda: api.history(ctx, recipe)[-1].action == "champion", 60, "the alias")
+    page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny")
+    page.get_by_text("champion").first.wait_for()
+    page.goto(f"{dagster}/runs")
+    page.get_by_text("make_release").first.wait_for()
