@@ -98,7 +98,8 @@ def test_the_line_job_stops_before_the_release(defs):
 
 def test_loading_them_imports_neither_torch_nor_deepspeed(tmp_path):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom jobs.definitions import build\nfrom plinth.recipe.load import load\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from jobs.definitions import build\nfrom plinth.recipe.load import load\n"
         f"build(load(Path({str(RECIPES / 'tiny.yaml')!r})), Path({str(tmp_path)!r}))\n"
         "heavy = {'torch', 'deepspeed', 'mlflow', 'great_expectations', 'dvc_data', 'ray'} & set(sys.modules)\n"
         "assert not heavy, heavy"
