@@ -170,8 +170,11 @@ def _contamination(policy: Gates, evidence: Evidence) -> GateResult:
 def _licence(evidence: Evidence) -> GateResult:
     if not evidence.licences:
         return _missing("licence")
-    permitted = set(evidence.permitted_licences)
-    foreign = {name: count for name, count in sorted(evidence.licences.items()) if count and name not in permitted}
+    from plinth.corpus.annotate.licence import judge  # the annotator's own reading of SPDX expressions
+
+    permitted = tuple(sorted(evidence.permitted_licences))
+    found = sorted(evidence.licences.items())
+    foreign = {name: count for name, count in found if count and not judge(name, permitted)[1]}
     reason = (
         "not permitted: " + ", ".join(f"{name} ({count} documents)" for name, count in foreign.items())
         if foreign

@@ -185,3 +185,11 @@ def test_what_is_not_asked_for_is_not_judged() -> None:
     assert "beats_gzip" not in names
     assert "beats_trigram" not in names
     assert "max_bits_per_byte" not in names
+
+
+def test_licence_expressions_are_read_as_the_corpus_gate_reads_them() -> None:
+    counts = {"MIT AND Apache-2.0": 2, "GPL-2.0-only OR MIT": 1, "Apache-2.0 WITH LLVM-exception": 1}
+    assert gate("licence", Gates(), proof(licences=counts)).passed
+    result = gate("licence", Gates(), proof(licences={**counts, "MIT AND GPL-2.0-only": 4}))
+    assert not result.passed
+    assert "MIT AND GPL-2.0-only (4 documents)" in result.reason
