@@ -1,0 +1,66 @@
+"""What starts work by itself."""
+
+import json
+
+import dagster as dg
+import pytest
+
+from assets.build import execute
+from assets.catalog import stages
+from jobs import definitions
+from jobs.sensors import record_failure
+from plinth.context import Context
+from plinth.recipe.load import load
+from plinth.storage.workspace import Workspace
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    tiny_corpus.write(tmp_path / "input")
+    return Workspace(tmp_path).ensure()
+
+
+def _tick(workspace, cursor=None):
+    defs = definitions.build(load(RECIPE), workspace.root)
+    sensor = defs.resolve_sensor_def("arrival")
+    with dg.instance_for_test() as instance:
+        return sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor, definitions=defs))
+
+
+@pytest.mark.slow
+def test_arrival_asks_once_for_every_change_of_the_sources(workspace):
+    first = _tick(workspace)
+    assert len(first.run_requests) == 1
+    assert first.run_requests[0].tags["plinth/new_sources"] == "web,prose,code"
+    assert _tick(workspace, first.cursor).skip_message == "no source file has changed"
+
+    ctx = Context(workspace)
+    for stage in stages(load(RECIPE)):
+        if stage.group == "sources":
+            list(execute(stage, ctx, print))
+    published = _tick(workspace)
+    assert not published.run_requests
+    assert published.cursor == first.cursor
+
+    articles = workspace.input / "tiny" / "prose.jsonl"
+    articles.write_text(articles.read_text() + json.dumps({"id": "new", "text": "A new article. " * 30}) + "\n")
+    changed = _tick(workspace, published.cursor)
+    assert [request.tags["plinth/new_sources"] for request in changed.run_requests] == ["prose"]
+    assert changed.run_requests[0].run_key != first.run_requests[0].run_key
+
+
+def test_a_source_that_cannot_be_listed_is_said_and_not_raised(workspace):
+    (workspace.input / "tiny" / "prose.jsonl").unlink()
+    tick = _tick(workspace)
+    assert not tick.run_requests
+    assert "prose.jsonl" in tick.skip_message
+
+
+def test_failures_are_one_line_each(tmp_path):
+    for number in (1, 2):
+        record_failure(tmp_path, f"run-{number}", "make_line", "it broke\nbadly")
+    rows = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
+    assert [row["run"] for row in rows] == ["run-1", "run-2"]
+    assert rows[0]["message"] == "it broke\nbadly"
