@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, equal_columns, rows_between
+from assets.expectations import Suite, between, build_docs, equal_columns, rows_between
 from assets.inputs import by_bucket, each, shared_owner
 from assets.present import picture, table
 from assets.stage import Inputs, Say, Stage
@@ -78,6 +78,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     factors = [[name, value] for name, value in made.stats["total"]["effective"].items()]
     return {
         "funnel": picture(plots.funnel(made.stats)),
+        "data_docs": dg.MetadataValue.url(build_docs(ctx.workspace).as_uri()),
         "stages": dg.MetadataValue.md(table(header, rows)),
         "effective": dg.MetadataValue.md(table(["factor", "value"], factors)),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from assets.expectations import docs_index
 from plinth.context import Context
 from plinth.provenance import lineage
 from plinth.recipe import Recipe
@@ -137,4 +138,7 @@ def _next(ctx: Context) -> tuple[report.Next, ...]:
         ("the whole story of a document", f"plinth explain {at} URI"),
         ("the way back to the sources, every byte hashed", f"plinth verify {at} champion"),
     ]
-    return tuple(report.Next(what=what, command=command) for what, command in rows)
+    commands = tuple(report.Next(what=what, command=command) for what, command in rows)
+    docs = docs_index(ctx.workspace)
+    checks = (report.Next(what="every check of every stage, as Data Docs", link=docs.as_uri()),)
+    return commands + (checks if docs.exists() else ())
