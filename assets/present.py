@@ -35,7 +35,10 @@ def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> 
     if manifest.stats and len(statistics) <= MAX_STATS_CHARACTERS:
         shown["statistics"] = dg.MetadataValue.json(json.loads(statistics))
     if stage.present:
-        shown |= stage.present(ctx, manifest)
+        try:
+            shown |= stage.present(ctx, manifest)
+        except Exception as error:  # the work is done and published: a plot that fails must not undo it
+            shown["presentation_failed"] = f"{type(error).__name__}: {error}"
     return shown
 
 

@@ -103,3 +103,18 @@ def test_the_event_log_stays_small(tmp_path):
     shown = metadata(_stage("a/one"), ctx, big, {})
     assert "statistics" not in shown
     assert len(json.dumps({key: str(value) for key, value in shown.items()})) < MAX_STATS_CHARACTERS
+
+
+def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
+    from dataclasses import replace
+
+    from assets.present import metadata
+
+    def broken(ctx, made):
+        raise ValueError("no such colour")
+
+    ctx = Context(Workspace(tmp_path).ensure())
+    made = manifest("a/one", Step(name="probe", version="1"), {}, [], {})
+    shown = metadata(replace(_stage("a/one"), present=broken), ctx, made, {})
+    assert shown["presentation_failed"] == "ValueError: no such colour"
+    assert shown["manifest"] == made.digest
