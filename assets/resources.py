@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import dagster as dg
 from pydantic import PrivateAttr
 
@@ -9,6 +12,19 @@ from plinth.compute.engine import Local
 from plinth.compute.progress import Lines, Progress
 from plinth.context import Context
 from plinth.storage.workspace import Workspace
+
+#: How progress is shown in this process; the last one counts. Lines end up in the logs that Dagster captures.
+_SHOWN: list[Progress] = [Lines()]
+
+
+@contextmanager
+def showing(progress: Progress) -> Iterator[None]:
+    """Show the progress of runs in this process some other way. Dagster rebuilds resources: they cannot carry it."""
+    _SHOWN.append(progress)
+    try:
+        yield
+    finally:
+        _SHOWN.pop()
 
 
 class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
@@ -18,13 +34,6 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     workers: int = 2
 
     _engine: Local | None = PrivateAttr(default=None)
-    _progress: Progress = PrivateAttr(default_factory=Lines)
-
-    def shown_by(self, progress: Progress) -> PlinthResource:
-        """The same resource with another way to show progress."""
-        copy = PlinthResource(workspace=self.workspace, workers=self.workers)
-        copy._progress = progress
-        return copy
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         Workspace(self.workspace).ensure()
@@ -38,4 +47,4 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     def context(self) -> Context:
         """A stage's runtime context."""
         engine = self._engine or Local(self.workers)
-        return Context(Workspace(self.workspace), engine, self._progress)
+        return Context(Workspace(self.workspace), engine, _SHOWN[-1])

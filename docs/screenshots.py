@@ -46,6 +46,8 @@ def graph(page: Page, url: str) -> None:
     """The asset graph by groups, fitted to the window."""
     page.goto(f"{url}/asset-groups")
     page.get_by_text("mixture").first.wait_for(timeout=START_TIMEOUT_S * 1000)
+    page.get_by_text("Hide navigation").click()
+    page.get_by_placeholder("Jump to…").locator("xpath=following::button[1]").click()  # the list of groups
     page.wait_for_timeout(8000)  # the layout is computed by a worker of the page
 
 
@@ -57,7 +59,7 @@ def browser_page() -> Iterator[Page]:
         sys.exit("no Chromium here: `make setup-test` installs one")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser.new_page(viewport={"width": 1600, "height": 1000})
+        yield browser.new_page(viewport={"width": 1440, "height": 760}, device_scale_factor=1.5)
         browser.close()
 
 

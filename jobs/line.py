@@ -17,7 +17,7 @@ import dagster as dg
 
 from assets.build import FAILURES, up_to_date
 from assets.catalog import selected, stages
-from assets.resources import PlinthResource
+from assets.resources import showing
 from assets.stage import Stage
 from jobs import definitions, results, sensors
 from jobs.instance import open_instance
@@ -165,9 +165,8 @@ def _harvest(space: Workspace, recipe: Recipe) -> None:
 
 def _execute(space: Workspace, recipe: Recipe, assets: list[str], workers: int, job: str = definitions.LINE) -> None:
     """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
-    resource = PlinthResource(workspace=str(space.root), workers=workers).shown_by(for_terminal())
-    defs = definitions.build(recipe, space.root, workers=workers, resources={"plinth": resource})
-    with open_instance(space) as instance:
+    defs = definitions.build(recipe, space.root, workers=workers)
+    with open_instance(space) as instance, showing(for_terminal()):
         result = defs.resolve_job_def(job).execute_in_process(
             instance=instance,
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],

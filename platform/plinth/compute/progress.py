@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import IO, Protocol
 
 LOG_INTERVAL_S = 5.0
 
@@ -37,18 +38,25 @@ class _SilentMeter:
 
 
 class Lines:
-    """One line when work starts, at most one per few seconds while it goes on, one at the end."""
+    """At most one line every few seconds while work goes on, and one at the end.
+
+    Args:
+        stream: where to; standard error, as it is when a line is written, unless given.
+    """
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self.stream = stream
 
     @contextmanager
     def meter(self, label: str, total: int) -> Iterator[Meter]:
-        meter = _LineMeter(label, total)
+        meter = _LineMeter(label, total, self.stream)
         yield meter
         meter.finish()
 
 
 class _LineMeter:
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.done = label, total, 0
+    def __init__(self, label: str, total: int, stream: IO[str] | None) -> None:
+        self.label, self.total, self.done, self.stream = label, total, 0, stream
         self.started = self.spoke = time.monotonic()
 
     def advance(self, n: int = 1, note: str = "") -> None:
@@ -61,11 +69,18 @@ class _LineMeter:
         self._say(f"in {time.monotonic() - self.started:.1f} s")
 
     def _say(self, note: str) -> None:
-        print(f"{self.label}: {self.done}/{self.total} {note}".rstrip(), file=sys.stderr, flush=True)
+        print(f"{self.label}: {self.done}/{self.total} {note}".rstrip(), file=self.stream or sys.stderr, flush=True)
 
 
 class Bars:
-    """Rich bars; finished ones stay on screen."""
+    """Rich bars; finished ones stay on screen.
+
+    Args:
+        stream: the terminal.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.stream = stream
 
     @contextmanager
     def meter(self, label: str, total: int) -> Iterator[Meter]:
@@ -80,7 +95,7 @@ class Bars:
             TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[note]}"),
         )
-        with RichProgress(*columns, console=Console(stderr=True)) as bars:
+        with RichProgress(*columns, console=Console(file=self.stream)) as bars:
             task = bars.add_task(label, total=total, note="")
             yield _BarMeter(bars, task)
 
@@ -94,5 +109,9 @@ class _BarMeter:
 
 
 def for_terminal() -> Progress:
-    """Bars where a person watches, lines where a log is kept."""
-    return Bars() if sys.stderr.isatty() else Lines()
+    """Bars where a person watches, lines where a log is kept: on standard error as it is now.
+
+    The stream is kept apart from `sys.stderr`, which an orchestrator may turn into a file while a step runs.
+    """
+    stream = os.fdopen(os.dup(2), "w", buffering=1)
+    return Bars(stream) if stream.isatty() else Lines(stream)
