@@ -48,10 +48,12 @@ def test_a_killed_worker_costs_its_task_only(corpus, tmp_path):
     tiny_corpus.write(tmp_path / "input")
     process = _start(tmp_path, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)
     _wait_for(lambda: _records(tmp_path) >= 20, process)
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if "forkserver" in " ".join(child.cmdline()) and child.children():
-            for worker in child.children():
-                worker.kill()
+    children = psutil.Process(process.pid).children(recursive=True)
+    servers = {child.pid for child in children if "forkserver" in " ".join(child.cmdline())}
+    workers = [child for child in children if child.pid in servers and child.ppid() in servers]
+    assert workers
+    for worker in workers:
+        worker.kill()
     assert process.wait(timeout=300) == 0
     assert digests(tmp_path) == digests(corpus)
 

@@ -105,7 +105,7 @@ def test_a_changed_blob_names_the_link_that_breaks(line):
 
 
 def test_shards_are_pulled_with_plain_dvc(line, tmp_path):
-    plinth(line, "export", "release", tmp_path / "shards")
+    plinth(line, "export", tmp_path / "shards", "web/shards", "code/shards")
     dvc = Path(sys.executable).with_name("dvc")
     done = subprocess.run([dvc, "pull"], cwd=tmp_path / "shards", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

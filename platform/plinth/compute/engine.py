@@ -147,13 +147,21 @@ class Local:
         self._pool.clear()
 
     def _fill(self, waiting: deque[tuple[int, Any]], fn: Callable[..., Any], timeout_s: float | None) -> None:
-        while len(self._pool) < min(self.workers, len(waiting)):
-            self._pool.append(_Worker())
-        for worker in self._pool:
-            if worker.job is None and waiting:
-                index, task = waiting.popleft()
-                worker.pipe.send((fn, task))
-                worker.job = (index, time.monotonic() + timeout_s if timeout_s else float("inf"))
+        while waiting:
+            idle = next((worker for worker in self._pool if worker.job is None), None)
+            if idle is None and len(self._pool) >= self.workers:
+                return
+            if idle is None:
+                idle = _Worker()
+                self._pool.append(idle)
+            index, task = waiting[0]
+            try:
+                idle.pipe.send((fn, task))
+            except OSError:  # it died while it had nothing to do: no attempt at the task was made
+                self._replace(idle)
+                continue
+            waiting.popleft()
+            idle.job = (index, time.monotonic() + timeout_s if timeout_s else float("inf"))
 
     def _collect(self) -> list[tuple[int, Any]]:
         busy = [worker for worker in self._pool if worker.job]

@@ -117,3 +117,12 @@ def test_a_pool_left_open_does_not_hold_up_the_end_of_its_process() -> None:
     code += " pool = Local(1)\n print(list(pool.map(abs, [-1])))\n raise SystemExit(3)\n"
     ended = subprocess.run([sys.executable, "-c", code], timeout=30, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "[1]\n")
+
+
+def test_workers_that_die_while_idle_are_replaced() -> None:
+    with Local(2) as pool:
+        assert list(pool.map(slow_square, range(4))) == [0, 1, 4, 9]
+        for worker in pool._pool:
+            os.kill(worker.process.pid, signal.SIGKILL)
+            psutil.wait_procs([psutil.Process(worker.process.pid)], timeout=5)
+        assert list(pool.map(slow_square, range(4), retries=0)) == [0, 1, 4, 9]
