@@ -123,6 +123,6 @@ def test_workers_that_die_while_idle_are_replaced() -> None:
     with Local(2) as pool:
         assert list(pool.map(slow_square, range(4))) == [0, 1, 4, 9]
         for worker in pool._pool:
-            os.kill(worker.process.pid, signal.SIGKILL)
-            psutil.wait_procs([psutil.Process(worker.process.pid)], timeout=5)
+            worker.process.kill()
+            worker.process.join(timeout=5)
         assert list(pool.map(slow_square, range(4), retries=0)) == [0, 1, 4, 9]
