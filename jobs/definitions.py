@@ -2,7 +2,7 @@
 
 `build` takes the recipe and the workspace and accepts overrides, so that tests swap resources without
 patching. Dagster itself loads this module and finds both in the environment: PLINTH_RECIPE and
-PLINTH_WORKSPACE, which `plinth up` and `plinth run` set.
+PLINTH_WORKSPACE, which `plinth up` sets.
 """
 
 import os
