@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
-from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import IntegrityError
 from plinth.recipe.corpus import Contamination
 from plinth.records import Manifest, Part, Step
@@ -88,7 +88,7 @@ def run(
     made = run_items(ctx, step, _judge, items, label=ASSET)
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/documents": one for bucket, one in documents.items()}
-    stats = {**_summary(parts), "held_out_ngrams": table.rows, "boilerplate_ngrams": common.rows}
+    stats = {**summed(parts, _STATS), "held_out_ngrams": table.rows, "boilerplate_ngrams": common.rows}
     return manifest(ASSET, step, {**inputs, "dedup/minhash": near, "holdout": holdout}, parts, stats)
 
 
@@ -228,14 +228,3 @@ def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
 
     part = write_batches(store, task.slot.documents.name, SCHEMA, batches())
     return (part.model_copy(update={"stats": stats}),)
-
-
-def _summary(parts: list[Part]) -> dict[str, object]:
-    total = dict.fromkeys(_STATS, 0)
-    buckets: dict[str, dict[str, int]] = {}
-    for part in parts:
-        own = buckets.setdefault(part.name.split("/", 1)[0], dict.fromkeys(_STATS, 0))
-        for name in _STATS:
-            own[name] += int(part.stats[name])
-            total[name] += int(part.stats[name])
-    return {**total, "buckets": buckets}

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
-from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import StageError
 from plinth.recipe.corpus import Holdout
 from plinth.records import Manifest, Part, Step
@@ -62,7 +62,7 @@ def run(ctx: Context, params: Holdout, documents: Mapping[str, Manifest], near: 
     made = run_items(ctx, step, _choose, items, label=ASSET)
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/documents": one for bucket, one in documents.items()} | {"dedup/minhash": near}
-    return manifest(ASSET, step, inputs, parts, _summary(parts))
+    return manifest(ASSET, step, inputs, parts, summed(parts, _STATS))
 
 
 def rank(seed: int, identity: bytes) -> bytes:
@@ -151,14 +151,3 @@ def _held(ids: pa.Array, survivor: pa.BooleanArray, task: _Choose) -> npt.NDArra
     for row in np.flatnonzero(alive):
         held[row] = rank(task.seed, ids[int(row)].as_py()) < task.cut
     return held
-
-
-def _summary(parts: list[Part]) -> dict[str, object]:
-    total = dict.fromkeys(_STATS, 0)
-    buckets: dict[str, dict[str, int]] = {}
-    for part in parts:
-        own = buckets.setdefault(part.name.split("/", 1)[0], dict.fromkeys(_STATS, 0))
-        for name in _STATS:
-            own[name] += int(part.stats[name])
-            total[name] += int(part.stats[name])
-    return {**total, "buckets": buckets}

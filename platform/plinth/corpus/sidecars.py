@@ -6,7 +6,7 @@ A sidecar's part has the same rows in the same order. A stage over one bucket na
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from plinth.errors import IntegrityError
@@ -69,3 +69,15 @@ def _parts(
             remedy=f"make {name} again from the current documents",
         )
     return parts
+
+
+def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
+    """Statistics of parts over all buckets, named `{bucket}/part-*`: their sums, and `buckets` with those of each."""
+    total = dict.fromkeys(names, 0)
+    buckets: dict[str, dict[str, int]] = {}
+    for part in parts:
+        own = buckets.setdefault(part.name.split("/", 1)[0], dict.fromkeys(names, 0))
+        for name in names:
+            own[name] += int(part.stats[name])
+            total[name] += int(part.stats[name])
+    return {**total, "buckets": buckets}
