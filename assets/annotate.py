@@ -33,10 +33,11 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 def _stage(bucket: str, owner: str, name: str, params: Mapping[str, Any]) -> Stage:
     annotator = annotate.annotator(name)
+    resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
         asset=f"{bucket}/{name}",
-        deps=(f"{bucket}/documents",),
-        make=partial(_make, bucket, name, params),
+        deps=(f"{bucket}/documents", *resources),
+        make=partial(_make, bucket, name, params, resources),
         version=annotator.version,
         params=params,
         group="annotations",
@@ -48,8 +49,17 @@ def _stage(bucket: str, owner: str, name: str, params: Mapping[str, Any]) -> Sta
     )
 
 
-def _make(bucket: str, name: str, params: Mapping[str, Any], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return annotate.run(ctx, bucket, name, params, inputs[f"{bucket}/documents"])
+def _make(
+    bucket: str,
+    name: str,
+    params: Mapping[str, Any],
+    resources: tuple[str, ...],
+    ctx: Context,
+    inputs: Inputs,
+    say: Say,
+) -> Manifest:
+    read = {key: inputs[key] for key in resources}
+    return annotate.run(ctx, bucket, name, params, inputs[f"{bucket}/documents"], read)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

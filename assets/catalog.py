@@ -12,7 +12,9 @@ from assets import (
     evaluation,
     funnel,
     holdout,
+    lists,
     mixture,
+    models,
     policy,
     shards,
     sources,
@@ -25,7 +27,9 @@ from plinth.recipe import Recipe
 
 STEMS = (
     sources,
+    lists,
     documents,
+    models,
     annotate,
     policy,
     dedup,

@@ -25,7 +25,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import IntegrityError
-from plinth.recipe.corpus import Contamination
+from plinth.recipe.heldout import Contamination
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store

@@ -26,7 +26,7 @@ from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
 from plinth.corpus.tables import RejectSpill, document_batches
 from plinth.errors import RejectRateError, SourceError
-from plinth.recipe.corpus import Bucket, Documents, Source
+from plinth.recipe.sources import Bucket, Documents, Source
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store

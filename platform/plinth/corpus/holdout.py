@@ -20,7 +20,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import StageError
-from plinth.recipe.corpus import Holdout
+from plinth.recipe.heldout import Holdout
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from plinth.recipe.corpus import Normalisation
+from plinth.recipe.sources import Normalisation
 
 #: Vertical tab, form feed; and beyond ASCII: next line, line and paragraph separator.
 _ASCII_LINE_ENDS = ("\r\n", "\r", "\x0b", "\x0c")

@@ -22,7 +22,7 @@ from plinth.corpus.annotate import annotator
 from plinth.corpus.expressions import Expression, parse
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError
-from plinth.recipe.corpus import Policy
+from plinth.recipe.policies import Policy
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store

@@ -12,7 +12,7 @@
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.
 """
 
-from plinth.recipe.corpus import Bucket, Source, Terms
 from plinth.recipe.model import Recipe
+from plinth.recipe.sources import Bucket, Source, Terms
 
 __all__ = ["Bucket", "Recipe", "Source", "Terms"]

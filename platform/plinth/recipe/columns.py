@@ -52,10 +52,12 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
     if isinstance(chosen, dict):
         for name, given in chosen.items():
             yield from _annotator(name, given, known)
+            yield from _resources(corpus, name, given, known)
         for name, why in REQUIRED.items():
             if name not in chosen:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
         yield from _policies(corpus, [name for name in chosen if name in known])
+    yield from _models(corpus)
 
 
 def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
@@ -73,6 +75,43 @@ def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterato
         for detail in error.errors(include_url=False):
             if detail["type"] != "extra_forbidden":
                 yield (*at, *detail["loc"]), f"{detail['msg'][0].lower()}{detail['msg'][1:]}", ""
+
+
+def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
+    """Every model and list that an annotator rests on is in the recipe."""
+    if name not in known:
+        return
+    try:
+        params = known[name].params.model_validate(given or {})
+    except ValidationError:
+        return  # said already
+    for key in known[name].needs(params):
+        kind, _, resource = key.partition("/")
+        have = corpus.get(kind) or {}
+        if resource not in have:
+            yield (
+                ("corpus", "annotate", name),
+                f"needs {key}, which `corpus.{kind}` does not have",
+                nearest(resource, have),
+            )
+
+
+def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Every model can be trained from buckets and lists that are there."""
+    from plinth.corpus.models import parameters, trainer
+
+    models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
+    for name, raw in models.items() if isinstance(models, dict) else ():
+        at: Key = ("corpus", "models", name)
+        try:
+            chosen, params = trainer(name, raw if isinstance(raw, dict) else {}), parameters(name, raw)
+        except RecipeError as error:
+            yield at, error.what.removeprefix(f"corpus.models.{name}: "), error.remedy or f"have: {error.expected}"
+            continue
+        for what, wanted, have in (("bucket", chosen.buckets(params), buckets), ("list", chosen.lists(params), lists)):
+            for one in wanted:
+                if one not in have:
+                    yield at, f"there is no {what} {one!r}", nearest(one, have)
 
 
 def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:

@@ -15,7 +15,7 @@ import pytest
 from plinth.context import Context
 from plinth.corpus import documents
 from plinth.corpus.sources import inventory
-from plinth.recipe.corpus import Bucket, Documents
+from plinth.recipe.sources import Bucket, Documents
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 

@@ -13,7 +13,8 @@ from plinth.compute.stage import manifest
 from plinth.context import Context
 from plinth.corpus import contamination, curate, holdout, verdicts
 from plinth.corpus.dedup import exact, minhash
-from plinth.recipe.corpus import Contamination, Dedup, Holdout
+from plinth.recipe.dedup import Dedup
+from plinth.recipe.heldout import Contamination, Holdout
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace

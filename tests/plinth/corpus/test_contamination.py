@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from plinth.corpus.holdout import rank
-from plinth.recipe.corpus import Contamination, Dedup, Holdout, MinHash
+from plinth.recipe.dedup import Dedup, MinHash
+from plinth.recipe.heldout import Contamination, Holdout
 
 
 def words(picks: random.Random, count: int) -> list[str]:

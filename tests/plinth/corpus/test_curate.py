@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plinth.corpus.curate import apply_edits
 from plinth.errors import StageError
-from plinth.recipe.corpus import Holdout
+from plinth.recipe.heldout import Holdout
 from plinth.records import DOCUMENT_SCHEMA
 from plinth.storage.parts import read_table
 

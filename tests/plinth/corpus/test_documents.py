@@ -15,7 +15,7 @@ from plinth.context import Context
 from plinth.corpus import documents
 from plinth.corpus.sources import inventory
 from plinth.errors import RejectRateError, SourceError
-from plinth.recipe.corpus import Bucket, Documents, Normalisation, Source, Terms
+from plinth.recipe.sources import Bucket, Documents, Normalisation, Source, Terms
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace

@@ -10,7 +10,7 @@ import pytest
 
 from plinth.corpus.extract import Extractor, Failure, Page, Text
 from plinth.errors import WorkerError
-from plinth.recipe.corpus import Extraction
+from plinth.recipe.sources import Extraction
 
 ARTICLE = b"""<!doctype html><html lang="en"><head><title> The  title </title>
 <link rel="canonical" href="https://example.org/a"><meta property="article:published_time" content="2026-01-02">

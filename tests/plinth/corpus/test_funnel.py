@@ -9,7 +9,7 @@ import pytest
 
 from plinth.compute.stage import manifest
 from plinth.corpus import funnel
-from plinth.recipe.corpus import Holdout
+from plinth.recipe.heldout import Holdout
 from plinth.records import Manifest, Step
 
 

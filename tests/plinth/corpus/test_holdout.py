@@ -7,7 +7,7 @@ import pytest
 
 from plinth.corpus.holdout import below, rank
 from plinth.errors import StageError
-from plinth.recipe.corpus import Holdout
+from plinth.recipe.heldout import Holdout
 
 
 def texts(tiny: Any, count: int, stem: str = "d") -> list[Any]:

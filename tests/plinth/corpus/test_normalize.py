@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plinth.corpus.normalize import normalize
-from plinth.recipe.corpus import Normalisation
+from plinth.recipe.sources import Normalisation
 
 PLAIN = Normalisation()
 PIECES = [

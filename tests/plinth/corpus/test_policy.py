@@ -11,7 +11,7 @@ from plinth.compute.stage import manifest
 from plinth.corpus import policy
 from plinth.corpus.annotate import ANNOTATORS
 from plinth.errors import IntegrityError, RecipeError
-from plinth.recipe.corpus import EditRule, Policy, Rule
+from plinth.recipe.policies import EditRule, Policy, Rule
 from plinth.records import Manifest, Step
 from plinth.storage.parts import read_table, write_table
 

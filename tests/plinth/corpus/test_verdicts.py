@@ -8,7 +8,7 @@ import pytest
 from plinth.corpus import verdicts
 from plinth.corpus.holdout import rank
 from plinth.errors import IntegrityError
-from plinth.recipe.corpus import Holdout
+from plinth.recipe.heldout import Holdout
 from plinth.storage.parts import read_table
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,10 @@ from plinth.records import Frozen
 
 class NoParams(Frozen):
     """For annotators that have nothing to set."""
+
+
+#: Files of an annotator's resources: resource key -> part name -> path of a read-only local copy.
+Files = Mapping[str, Mapping[str, Path]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,12 @@ class Annotator:
         params: frozen model of the parameters; the recipe gives them by name.
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
-        annotate: `(batch with those columns, params) -> batch with the schema`, row for row.
+        annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
+        resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained in the
+            line, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
+            are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
+        prepare: `(params, files of the resources) -> what annotate is given`, once per worker process and set of
+            files; the parameters themselves where it is None.
     """
 
     name: str
@@ -38,3 +48,9 @@ class Annotator:
     schema: pa.Schema
     reads: tuple[str, ...]
     annotate: Callable[[pa.RecordBatch, Any], pa.RecordBatch]
+    resources: Callable[[Any], tuple[str, ...]] | None = None
+    prepare: Callable[[Any, Files], Any] | None = None
+
+    def needs(self, params: Any) -> tuple[str, ...]:
+        """Keys of the resources that it reads with these parameters."""
+        return self.resources(params) if self.resources else ()

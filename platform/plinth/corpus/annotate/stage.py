@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +16,8 @@ from plinth.compute.stage import Item, manifest, renamed, run_items
 from plinth.context import Context
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import annotator, parameters
-from plinth.errors import StageError
-from plinth.records import Frozen, Manifest, Part, Step
+from plinth.errors import MissingError, StageError
+from plinth.records import Blob, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
@@ -30,13 +32,22 @@ OTHER = "other"
 class _Task:
     name: str
     params: Frozen
+    resources: tuple[tuple[str, str, Blob], ...]  # key, name of the part, content
     documents: Part
 
 
 def run(
-    ctx: Context, bucket_name: str, annotator_name: str, raw_params: Mapping[str, Any], documents: Manifest
+    ctx: Context,
+    bucket_name: str,
+    annotator_name: str,
+    raw_params: Mapping[str, Any],
+    documents: Manifest,
+    resources: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
     """The sidecar of one annotator over one bucket.
+
+    Args:
+        resources: manifests of the assets that `Annotator.needs` names.
 
     Returns:
         Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: of
@@ -46,8 +57,12 @@ def run(
     Raises:
         RecipeError: no such annotator or parameter.
         StageError: the annotator broke its contract.
+        MissingError: a resource that it needs was not given.
     """
     chosen, params = annotator(annotator_name), parameters(annotator_name, raw_params)
+    read = _resources(chosen, params, resources or {})
+    files = tuple((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
+    identity = tuple(f"{key}/{file}:{blob.sha256}" for key, file, blob in files)
     step = Step(
         name=f"annotate/{annotator_name}",
         version=chosen.version,
@@ -55,20 +70,47 @@ def run(
         params={"params": params.model_dump(mode="json"), "unicode": unicodedata.unidata_version},
     )
     parts = documents.named("part-")
-    items = [Item((part.blob.sha256,), _Task(annotator_name, params, part), part.rows) for part in parts]
+    items = [
+        Item((part.blob.sha256, *identity), _Task(annotator_name, params, files, part), part.rows) for part in parts
+    ]
     asset = f"{bucket_name}/{annotator_name}"
     made = [done[0] for done in run_items(ctx, step, _annotate, items, label=asset)]
-    inputs = {f"{bucket_name}/documents": documents}
+    inputs = {f"{bucket_name}/documents": documents, **read}
     return manifest(asset, step, inputs, renamed(made, "part"), _total(made))
+
+
+def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    missing = [key for key in chosen.needs(params) if key not in given]
+    if missing:
+        raise MissingError(
+            f"annotator {chosen.name} needs {', '.join(missing)}",
+            found=", ".join(given) or "no resources",
+            remedy="name it in the recipe: `corpus.models` for models/…, `corpus.lists` for lists/…",
+        )
+    return {key: given[key] for key in chosen.needs(params)}
+
+
+@lru_cache(maxsize=4)
+def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
+    """What an annotator is given beside documents; a worker loads a model once for all parts of a bucket."""
+    chosen = annotator(name)
+    given = chosen.params.model_validate_json(params)
+    if chosen.prepare is None:
+        return given
+    store, files = Store(root), dict[str, dict[str, Path]]()
+    for key, file, blob in resources:
+        files.setdefault(key, {})[file] = store.open_path(blob)
+    return chosen.prepare(given, files)
 
 
 def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
     chosen = annotator(task.name)
     counts = _Counts(chosen)
+    params = _prepared(task.name, task.params.model_dump_json(), store.root, task.resources)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in iter_batches(store, task.documents, chosen.reads, BATCH_ROWS):
-            made = chosen.annotate(batch, task.params)
+            made = chosen.annotate(batch, params)
             _require(chosen, batch.num_rows, made)
             counts.add(made)
             yield made

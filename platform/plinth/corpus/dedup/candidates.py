@@ -24,7 +24,7 @@ from plinth.compute.stage import Item, run_items
 from plinth.context import Context
 from plinth.corpus.dedup import shuffle
 from plinth.corpus.sidecars import Slot
-from plinth.recipe.corpus import MinHash
+from plinth.recipe.dedup import MinHash
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store

@@ -21,7 +21,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
 from plinth.corpus.dedup import candidates, clusters, shuffle, verify
 from plinth.corpus.sidecars import Slot, slots
-from plinth.recipe.corpus import Dedup, MinHash
+from plinth.recipe.dedup import Dedup, MinHash
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store

@@ -22,7 +22,7 @@ from plinth.context import Context
 from plinth.corpus.dedup import clusters, shuffle
 from plinth.corpus.dedup.candidates import Own
 from plinth.corpus.sidecars import Slot
-from plinth.recipe.corpus import Dedup
+from plinth.recipe.dedup import Dedup
 from plinth.records import Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
 from plinth.storage.store import Store

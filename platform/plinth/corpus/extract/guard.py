@@ -13,7 +13,7 @@ from typing import IO, cast
 
 from plinth.corpus.extract.page import READY, Failure, Page, Text, read_answer, write_request
 from plinth.errors import WorkerError
-from plinth.recipe.corpus import Extraction
+from plinth.recipe.sources import Extraction
 
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 GRACE_S = 5.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import read_all, stretches
-from plinth.recipe.corpus import Source
+from plinth.recipe.sources import Source
 from plinth.storage.uris import SourceFile, opened
 
 COMPRESSED = (".gz", ".zst", ".zstd")

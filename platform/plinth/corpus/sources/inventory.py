@@ -14,7 +14,7 @@ from pathlib import Path
 from plinth import fingerprint
 from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
 from plinth.errors import SourceError
-from plinth.recipe.corpus import Bucket, Source
+from plinth.recipe.sources import Bucket, Source
 from plinth.records import Frozen
 from plinth.storage import uris
 from plinth.storage.uris import SourceFile

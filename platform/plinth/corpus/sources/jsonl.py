@@ -16,7 +16,7 @@ from typing import Any
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import Fault, Line, lines, stretches
-from plinth.recipe.corpus import Source
+from plinth.recipe.sources import Source
 from plinth.storage.uris import SourceFile, opened
 
 ADDRESS = ("uri", "url")

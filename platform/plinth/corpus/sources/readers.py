@@ -8,7 +8,7 @@ from plinth.corpus.sources.files import read_html, read_text, read_tree
 from plinth.corpus.sources.jsonl import read_jsonl
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.warc import read_warc
-from plinth.recipe.corpus import Source
+from plinth.recipe.sources import Source
 from plinth.storage.uris import SourceFile
 
 Reader = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]

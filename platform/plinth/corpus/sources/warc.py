@@ -16,7 +16,7 @@ from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import READ_BYTES, Stretch, stretches
 from plinth.errors import PlinthError
-from plinth.recipe.corpus import Source
+from plinth.recipe.sources import Source
 from plinth.storage.uris import SourceFile, opened
 
 HTML = ("text/html", "application/xhtml+xml", "application/xml", "text/xml")

@@ -10,7 +10,7 @@ import pytest
 
 from plinth.corpus import annotate, policy
 from plinth.corpus.annotate import ANNOTATORS, registry
-from plinth.recipe.corpus import Policy, Rule
+from plinth.recipe.policies import Policy, Rule
 from plinth.storage.parts import read_table
 
 PAGE = Path(__file__).parents[4] / "docs" / "annotators.md"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import IntegrityError
-from plinth.recipe.corpus import Dedup
+from plinth.recipe.dedup import Dedup
 
 TEXTS = ["The cat  sat.", "the cat sat.", "THE\tCAT\nSAT.  ", "the cat sat", "Ünïcode Ж", "ünïcode ж", "", "  "]
 

@@ -9,7 +9,7 @@ import pytest
 from plinth.compute.engine import Local
 from plinth.corpus.dedup import minhash
 from plinth.errors import IntegrityError
-from plinth.recipe.corpus import Dedup, MinHash
+from plinth.recipe.dedup import Dedup, MinHash
 from plinth.records import Part
 from plinth.storage.parts import read_table, write_table
 from plinth.text.ngrams import jaccard, ngram_sets

@@ -11,7 +11,7 @@ import pytest
 
 from plinth.corpus.sources import RawRecord, Reject
 from plinth.corpus.sources.readers import read
-from plinth.recipe.corpus import Source, Terms
+from plinth.recipe.sources import Source, Terms
 from plinth.storage.uris import SourceFile
 
 MAX_BYTES = 1 << 20

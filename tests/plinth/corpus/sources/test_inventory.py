@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plinth.corpus.sources.inventory import Inventory, groups, inventory
 from plinth.corpus.sources.licences import Licences
 from plinth.errors import SourceError
-from plinth.recipe.corpus import Bucket, Source, Terms
+from plinth.recipe.sources import Bucket, Source, Terms
 from plinth.storage.uris import SourceFile
 
 

@@ -1,0 +1,63 @@
+"""All trainers. A new one is a file in this folder that holds a `TRAINER`, a line here, and a test."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from pydantic import ValidationError
+
+from plinth.context import Context
+from plinth.corpus.models.base import Trainer
+from plinth.errors import RecipeError
+from plinth.records import Frozen, Manifest
+
+#: The modules of this folder that hold a `TRAINER` of the same kind.
+MODULES: tuple[str, ...] = ()
+
+TRAINERS: dict[str, Trainer] = {name: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES}
+
+
+def trainer(name: str, raw: Mapping[str, Any]) -> Trainer:
+    """The trainer of a model of the recipe.
+
+    Raises:
+        RecipeError: no `kind`, or one that nothing trains.
+    """
+    kind = raw.get("kind")
+    if kind not in TRAINERS:
+        near = difflib.get_close_matches(str(kind), TRAINERS, n=1, cutoff=0.4)
+        raise RecipeError(
+            f"corpus.models.{name}: nothing trains a model of kind {kind!r}",
+            expected=", ".join(TRAINERS),
+            remedy=f"did you mean {near[0]!r}?" if near else None,
+        )
+    return TRAINERS[kind]
+
+
+def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
+    """The parameters of a model out of the recipe's mapping.
+
+    Raises:
+        RecipeError: an unknown kind or parameter, or a value that is not allowed.
+    """
+    model = trainer(name, raw).params
+    try:
+        return model.model_validate({key: value for key, value in raw.items() if key != "kind"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(["corpus.models", name, *(str(step) for step in first["loc"])])
+        raise RecipeError(f"{where}: {first['msg']}", found=first.get("input"), remedy="correct the value") from error
+
+
+def train(
+    ctx: Context,
+    name: str,
+    raw: Mapping[str, Any],
+    documents: Mapping[str, Manifest],
+    lists: Mapping[str, Manifest],
+) -> Manifest:
+    """Train `models/{name}` as the recipe says."""
+    return trainer(name, raw).train(ctx, f"models/{name}", parameters(name, raw), documents, lists)

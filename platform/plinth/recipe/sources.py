@@ -1,0 +1,68 @@
+"""Where documents come from: sources, their terms, extraction, normalisation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+
+class Terms(Frozen):
+    """What the owner of a source lets us do with it. Required: unknown is refused, not defaulted."""
+
+    train: bool = Field(description="May a model be trained on it?")
+    redistribute: bool = Field(description="May the text itself be passed on?")
+    commercial: bool = Field(description="May the result be used commercially?")
+
+
+class Source(Frozen):
+    """Files of one format, with the facts that every document of them carries."""
+
+    kind: Literal["warc", "html", "jsonl", "text", "tree"] = Field(description="Reader.")
+    path: str = Field(description="File, folder, glob or `s3://` location; relative to the workspace's `input/`.")
+    licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
+    terms: Terms = Field(description="Owner's terms.")
+    domain: str = Field(description="Where it comes from: a host name or a short name.")
+    snapshot: str = Field(description="Crawl or capture, such as `2026-46`.")
+    text_field: str = Field("text", description="JSONL: field that holds the text.")
+    suffixes: tuple[str, ...] = Field((), description="Tree and text: file name endings to read; empty means all.")
+
+
+class Bucket(Frozen):
+    """Sources that are filtered, measured and weighted together."""
+
+    description: str = Field(description="One sentence for the catalogue.")
+    owner: str = Field(description="E-mail address or team that answers for it.")
+    sources: tuple[Source, ...] = Field(min_length=1, description="What is read, in this order.")
+    policy: str = Field("default", description="Name of the policy that judges its documents.")
+
+
+class Extraction(Frozen):
+    """Main content out of HTML."""
+
+    engine: Literal["resiliparse", "trafilatura"] = Field(
+        "resiliparse",
+        description="`resiliparse` is fast; `trafilatura` is ten times slower and cuts boilerplate closer.",
+    )
+    seconds_per_page: float = Field(5.0, gt=0, description="A page that takes longer becomes a reject.")
+    max_bytes: int = Field(
+        16 * 2**20, gt=0, description="A page or record larger than this becomes a reject (`too-large`)."
+    )
+
+
+class Normalisation(Frozen):
+    """Unicode NFC, mojibake, control characters, whitespace, line ends."""
+
+    repair_mojibake: bool = Field(True, description="Mend text that was decoded with the wrong encoding (ftfy).")
+    max_blank_lines: int = Field(2, ge=0, description="Longer runs of blank lines are shortened.")
+
+
+class Documents(Frozen):
+    """How sources become document parts."""
+
+    part_bytes: int = Field(128 * 2**20, gt=0, description="Aim for this much source per part.")
+    max_reject_rate: float = Field(0.05, ge=0, le=1, description="More rejects than this fail the stage.")
+    extraction: Extraction = Extraction()
+    normalisation: Normalisation = Normalisation()
