@@ -32,12 +32,29 @@ def load(path: Path | str) -> Recipe:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
             line and dotted key.
     """
-    recipe, problems = check(path)
+    return _required(*check(path), Path(path))
+
+
+def check_over(path: Path | str, over: Lined, name: Path) -> Recipe:
+    """The recipe in a file with other keys laid over it, as a file that extends it would.
+
+    Args:
+        over: the keys.
+        name: the file they come from, for errors.
+
+    Raises:
+        RecipeError: as `load`.
+    """
+    lined = merge(_follow(Path(path), ()), over)
+    return _required(*_checked(lined, Mark(shown(name), 1)), name)
+
+
+def _required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
     if recipe is None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise RecipeError(
-            f"{count} in the recipe {_shown(Path(path))}\n{listed}",
+            f"{count} in the recipe {shown(path)}\n{listed}",
             remedy="correct the lines above; `plinth recipe schema` and docs/recipe.md describe every key",
         )
     return recipe
@@ -46,8 +63,10 @@ def load(path: Path | str) -> Recipe:
 def check(path: Path | str) -> tuple[Recipe | None, list[Problem]]:
     """The recipe, or None and what is wrong with it, in the order of files and lines."""
     path = Path(path)
-    lined = _follow(path, ())
-    top = Mark(_shown(path), 1)
+    return _checked(_follow(path, ()), Mark(shown(path), 1))
+
+
+def _checked(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
     problems = list(lined.problems)
     recipe = None
     if lined.data:
@@ -73,8 +92,8 @@ def resolved(path: Path | str) -> dict[str, Any]:
 
 def _follow(path: Path, chain: tuple[Path, ...]) -> Lined:
     """A file merged over the files that it extends."""
-    lined = read(path, _shown(path))
-    mark = lined.marks.get(("extends",), Mark(_shown(path), 1))
+    lined = read(path, shown(path))
+    mark = lined.marks.get(("extends",), Mark(shown(path), 1))
     parent = lined.data.pop("extends", None)
     if parent is None:
         return lined
@@ -84,12 +103,12 @@ def _follow(path: Path, chain: tuple[Path, ...]) -> Lined:
     chain = (*chain, path.resolve())
     target = path.parent / parent
     if target.resolve() in chain:
-        circle = " -> ".join(_shown(link) for link in (*chain[chain.index(target.resolve()) :], target))
+        circle = " -> ".join(shown(link) for link in (*chain[chain.index(target.resolve()) :], target))
         lined.problems.append(Problem(mark, "extends", f"recipes extend each other in a circle: {circle}"))
         return lined
     if not target.is_file():
         lined.problems.append(
-            Problem(mark, "extends", f"no file {_shown(target)}", "the path is relative to the recipe that names it")
+            Problem(mark, "extends", f"no file {shown(target)}", "the path is relative to the recipe that names it")
         )
         return lined
     return merge(_follow(target, chain), lined)
@@ -199,7 +218,7 @@ def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
     return None
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """The path as a person in this directory would write it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
