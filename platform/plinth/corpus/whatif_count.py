@@ -1,0 +1,244 @@
+"""One part judged again by another policy: counts, and the rows that could become samples.
+
+The task of `whatif`; its answer is small whatever the part holds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.corpus.policy import DOCUMENTS
+from plinth.corpus.ruled import Ruled, ruled
+from plinth.corpus.sampling import ranks
+from plinth.corpus.sidecars import Slot
+from plinth.recipe.policies import Policy
+from plinth.storage.parts import iter_batches
+from plinth.storage.store import Store
+
+#: Rows evaluated at once: long enough that a kernel call costs nothing, short enough to stay in the cache.
+BATCH_ROWS = 1 << 16
+DIRECTIONS = ("newly_dropped", "newly_kept")
+#: Columns read of the sidecars that are always there.
+_ALWAYS = {"policy": ["keep", "reason"], "verdicts": ["decision", "cluster_size"], "exact": ["text_bytes"]}
+
+Bools = npt.NDArray[np.bool_]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, order=True)
+class Flip:
+    """A document whose verdict changes: where it lies, and by which rules."""
+
+    rank: int
+    bucket: str = field(compare=False)
+    direction: str = field(compare=False)
+    part: int = field(compare=False)
+    row: int = field(compare=False)
+    before: str | None = field(compare=False)
+    after: str | None = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part with its sidecars, and the policy to try on it."""
+
+    slot: Slot
+    part: int
+    policy: Policy
+    annotators: tuple[str, ...]
+    samples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a part says: counts as `no_counts` has them."""
+
+    bucket: str
+    counts: dict[str, Any]
+    flips: tuple[Flip, ...]
+
+
+def judge(root: Path, task: Task) -> Answer:
+    """Judge one part; reads no text."""
+    store, counts, flips = Store(root), no_counts(), list[Flip]()
+    rules = ruled(task.policy, task.annotators, "policy")
+    first = 0
+    for columns, sides, rows in _batches(store, task.slot, rules):
+        fired = rules.fired(columns, rows)
+        before = sides["policy"]
+        keep, kept_before = ~fired.any(axis=0), before["keep"].to_numpy(zero_copy_only=False)
+        size = sides["exact"]["text_bytes"].to_numpy()
+        after = _first(fired, keep)
+        _count_rules(counts, rules, fired, after, size)
+        _count_edits(counts, rules, columns, keep)
+        masks = {"newly_dropped": kept_before & ~keep, "newly_kept": ~kept_before & keep}
+        reasons = before["reason"]
+        _count_flips(counts, masks, rules, after, reasons, sides["verdicts"], size)
+        _count_moved(counts, rules, after, ~kept_before & ~keep, reasons)
+        if task.samples:
+            flips += _chosen(store, task, masks, first, rules, after, reasons)
+            flips = [
+                f for d in DIRECTIONS for f in heapq.nsmallest(task.samples, [f for f in flips if f.direction == d])
+            ]
+        first += rows
+    return Answer(task.slot.bucket, counts, tuple(flips))
+
+
+Sides = dict[str, dict[str, pa.Array]]
+
+
+def _batches(store: Store, slot: Slot, rules: Ruled) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
+    """Columns that the rules read, and those of the published judgement, side by side."""
+    wanted = {name: list(columns) for name, columns in rules.sidecars.items()} | {
+        k: list(v) for k, v in _ALWAYS.items()
+    }
+    parts = {DOCUMENTS: slot.documents, **slot.sides}
+    readers = {name: iter_batches(store, parts[name], columns, BATCH_ROWS) for name, columns in wanted.items()}
+    for batches in zip(*readers.values(), strict=True):
+        named = dict(zip(readers, batches, strict=True))
+        columns = {f"{name}.{one}": named[name].column(one) for name, own in rules.sidecars.items() for one in own}
+        sides = {name: {one: named[name].column(one) for one in own} for name, own in _ALWAYS.items()}
+        yield columns, sides, batches[0].num_rows
+
+
+def _first(fired: Bools, keep: Bools) -> npt.NDArray[np.int64]:
+    """Index of the first rule that fires, -1 where none does."""
+    return np.where(keep, -1, fired.argmax(axis=0)) if len(fired) else np.full(keep.size, -1)
+
+
+def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, after: I64, size: I64) -> None:
+    """What each rule of the new policy fires on, takes first, and takes alone."""
+    alone = fired.sum(axis=0, dtype=np.int16) == 1
+    counts["documents"] += after.size
+    counts["bytes"] += int(size.sum())
+    for index, reason in enumerate(rules.reasons):
+        rule = counts["rules"].setdefault(reason, no_rule())
+        for name, mask in (("fires", fired[index]), ("marginal", after == index), ("unique", fired[index] & alone)):
+            rule[name] += int(np.count_nonzero(mask))
+            rule[f"{name}_bytes"] += int(size[mask].sum())
+    kept = after < 0
+    counts["kept"] += int(np.count_nonzero(kept))
+    counts["kept_bytes"] += int(size[kept].sum())
+
+
+def _count_edits(counts: dict[str, Any], rules: Ruled, columns: Mapping[str, pa.Array], keep: Bools) -> None:
+    for reason, column in rules.edits:
+        spans = pc.fill_null(pc.list_value_length(columns[column]), 0).to_numpy(zero_copy_only=False)[keep]
+        edit = counts["edits"].setdefault(reason, {"documents": 0, "spans": 0})
+        edit["documents"] += int(np.count_nonzero(spans))
+        edit["spans"] += int(spans.sum())
+
+
+def _count_flips(
+    counts: dict[str, Any],
+    masks: Mapping[str, Bools],
+    rules: Ruled,
+    after: I64,
+    before: pa.Array,
+    verdicts: Mapping[str, pa.Array],
+    size: I64,
+) -> None:
+    """Documents and bytes that change sides: by the rule that drops them now, or the one that did."""
+    new = pa.array(rules.reasons, pa.string())
+    for direction, mask in masks.items():
+        at = np.flatnonzero(mask)
+        if not at.size:
+            continue
+        flip, picked = counts[direction], pa.array(at)
+        flip["documents"] += int(at.size)
+        flip["bytes"] += int(size[at].sum())
+        why = new.take(pa.array(after[at])) if direction == "newly_dropped" else before.take(picked)
+        for reason, documents, volume in _grouped(why, size[at]):
+            own = flip["reasons"].setdefault(reason, {"documents": 0, "bytes": 0})
+            own["documents"] += documents
+            own["bytes"] += volume
+        if direction == "newly_dropped":
+            decision = verdicts["decision"].take(picked)
+            for name, documents, volume in _grouped(decision, size[at]):
+                flip["decisions"][name] = flip["decisions"].get(name, 0) + documents
+                flip["trained_bytes"] += volume if name == "train" else 0
+            alive = pc.not_equal(decision, "drop").to_numpy(zero_copy_only=False)
+            crowd = verdicts["cluster_size"].take(picked).to_numpy(zero_copy_only=False) > 1
+            flip["survivors"] += int(np.count_nonzero(alive & crowd))
+
+
+def _count_moved(counts: dict[str, Any], rules: Ruled, after: I64, mask: Bools, before: pa.Array) -> None:
+    """Documents that stay out for another first reason."""
+    at = np.flatnonzero(mask)
+    if not at.size:
+        return
+    new, old = pa.array(rules.reasons, pa.string()).take(pa.array(after[at])), before.take(pa.array(at))
+    other = pc.not_equal(new, old)
+    counts["other_reason"] += int(pc.sum(other).as_py() or 0)
+
+
+def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
+    table = pa.table({"key": keys, "bytes": size}).group_by("key").aggregate([([], "count_all"), ("bytes", "sum")])
+    for row in sorted(table.to_pylist(), key=lambda row: str(row["key"])):
+        yield str(row["key"]), row["count_all"], row["bytes_sum"]
+
+
+def _chosen(
+    store: Store, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
+) -> Iterator[Flip]:
+    """The flips of a batch with the smallest hashes of their ids."""
+    if not any(mask.any() for mask in masks.values()):
+        return
+    ids = _ids(store, task.slot, first)
+    for direction, mask in masks.items():
+        at = np.flatnonzero(mask)
+        if not at.size:
+            continue
+        rank = ranks(ids.take(pa.array(at)), task.seed)
+        for one in np.argsort(rank, kind="stable")[: task.samples]:
+            row = int(at[one])
+            new = rules.reasons[after[row]] if after[row] >= 0 else None
+            yield Flip(int(rank[one]), task.slot.bucket, direction, task.part, first + row, before[row].as_py(), new)
+
+
+def _ids(store: Store, slot: Slot, first: int) -> pa.Array:
+    """The ids of the batch that starts at a row; read only where something flips."""
+    row = 0
+    for batch in iter_batches(store, slot.documents, ["id"], BATCH_ROWS):
+        if row == first:
+            return batch.column("id")
+        row += batch.num_rows
+    raise AssertionError("unreachable: the batch was just read")
+
+
+def no_rule() -> dict[str, int]:
+    """Documents and bytes that a rule fires on, takes first, takes alone."""
+    return dict.fromkeys(("fires", "marginal", "unique", "fires_bytes", "marginal_bytes", "unique_bytes"), 0)
+
+
+def no_counts() -> dict[str, Any]:
+    """All counts of a part, a bucket or the corpus, at nothing."""
+    return {
+        "documents": 0,
+        "bytes": 0,
+        "kept": 0,
+        "kept_bytes": 0,
+        "newly_dropped": {
+            "documents": 0, "bytes": 0, "trained_bytes": 0, "survivors": 0, "decisions": {}, "reasons": {}
+        },
+        "newly_kept": {"documents": 0, "bytes": 0, "reasons": {}},
+        "other_reason": 0,
+        "rules": {},
+        "edits": {},
+    }  # fmt: skip
+
+
+def best(flips: list[Flip], samples: int) -> list[Flip]:
+    """Of each direction those with the smallest ranks, in order."""
+    directed = ([flip for flip in flips if flip.direction == direction] for direction in DIRECTIONS)
+    return [flip for own in directed for flip in heapq.nsmallest(samples, own)]
