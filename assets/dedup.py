@@ -13,6 +13,7 @@ from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus.dedup import exact, minhash
 from plinth.recipe import Recipe
+from plinth.recipe.spans import LATER_STAGES
 from plinth.records import Manifest
 
 
@@ -52,7 +53,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=(*each(recipe, "documents", "minhash"), "dedup/exact"),
             make=partial(_near, recipe),
             version=minhash.VERSION,
-            params=params.model_dump(mode="json"),
+            params=params.model_dump(mode="json", exclude=LATER_STAGES),
             group="dedup",
             description="Near duplicates: LSH candidates, each verified by its true Jaccard similarity.",
             owner=owner,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from plinth.recipe.spans import Lines, Semantic, Substring
 from plinth.records import Frozen
 
 
@@ -26,3 +27,6 @@ class Dedup(Frozen):
     keep: Literal["smallest_id", "longest"] = Field(
         "longest", description="Which member survives; ties go to the smallest id."
     )
+    semantic: Semantic | None = Field(None, description="Look-alikes by vectors, in chosen buckets. `null`: off.")
+    lines: Lines | None = Field(None, description="Repeated lines and paragraphs become cuts. `null`: off.")
+    substring: Substring | None = Field(None, description="Repeated passages become cuts. `null`: off.")

@@ -22,6 +22,7 @@ from plinth.context import Context
 from plinth.corpus.dedup import candidates, clusters, shuffle, verify
 from plinth.corpus.sidecars import Slot, slots
 from plinth.recipe.dedup import Dedup, MinHash
+from plinth.recipe.spans import LATER_STAGES
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -113,7 +114,7 @@ def run(
     places = slots(documents, signatures=signatures, exact=exact)
     found = candidates.find(ctx, params.minhash, places, VERSION, range_rows)
     members = verify.cluster(ctx, params, places, found, VERSION)
-    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
+    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json", exclude=LATER_STAGES))
     items = [
         Item(
             (slot.documents.blob.sha256, slot.sides["exact"].blob.sha256, str(slot.number), members.blob.sha256),
