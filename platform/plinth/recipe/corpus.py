@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from plinth.recipe.dedup import Dedup
+from plinth.recipe.gates import GateSlices
 from plinth.recipe.heldout import Contamination, Holdout
 from plinth.recipe.policies import Policy
 from plinth.recipe.sources import Bucket, Documents
@@ -29,6 +30,10 @@ class Corpus(Frozen):
     lists: Mapping[str, str] = Field(
         default_factory=dict,
         description="Lists of yours (blocked domains, words, hashes) by name: a file or folder, relative to `input/`.",
+    )
+    slices: Mapping[str, GateSlices] = Field(
+        default_factory=dict,
+        description="Gates that are measured on labelled documents, by name (`quality`, `toxicity`, …), with bounds.",
     )
     policies: Mapping[str, Policy] = Field(description="Policies by the name that buckets give.")
     dedup: Dedup = Dedup()

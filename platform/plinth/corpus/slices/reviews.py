@@ -1,0 +1,123 @@
+"""What reviewers said of documents: lines of JSON below `reviews/` of the workspace, only ever added to.
+
+    {"id": "0123…ef", "reason": "toxic", "label": "good", "reviewer": "ada@example.org", "time": "2026-01-31T12:00:00Z"}
+
+`id` is the document's, 32 hexadecimal digits. `reason` is the policy's for which it was looked at. `label` is the
+reviewer's word on that reason: `bad` where the document was rightly removed for it (or should have been), `good`
+where not. Of several labels of one document and reason the latest counts. Files may also be Parquet with the same
+columns (`time` as text).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, ValidationError, field_validator
+
+from plinth import fingerprint
+from plinth.errors import SourceError
+from plinth.records import Frozen
+from plinth.storage.atomic import named_failures
+from plinth.storage.workspace import Workspace
+
+FOLDER = "reviews"
+Label = Literal["good", "bad"]
+
+
+class Review(Frozen):
+    """One reviewer's word on one document."""
+
+    id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    label: Label
+    reviewer: str = Field(min_length=1, max_length=200)
+    time: str
+
+    @field_validator("time")
+    @classmethod
+    def _dated(cls, value: str) -> str:
+        if datetime.fromisoformat(value).tzinfo is None:
+            raise ValueError("needs an offset from UTC, such as a closing Z")
+        return value
+
+    @property
+    def moment(self) -> datetime:
+        """The time as such."""
+        return datetime.fromisoformat(self.time)
+
+
+def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
+    """Add labels to the reviewer's file; one write per call, so that two reviewers do not mix lines."""
+    given = list(reviews)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", given[0].reviewer).strip("._") if given else "reviewer"
+    path = workspace.root / FOLDER / f"{name or 'reviewer'}.jsonl"
+    with named_failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as stream:
+            stream.write("".join(json.dumps(review.model_dump()) + "\n" for review in given).encode())
+    return path
+
+
+def read(workspace: Workspace) -> tuple[Review, ...]:
+    """The label that counts of every document and reason, sorted by both.
+
+    Raises:
+        SourceError: a file cannot be read or a line is no review; says which.
+    """
+    latest: dict[tuple[str, str], Review] = {}
+    for path in files(workspace):
+        for where, row in _rows(path):
+            review = _review(row, where)
+            have = latest.get((review.id, review.reason))
+            if have is None or _order(review) > _order(have):
+                latest[review.id, review.reason] = review
+    return tuple(latest[key] for key in sorted(latest))
+
+
+def files(workspace: Workspace) -> list[Path]:
+    """The files of labels, in order of name."""
+    folder = workspace.root / FOLDER
+    return sorted(path for suffix in ("*.jsonl", "*.parquet") for path in folder.glob(suffix))
+
+
+def digest(workspace: Workspace) -> str:
+    """Identity of what reviewers said; order and place of the lines do not matter."""
+    return fingerprint.digest([review.model_dump() for review in read(workspace)])
+
+
+def _order(review: Review) -> tuple[datetime, str, str]:
+    return review.moment, review.reviewer, review.label
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        if path.suffix == ".parquet":
+            yield from ((f"{path} row {i}", row) for i, row in enumerate(pq.read_table(path).to_pylist()))
+            return
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield f"{path}:{number}", json.loads(line)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SourceError(f"labels of reviewers cannot be read: {path}", found=error, remedy="correct the file") from error
+
+
+def _review(row: Any, where: str) -> Review:
+    try:
+        return Review.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(step) for step in first["loc"])
+        raise SourceError(
+            f"{where} is no review",
+            found=f"{key}: {first['msg']}" if key else first["msg"],
+            expected="id (32 hexadecimal digits), reason, label (good or bad), reviewer, time (ISO 8601 with offset)",
+            remedy="correct or remove the line",
+        ) from error

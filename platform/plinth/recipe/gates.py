@@ -1,0 +1,38 @@
+"""How learned gates are measured on labelled documents, and what they must keep."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+
+class GateSlices(Frozen):
+    """Slice evaluation of one gate. Bounds hold for all documents together and for every slice that is large enough.
+
+    Shares are of documents but for over-removal, which is of the bytes of good text.
+    """
+
+    removes: str | None = Field(
+        None,
+        description="Expression over annotation columns that is true where the gate removes a document; by default any "
+        "rule of `policy` that reads a column of the gate's annotator.",
+    )
+    policy: str = Field("default", description="Whose rules are the gate, where `removes` is not given.")
+    documents_per_slice: int = Field(
+        200, ge=0, description="Generated documents of each truth in every slice; 0 generates none."
+    )
+    seed: int = Field(7, ge=0, description="Of the generated documents.")
+    lexicon: str | None = Field(
+        None, description="List of terms that the generator plants (the lexicon of the toxicity annotator)."
+    )
+    lists: tuple[str, ...] = Field(
+        (), description="Labelled sets of yours in `corpus.lists`: JSONL with `text`, `label` (good, bad) and `slice`."
+    )
+    reviews: bool = Field(True, description="Whether labels of reviewers (`reviews/` of the workspace) count, too.")
+    min_documents: int = Field(
+        30, ge=1, description="A slice with fewer documents of a truth is reported, but held to no bound."
+    )
+    min_recall: float = Field(0.0, ge=0, le=1, description="Least share of bad documents that the gate removes.")
+    max_false_positive: float = Field(1.0, ge=0, le=1, description="Most share of good documents that it removes.")
+    max_over_removal: float = Field(1.0, ge=0, le=1, description="Most share of the bytes of good text it removes.")
