@@ -1,6 +1,7 @@
 """The user's YAML as frozen models: one complete description of a run.
 
     corpus     buckets, sources, extraction, annotators, policy, dedup, holdout, contamination
+    spans      the rest of dedup: look-alikes by vectors, repeated lines, repeated passages
     tokens     tokenizer, shards, mixture, phases
     training   model, optimizer, schedule, parallelism, checkpoints, launch
     release    evaluation, gates, approval, promotion

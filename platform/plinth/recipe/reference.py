@@ -74,6 +74,8 @@ def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         inner, rest = _inner(arguments[1])
         return inner, f".NAME{rest}"
+    if origin in (typing.Union, types.UnionType):  # a section that may be `null`
+        return next((found for each in arguments if (found := _inner(each))[0] is not None), (None, ""))
     return None, ""
 
 
