@@ -1,6 +1,7 @@
 """What another policy would change, from stored columns; no text is read but that of the samples.
 
-Every document is judged again by the new policy and compared with what the published one said of it. The policy
+Every document is judged again by the new policy and compared with what the published one said of it; a rule that
+stands in both word for word is not evaluated again, so that only columns of changed rules are read. The policy
 is the first stage of the cascade, so the comparison is exact for what it drops and keeps. What deduplication
 would do afterwards needs the whole line: a document that is newly kept may still be a duplicate (its count is a
 most), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
@@ -22,7 +23,7 @@ from plinth.corpus.policy import DOCUMENTS
 from plinth.corpus.ruled import Ruled, ruled
 from plinth.corpus.sampling import excerpt
 from plinth.corpus.sidecars import slots
-from plinth.corpus.whatif_count import Flip, Task, best, judge, no_counts, no_rule
+from plinth.corpus.whatif_count import Flip, Task, best, judge, no_counts, no_rule, rules_of
 from plinth.errors import IntegrityError
 from plinth.recipe.policies import Policy
 from plinth.records import Manifest
@@ -106,11 +107,18 @@ def compare(
 
 def _tasks(name: str, bucket: Bucket, policy: Policy, samples: int, seed: int) -> Iterator[Task]:
     names = tuple(sorted(bucket.annotations))
-    rules = ruled(policy, names, f"corpus.policies (bucket {name})")
+    before = Policy.model_validate(bucket.policy.params) if _as_judged(name, bucket) else None
+    rules = rules_of(policy, before, names, f"corpus.policies (bucket {name})")
     read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
     sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
     for number, slot in enumerate(slots({name: bucket.documents}, **read, **sides, exact=bucket.exact)):
-        yield Task(slot, number, policy, names, samples, seed)
+        yield Task(slot, number, policy, before, names, samples, seed)
+
+
+def _as_judged(name: str, bucket: Bucket) -> bool:
+    """Whether the published policy read the sidecars that are published now."""
+    judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
+    return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
 
 
 def _finished(bucket: Bucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 from plinth.corpus.policy import DOCUMENTS
 from plinth.corpus.ruled import Ruled, ruled
@@ -28,7 +29,7 @@ from plinth.storage.store import Store
 BATCH_ROWS = 1 << 16
 DIRECTIONS = ("newly_dropped", "newly_kept")
 #: Columns read of the sidecars that are always there.
-_ALWAYS = {"policy": ["keep", "reason"], "verdicts": ["decision", "cluster_size"], "exact": ["text_bytes"]}
+_ALWAYS = {"policy": ["keep", "reason", "fired"], "verdicts": ["decision", "cluster_size"], "exact": ["text_bytes"]}
 
 Bools = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
@@ -54,6 +55,7 @@ class Task:
     slot: Slot
     part: int
     policy: Policy
+    before: Policy | None  # what is stored was judged by this one, from these very sidecars
     annotators: tuple[str, ...]
     samples: int
     seed: int
@@ -71,15 +73,15 @@ class Answer:
 def judge(root: Path, task: Task) -> Answer:
     """Judge one part; reads no text."""
     store, counts, flips = Store(root), no_counts(), list[Flip]()
-    rules = ruled(task.policy, task.annotators, "policy")
+    rules = rules_of(task.policy, task.before, task.annotators, "policy")
     first = 0
     for columns, sides, rows in _batches(store, task.slot, rules):
-        fired = rules.fired(columns, rows)
         before = sides["policy"]
-        keep, kept_before = ~fired.any(axis=0), before["keep"].to_numpy(zero_copy_only=False)
+        fired = rules.fired(columns, rows, before["fired"])
+        kept_before = before["keep"].to_numpy(zero_copy_only=False)
         size = sides["exact"]["text_bytes"].to_numpy()
-        after = _first(fired, keep)
-        _count_rules(counts, rules, fired, after, size)
+        after = _count_rules(counts, rules, fired, size)
+        keep = after < 0
         _count_edits(counts, rules, columns, keep)
         masks = {"newly_dropped": kept_before & ~keep, "newly_kept": ~kept_before & keep}
         reasons = before["reason"]
@@ -92,6 +94,12 @@ def judge(root: Path, task: Task) -> Answer:
             ]
         first += rows
     return Answer(task.slot.bucket, counts, tuple(flips))
+
+
+def rules_of(policy: Policy, before: Policy | None, annotators: tuple[str, ...], where: str) -> Ruled:
+    """The new policy, knowing what the old one says of rules that did not change."""
+    rules = ruled(policy, annotators, where)
+    return rules.knowing(before) if before else rules
 
 
 Sides = dict[str, dict[str, pa.Array]]
@@ -111,24 +119,41 @@ def _batches(store: Store, slot: Slot, rules: Ruled) -> Iterator[tuple[dict[str,
         yield columns, sides, batches[0].num_rows
 
 
-def _first(fired: Bools, keep: Bools) -> npt.NDArray[np.int64]:
-    """Index of the first rule that fires, -1 where none does."""
-    return np.where(keep, -1, fired.argmax(axis=0)) if len(fired) else np.full(keep.size, -1)
-
-
-def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, after: I64, size: I64) -> None:
-    """What each rule of the new policy fires on, takes first, and takes alone."""
-    alone = fired.sum(axis=0, dtype=np.int16) == 1
-    counts["documents"] += after.size
-    counts["bytes"] += int(size.sum())
-    for index, reason in enumerate(rules.reasons):
+def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, size: I64) -> I64:
+    """Count what each rule fires on, takes first, and takes alone; returns the first rule of each row, or -1."""
+    first = np.full(size.size, -1, dtype=np.int64)
+    tally = np.zeros((len(rules.rules), 6), dtype=np.int64)
+    _tally(fired, size, first, tally)
+    for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
         rule = counts["rules"].setdefault(reason, no_rule())
-        for name, mask in (("fires", fired[index]), ("marginal", after == index), ("unique", fired[index] & alone)):
-            rule[name] += int(np.count_nonzero(mask))
-            rule[f"{name}_bytes"] += int(size[mask].sum())
-    kept = after < 0
+        for name, value in zip(rule, row, strict=True):
+            rule[name] += value
+    kept = first < 0
+    counts["documents"] += size.size
+    counts["bytes"] += int(size.sum())
     counts["kept"] += int(np.count_nonzero(kept))
     counts["kept_bytes"] += int(size[kept].sum())
+    return first
+
+
+@njit(nogil=True, cache=True)
+def _tally(fired: Bools, size: I64, first: I64, tally: I64) -> None:
+    """Columns of `tally` as in `no_rule`; rows where nothing fires, nearly all, cost one look per rule."""
+    count = np.zeros(size.size, dtype=np.int64)
+    for rule in range(fired.shape[0]):
+        for row in range(size.size):
+            if fired[rule, row]:
+                count[row] += 1
+                if first[row] < 0:
+                    first[row] = rule
+                    tally[rule, 1] += 1
+                    tally[rule, 4] += size[row]
+                tally[rule, 0] += 1
+                tally[rule, 3] += size[row]
+    for row in range(size.size):
+        if count[row] == 1:
+            tally[first[row], 2] += 1
+            tally[first[row], 5] += size[row]
 
 
 def _count_edits(counts: dict[str, Any], rules: Ruled, columns: Mapping[str, pa.Array], keep: Bools) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from plinth.compute.engine import Local
@@ -16,7 +18,8 @@ from plinth.errors import IntegrityError, RecipeError
 from plinth.recipe.dedup import Dedup
 from plinth.recipe.overlay import load_tried
 from plinth.recipe.policies import Policy
-from plinth.storage.parts import read_table
+from plinth.records import Manifest
+from plinth.storage.parts import read_table, write_table
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, POLICY
 
@@ -49,7 +52,7 @@ def test_the_same_policy_changes_nothing(ctx: Context) -> None:
     assert flips == []
     web = found["buckets"]["web"]
     assert (web["documents"], web["kept"]) == (55, 46)
-    assert web["edits"] == {"pii": {"documents": 2, "spans": 2}}
+    assert web["edits"] == {}  # counted where the edits differ
     published = ctx.refs.current("web/verdicts").stats
     assert web["bytes"] == published["bytes"]
     assert web["kept_bytes"] == published["bytes"] - published["stage_bytes"]["policy"]
@@ -59,10 +62,9 @@ def test_looser_and_stricter_by_bucket_and_reason(ctx: Context) -> None:
     new = changed(too_few_words="gopher_quality.word_count < 5", personal="pii.email > 0")
     found, flips = tried(ctx, new, samples=3)
     web, prose = found["buckets"]["web"], found["buckets"]["prose"]
+    short = ctx.refs.current("web/verdicts").stats["policy_reason_bytes"]["too_few_words"]
     assert web["newly_kept"]["documents"] == 6
-    assert web["newly_kept"]["reasons"] == {
-        "too_few_words": {"documents": 6, "bytes": ctx.refs.current("web/verdicts").stats["policy_reason_bytes"]["too_few_words"]}
-    }  # fmt: skip
+    assert web["newly_kept"]["reasons"] == {"too_few_words": {"documents": 6, "bytes": short}}
     assert web["newly_dropped"]["reasons"].keys() == {"personal"}
     assert web["newly_dropped"]["documents"] == sum(web["newly_dropped"]["decisions"].values()) == 2
     assert (prose["newly_kept"]["documents"], prose["newly_dropped"]["documents"]) == (2, 0)
@@ -71,6 +73,34 @@ def test_looser_and_stricter_by_bucket_and_reason(ctx: Context) -> None:
         "fires": 2, "marginal": 2, "unique": 2, "fires_bytes": 0, "marginal_bytes": 0, "unique_bytes": 0
     }  # fmt: skip
     assert [flip.direction for flip in flips] == ["newly_dropped"] * 2 + ["newly_kept"] * 3
+
+
+def test_other_edits_are_counted(ctx: Context) -> None:
+    edits = ({"reason": "personal", "spans": "pii.spans"},)
+    found, _ = tried(ctx, Policy.model_validate({"rules": POLICY.model_dump()["rules"], "edits": edits}))
+    assert found["buckets"]["web"]["edits"] == {"personal": {"documents": 2, "spans": 2}}
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_stored_outcomes_are_used_only_while_they_hold(tmp_path: Path, stale: bool) -> None:
+    """An annotator that ran again makes what the policy stored of its columns worthless."""
+    ctx = judged_corpus.build(tmp_path)
+    if stale:
+        scores = ctx.refs.current("web/gopher_quality")
+        longer = [
+            write_table(ctx.store, part.name, doubled(read_table(ctx.store, part))) for part in scores.named("part-")
+        ]
+        ctx.refs.publish(Manifest.model_validate({**scores.model_dump(), "parts": longer}), key="k")
+    found, _ = tried(ctx, changed(too_few_words="gopher_quality.word_count  < 20"))  # two spaces: not word for word
+    same, _ = tried(ctx, POLICY)
+    assert same["buckets"]["web"]["newly_kept"]["documents"] == (PLANTED["web"][1] if stale else 0)
+    assert found["total"]["newly_kept"] == same["total"]["newly_kept"]
+
+
+def doubled(table: pa.Table) -> pa.Table:
+    at = table.schema.get_field_index("word_count")
+    field = table.schema.field(at)
+    return table.set_column(at, field, pc.multiply(table.column(at), 2).cast(field.type))
 
 
 def test_order_moves_reasons_and_not_documents(ctx: Context) -> None:
@@ -126,20 +156,15 @@ def test_a_run_confirms_the_forecast(ctx: Context) -> None:
     new = changed(too_few_words="gopher_quality.word_count < 31")
     found, _ = tried(ctx, new)
     documents = {name: ctx.refs.current(f"{name}/documents") for name in PLANTED}
-    judged = {
-        name: policy.run(
-            ctx, name, new, documents[name], {one: ctx.refs.current(f"{name}/{one}") for one in judged_corpus.ANNOTATORS}
-        )
-        for name in PLANTED
-    }  # fmt: skip
+    scores = {n: {one: ctx.refs.current(f"{n}/{one}") for one in judged_corpus.ANNOTATORS} for n in PLANTED}
+    judged = {name: policy.run(ctx, name, new, documents[name], scores[name]) for name in PLANTED}
     assert {name: made.stats["kept"] for name, made in judged.items()} == {
         name: one["kept"] for name, one in found["buckets"].items()
     }
     same = exact.run(ctx, Dedup(), documents, judged)
     near = minhash.run(ctx, Dedup(), documents, {n: ctx.refs.current(f"{n}/minhash") for n in PLANTED}, same)
-    made = verdicts.run(
-        ctx, "web", documents["web"], judged["web"], same, near, ctx.refs.current("holdout"), ctx.refs.current("contamination")
-    )  # fmt: skip
+    held, overlap = ctx.refs.current("holdout"), ctx.refs.current("contamination")
+    made = verdicts.run(ctx, "web", documents["web"], judged["web"], same, near, held, overlap)
     rules = {name: rule for name, rule in found["buckets"]["web"]["rules"].items() if rule["fires"]}
     assert made.stats["policy_reasons"] == {name: rule["marginal"] for name, rule in rules.items() if rule["marginal"]}
     assert {n: (r["fired"], r["only"], r["only_bytes"]) for n, r in made.stats["rules"].items()} == {
