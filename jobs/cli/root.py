@@ -21,6 +21,7 @@ COMMANDS = {
     "up": ("run", "Serve the Dagster and MLflow pages."),
     "status": ("look", "Every asset: made, stale or missing."),
     "funnel": ("look", "What each stage let through, and why not the rest."),
+    "policy": ("policy", "What another policy would change."),
     "report": ("look", "Write the page of results."),
     "explain": ("explain", "The whole story of one document."),
     "batch": ("batch", "The documents of one training step."),
