@@ -12,8 +12,8 @@ from assets.present import table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus import documents
-from plinth.corpus.sources import inventory
-from plinth.errors import SourceError
+from plinth.corpus.sources import inventory, remembered
+from plinth.errors import IntegrityError, SourceError
 from plinth.recipe import Bucket, Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 
@@ -45,7 +45,7 @@ def _has_pages(bucket: Bucket) -> bool:
 
 
 def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    found = inventory(bucket, ctx.workspace.input)
+    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace))
     published = inputs[f"{name}/sources"].stats["inventory"]
     if found.digest != published:
         raise SourceError(
@@ -54,7 +54,11 @@ def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Input
             expected=f"inventory {published[:16]}",
             remedy="run the same command again",
         )
-    return documents.run(ctx, name, bucket, recipe.corpus.documents, found)
+    try:
+        return documents.run(ctx, name, bucket, recipe.corpus.documents, found)
+    except IntegrityError:  # a file is not what was remembered of it: the next run reads them all again
+        remembered(ctx.workspace).forget()
+        raise
 
 
 def _suite(max_reject_rate: float, made: Manifest, inputs: Inputs) -> Suite:

@@ -9,11 +9,11 @@ from assets.expectations import Suite, between, no_nulls, rows_between
 from assets.stage import Inputs, Say, Stage
 from plinth.compute.stage import manifest
 from plinth.context import Context
-from plinth.corpus.sources import inventory
+from plinth.corpus.sources import inventory, remembered
 from plinth.recipe import Bucket, Recipe, Source
 from plinth.records import Manifest, Step
 
-VERSION = "1"
+VERSION = "2"
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -37,16 +37,23 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _outside(bucket: Bucket, ctx: Context) -> str:
-    return inventory(bucket, ctx.workspace.input).digest
+    return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace)).digest
 
 
 def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    found = inventory(bucket, ctx.workspace.input)
+    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace))
     files = [
-        {"source": index, "name": file.name, "bytes": file.bytes, "sha256": file.sha256} for index, file in found.files
+        {
+            "source": index,
+            "name": file.name,
+            "bytes": file.bytes,
+            "sha256": file.sha256,
+            "pieces": max(1, len(file.pieces)),
+        }
+        for index, file in found.files
     ]
     step = Step(name="sources", version=VERSION, params={"sources": [_facts(source) for source in bucket.sources]})
-    stats = {"files": len(files), "source_bytes": sum(file.bytes for _, file in found.files), "inventory": found.digest}
+    stats = {"files": len(files), "source_bytes": found.bytes, "inventory": found.digest}
     part = ctx.store_json(f"{name}-files.json", files)
     return manifest(f"{name}/sources", step, {"inventory": found.digest}, [part], stats)
 

@@ -12,7 +12,8 @@ import dagster as dg
 
 from plinth import fingerprint
 from plinth.context import Context
-from plinth.corpus.sources import inventory
+from plinth.corpus.sources import inventory, remembered
+from plinth.corpus.sources.inventory import wanted_suffixes
 from plinth.errors import PlinthError
 from plinth.recipe import Recipe
 from plinth.storage.uris import listing
@@ -49,7 +50,7 @@ def changed_buckets(recipe: Recipe, ctx: Context) -> list[str]:
     for name, bucket in recipe.corpus.buckets.items():
         ref = ctx.refs.ref(f"{name}/sources")
         published = ctx.refs.load(ref.digest).stats["inventory"] if ref else None
-        if inventory(bucket, ctx.workspace.input).digest != published:
+        if inventory(bucket, ctx.workspace.input, remembered(ctx.workspace)).digest != published:
             changed.append(name)
     return changed
 
@@ -57,7 +58,7 @@ def changed_buckets(recipe: Recipe, ctx: Context) -> list[str]:
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     """Names, sizes and times: cheap to ask every minute; content is hashed only when these change."""
     return {
-        f"{name}/{index}": listing(source.path, ctx.workspace.input)
+        f"{name}/{index}": listing(source.path, ctx.workspace.input, wanted_suffixes(source))
         for name, bucket in recipe.corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
     }

@@ -31,7 +31,7 @@ from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Par
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
-VERSION = "1"
+VERSION = "2"
 #: Pages travel to the extractor in batches of at most this many pages and bytes.
 BATCH_PAGES, BATCH_BYTES = 64, 4 * 2**20
 
@@ -61,13 +61,14 @@ def run(ctx: Context, name: str, bucket: Bucket, params: Documents, inventory: I
         source = bucket.sources[group.source]
         # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
         facts = fingerprint.digest(_facts(source, params))
-        files = [fingerprint.digest([file.name, file.sha256, licence]) for file, licence in group.files]
+        files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
         task = Work(bucket=name, source=source, group=group, params=params)
         items.append(Item(inputs=(facts, *files), task=task, rows=len(group.files)))
     pairs = drop_repeats(ctx, name, run_items(ctx, step, make_part, items, label=label))
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
-    stats = _stats(parts, rejects, sum(len(item.task.group.files) for item in items))
+    read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
+    stats = _stats(parts, rejects, len(read_files))
     _require_quality(ctx.store, label, params, stats, rejects)
     whole = Step(
         name="documents",

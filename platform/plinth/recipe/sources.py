@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from plinth.records import Frozen
+
+
+#: Answers that state no licence (SPDX 2.3, clause 8.13 and 8.15), and none at all.
+NO_LICENCE = ("", "unknown", "none", "noassertion")
+LICENCE_WORD = re.compile(r"[()]|[A-Za-z0-9.+:-]+")
+LICENCE_OPERATORS = ("AND", "OR", "WITH")
 
 
 class Terms(Frozen):
@@ -20,14 +27,41 @@ class Terms(Frozen):
 class Source(Frozen):
     """Files of one format, with the facts that every document of them carries."""
 
-    kind: Literal["warc", "html", "jsonl", "text", "tree"] = Field(description="Reader.")
+    kind: Literal["warc", "html", "jsonl", "parquet", "text", "tree"] = Field(description="Reader.")
     path: str = Field(description="File, folder, glob or `s3://` location; relative to the workspace's `input/`.")
     licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
     terms: Terms = Field(description="Owner's terms.")
     domain: str = Field(description="Where it comes from: a host name or a short name.")
     snapshot: str = Field(description="Crawl or capture, such as `2026-46`.")
-    text_field: str = Field("text", description="JSONL: field that holds the text.")
+    text_field: str = Field(
+        "text", min_length=1, description="JSONL and Parquet: field that holds the text; `a.b` looks inside `a`."
+    )
+    uri_field: str = Field("", description="The same for the address; empty means `uri` or `url`.")
+    date_field: str = Field(
+        "", description="The same for the date; empty means `captured_at`, `date`, `timestamp` or `created`."
+    )
+    licence_field: str = Field("", description="The same for the licence; empty means `licence` or `license`.")
     suffixes: tuple[str, ...] = Field((), description="Tree and text: file name endings to read; empty means all.")
+    repair_boundaries: bool = Field(
+        False,
+        description="For text out of PDFs, scans and e-books: mend words and paragraphs cut at line and page ends, and "
+        "sentences glued together. Not for code.",
+    )
+
+    @field_validator("licence")
+    @classmethod
+    def _states_a_licence(cls, licence: str) -> str:
+        if licence.strip().lower() in NO_LICENCE:
+            raise ValueError("no licence is stated; give the owner's SPDX expression, or `per-document`")
+        if not _is_expression(licence):
+            raise ValueError(f"{licence!r} is no SPDX expression, such as `MIT` or `Apache-2.0 WITH LLVM-exception`")
+        return licence
+
+    @model_validator(mode="after")
+    def _keeps_code(self) -> Source:
+        if self.kind == "tree" and self.repair_boundaries:
+            raise ValueError("repair_boundaries would damage source code: leave it out for `kind: tree`")
+        return self
 
 
 class Bucket(Frozen):
@@ -66,3 +100,21 @@ class Documents(Frozen):
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="More rejects than this fail the stage.")
     extraction: Extraction = Extraction()
     normalisation: Normalisation = Normalisation()
+
+
+def _is_expression(licence: str) -> bool:
+    """Whether a licence reads as identifiers joined by operators, with parentheses that close (SPDX 2.3, annex D)."""
+    words = LICENCE_WORD.findall(licence)
+    if "".join(words) != "".join(licence.split()):
+        return False
+    depth, wanted = 0, True  # is an identifier wanted next, or an operator?
+    for word in words:
+        if word == "(" and wanted:
+            depth += 1
+        elif word == ")" and not wanted and depth:
+            depth -= 1
+        elif word in "()" or (word.upper() in LICENCE_OPERATORS) == wanted:
+            return False
+        else:
+            wanted = not wanted
+    return not wanted and not depth

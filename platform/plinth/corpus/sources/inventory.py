@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from plinth import fingerprint
+from plinth.corpus.sources.cuts import PIECE_BYTES, cutter
 from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
 from plinth.errors import SourceError
 from plinth.recipe.sources import Bucket, Source
 from plinth.records import Frozen
 from plinth.storage import uris
+from plinth.storage.digests import MEMORY_FILE, DigestMemory
 from plinth.storage.uris import SourceFile
+from plinth.storage.workspace import Workspace
 
 #: Endings read when a source names none.
 DEFAULT_SUFFIXES = {
     "warc": (".warc", ".warc.gz", ".warc.zst"),
     "jsonl": tuple(stem + end for stem in (".jsonl", ".ndjson", ".json") for end in ("", ".gz", ".zst")),
     "html": (".html", ".htm", ".xhtml"),
+    "parquet": (".parquet", ".parq"),
 }
 LICENSED_BY_FILE = ("html", "text", "tree")
 
@@ -49,18 +53,23 @@ class Inventory(Frozen):
 
 
 class Group(Frozen):
-    """Files of one source that become one part, each with its licence (`per-document` where records carry it)."""
+    """Files, or pieces of them, of one source that become one part, each with its licence (`per-document` where
+    records carry it)."""
 
     source: int
     files: tuple[tuple[SourceFile, str], ...]
 
 
-def inventory(bucket: Bucket, base: Path) -> Inventory:
-    """List and hash the files of every source of a bucket.
+def inventory(
+    bucket: Bucket, base: Path, memory: DigestMemory | None = None, piece_bytes: int = PIECE_BYTES
+) -> Inventory:
+    """List and hash the files of every source of a bucket, and find where large ones are cut.
 
     Args:
         bucket: its sources are looked up in order.
         base: folder that relative source paths start from.
+        memory: digests found earlier; without one every file is read.
+        piece_bytes: files much larger than this are cut into pieces of about this size.
 
     Raises:
         SourceError: a source without files, an unreadable file, or a source that may not be trained on.
@@ -69,18 +78,26 @@ def inventory(bucket: Bucket, base: Path) -> Inventory:
         _require_terms(source)
     found: list[tuple[int, SourceFile]] = []
     for index, source in enumerate(bucket.sources):
-        found.extend((index, file) for file in uris.inventory(source.path, base, _suffixes(source)))
+        cut = partial(cutter, source.kind, piece_bytes=piece_bytes)
+        files = uris.inventory(source.path, base, wanted_suffixes(source), cut, memory)
+        found.extend((index, file) for file in files)
     return Inventory(files=tuple(found))
 
 
+def remembered(workspace: Workspace) -> DigestMemory:
+    """What a workspace remembers of files that it has hashed, so that a listing tells what is new."""
+    return DigestMemory(workspace.records / MEMORY_FILE)
+
+
 def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group]:
-    """The groups of a bucket in order; each holds about `part_bytes` of source, a larger file stands alone."""
+    """The groups of a bucket in order; each holds about `part_bytes` of source, a larger piece stands alone."""
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
         by_file = source.licence == PER_DOCUMENT and source.kind in LICENSED_BY_FILE
         licences = read_licences(files) if by_file else None
         content = [file for file in files if not (by_file and file.name == LICENCES_FILE)]
-        for group in _cut(content, part_bytes):
+        pieces = [piece for file in content for piece in file.split()]
+        for group in _cut(pieces, part_bytes):
             licensed = tuple((file, licences.of(file.name) if licences else source.licence) for file in group)
             yield Group(source=index, files=licensed)
 
@@ -103,7 +120,7 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
     for file in files:
         group.append(file)
         held += file.bytes
-        drawn = int.from_bytes(hashlib.sha256(file.name.encode()).digest()[:8], "big") / 2**64
+        drawn = int.from_bytes(hashlib.sha256(file.key.encode()).digest()[:8], "big") / 2**64
         if held >= 2 * target or (held >= target / 4 and drawn < file.bytes / target):
             yield group
             group, held = [], 0
@@ -111,7 +128,7 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
         yield group
 
 
-def _suffixes(source: Source) -> tuple[str, ...]:
+def wanted_suffixes(source: Source) -> tuple[str, ...]:
     """Endings to list: what is read, and the licence file that governs it."""
     wanted = source.suffixes or DEFAULT_SUFFIXES.get(source.kind, ())
     if wanted and source.kind in LICENSED_BY_FILE and source.licence == PER_DOCUMENT:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from plinth.corpus.sources.files import read_html, read_text, read_tree
 from plinth.corpus.sources.jsonl import read_jsonl
+from plinth.corpus.sources.parquet import read_parquet
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.warc import read_warc
 from plinth.recipe.sources import Source
@@ -17,6 +18,7 @@ READERS: dict[str, Reader] = {
     "warc": read_warc,
     "html": read_html,
     "jsonl": read_jsonl,
+    "parquet": read_parquet,
     "text": read_text,
     "tree": read_tree,
 }

@@ -6,6 +6,7 @@ broken_gzip        compressed bytes that do not decompress
 truncated_gzip     a gzip member cut short (records before the cut are kept)
 truncated_zstd     a Zstandard frame cut short or damaged
 broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
+broken_parquet     a Parquet file or row group that cannot be read
 segmented_record   a WARC record split over several, which is not put together again
 http_status        a captured response other than 200
 not_html           a captured page that is neither HTML nor plain text
@@ -13,8 +14,8 @@ too_large          more bytes than `extraction.max_bytes`
 empty              no text, or none left after extraction and normalisation
 invalid_utf8       text that is not UTF-8 (HTML is decoded by its declared or detected charset instead)
 nul_bytes          NUL in what should be text
-missing_field      a JSON line without text, a capture without address
-duplicate_id       the same record identifier twice in a file, or the same document twice in a bucket
+missing_field      a JSON line or row without text, a capture without address
+duplicate_id       the same record identifier twice in a file or piece, or the same document twice in a bucket
 extract_failed     the parser failed or died on the page
 extract_timeout    the parser ran longer than `extraction.seconds_per_page`
 """

@@ -17,9 +17,11 @@ GZIP_MAGIC = b"\x1f\x8b\x08"
 
 
 class Readable(Protocol):
-    """Anything with `read(size)`; a short answer is allowed, an empty one is the end."""
+    """Anything with `read(size)` and `tell()`; a short answer is allowed, an empty one is the end."""
 
     def read(self, size: int = -1, /) -> bytes: ...
+
+    def tell(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,12 @@ class Stretch:
         return self._raw.read(size)
 
 
-class _GzipMember(Stretch):
-    """One member; `rest` afterwards holds the compressed bytes that follow it."""
+class GzipMember(Stretch):
+    """One member, from byte `start` of the file; `rest` afterwards holds the compressed bytes that follow it."""
 
     def __init__(self, raw: Readable, first: bytes) -> None:
         super().__init__(raw)
+        self.start = raw.tell() - len(first)
         self._inflate = zlib.decompressobj(wbits=31)
         self._pending = first
         self.rest = b""
@@ -102,17 +105,18 @@ class _Zstandard(Stretch):
 def stretches(raw: Readable, name: str) -> Iterator[Stretch]:
     """The stretches of a file, by the ending of its name; each is drained before the next is made."""
     if name.endswith(".gz"):
-        yield from _members(raw)
+        yield from members(raw)
     elif name.endswith((".zst", ".zstd")):
         yield _Zstandard(raw)
     else:
         yield Stretch(raw)
 
 
-def _members(raw: Readable) -> Iterator[Stretch]:
+def members(raw: Readable) -> Iterator[GzipMember]:
+    """The members of a gzip file; after a damaged one, those that can be found again."""
     pending = raw.read(READ_BYTES)
     while pending:
-        member = _GzipMember(raw, pending)
+        member = GzipMember(raw, pending)
         yield member
         while member.read(READ_BYTES):
             pass
@@ -143,12 +147,13 @@ class Line:
     bytes: int
 
 
-def lines(parts: Iterable[Stretch], max_bytes: int) -> Iterator[Line | Fault]:
+def lines(parts: Iterable[Stretch], max_bytes: int, before: int = 0) -> Iterator[Line | Fault]:
     """The lines of a file, and the faults where they are. A line over `max_bytes` is passed over, never held.
+    `before` lines were in earlier pieces of the file.
 
     Gzip members follow one another without a line's end; after a fault the unfinished line is dropped.
     """
-    number, held, skipped = 0, b"", 0
+    number, held, skipped = before, b"", 0
     for part in parts:
         while chunk := part.read(READ_BYTES * 4):
             pieces = chunk.split(b"\n")

@@ -87,7 +87,7 @@ class _Reader:
 
     @property
     def where(self) -> str:
-        return f"record {self.number}"
+        return f"record {self.number} from byte {self.file.start}" if self.file.start else f"record {self.number}"
 
     def records(self, part: Stretch) -> Iterator[RawRecord | Reject]:
         """The records of one stretch, resuming after each broken one."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.sources import Reject
-from plinth.corpus.sources.jsonl import parse_time
+from plinth.corpus.sources.fields import parse_time
 
 
 def reasons(items: list[Any]) -> list[str]:

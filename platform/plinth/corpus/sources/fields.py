@@ -1,0 +1,136 @@
+"""A record out of named fields: an object of JSON lines, a row of Parquet.
+
+Understood beside the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
+`created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field.
+Other scalar fields travel in `extra`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.recipe.sources import Source
+from plinth.storage.uris import SourceFile
+
+ADDRESS = ("uri", "url")
+LICENCE = ("licence", "license")
+DATE = ("captured_at", "date", "timestamp", "created")
+EXTRA_FIELDS, EXTRA_CHARACTERS = 32, 500
+
+
+class Fields:
+    """Makes the records of one file; remembers the `id`s it has seen.
+
+    Args:
+        file, source: whose records these are.
+        licence: the file's, or `per-document`.
+        max_bytes: a longer text is a reject.
+    """
+
+    def __init__(self, file: SourceFile, source: Source, licence: str, max_bytes: int) -> None:
+        self._file, self._licence, self._max_bytes = file, licence, max_bytes
+        self._text = source.text_field
+        self._address = (source.uri_field,) if source.uri_field else ADDRESS
+        self._date = (source.date_field,) if source.date_field else DATE
+        self._own_licence = (source.licence_field,) if source.licence_field else LICENCE
+        self._used = {self._text, "mime", *self._address, *self._own_licence}
+        self._seen: set[bytes] = set()
+
+    def record(self, found: Mapping[str, Any], at: str, where: str, size: int) -> RawRecord | Reject:
+        """The record of some fields.
+
+        Args:
+            found: by name.
+            at: `L12` or `R12`, which names a record without address or id.
+            where: the same for people.
+            size: bytes of the record in its file.
+        """
+
+        def refused(reason: str, detail: str) -> Reject:
+            return Reject(f"{self._file.name}#{at}", where, reason, detail, size)
+
+        text = look_up(found, self._text)
+        if isinstance(text, bytes):
+            try:
+                text = text.decode()
+            except UnicodeDecodeError as error:
+                return refused("invalid_utf8", f"byte {error.start} of field {self._text!r}: {error.reason}")
+        if not isinstance(text, str):
+            return refused("missing_field", f"no text in field {self._text!r}; it has {', '.join(map(str, found))}")
+        if len(text) > self._max_bytes:
+            return refused("too_large", f"{len(text)} characters, at most {self._max_bytes} bytes")
+        key = found.get("id")
+        if key is not None:
+            mark = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).digest()[:16]
+            if mark in self._seen:
+                return refused("duplicate_id", f"id {key!r} was used earlier in this file")
+            self._seen.add(mark)
+        return RawRecord(
+            uri=_first_string(found, self._address) or f"{self._file.name}#{at if key is None else key}",
+            content=text,
+            mime=_first_string(found, ("mime",)) or "text/plain",
+            licence=record_licence(self._licence, _first_string(found, self._own_licence)),
+            source_bytes=size,
+            where=where,
+            captured_at=self._captured_at(found),
+            extra=self._extra(found),
+        )
+
+    def _captured_at(self, found: Mapping[str, Any]) -> datetime | None:
+        for name in self._date:
+            value = look_up(found, name)
+            if value is not None and value != "":
+                return parse_time(value)
+        return None
+
+    def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Scalars of moderate size, by name; long strings are shortened."""
+        extra: dict[str, Any] = {}
+        for key, value in sorted(found.items()):
+            if (
+                key in self._used
+                or len(extra) == EXTRA_FIELDS
+                or (isinstance(value, float) and not math.isfinite(value))
+            ):
+                continue
+            if isinstance(value, bool | int | float | str):
+                extra[key[:EXTRA_CHARACTERS]] = value[:EXTRA_CHARACTERS] if isinstance(value, str) else value
+        return extra
+
+
+def look_up(found: Mapping[str, Any], name: str) -> Any:
+    """A field by its name, or by a dotted path into fields."""
+    if name in found or "." not in name:
+        return found.get(name)
+    outer, _, inner = name.partition(".")
+    inside = found.get(outer)
+    return look_up(inside, inner) if isinstance(inside, Mapping) else None
+
+
+def parse_time(value: object) -> datetime | None:
+    """An ISO 8601 time, a time or a day, in UTC (local times are taken as UTC), or None when it is not one."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.strip())
+        elif isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
+        if not isinstance(value, datetime):
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _first_string(found: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    for name in names:
+        value = look_up(found, name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    return ""

@@ -1,0 +1,195 @@
+"""SHA-256 of source files and of their pieces, and a memory of them, so that a listing tells what is new.
+
+    Hashing       reads a stream once; a *cutter* tells it where pieces end
+    DigestMemory  digests by (uri, size, change mark), in a file of the workspace
+
+The memory is never proof: a file that is read is hashed again while it is read (`uris.CheckedFile`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from plinth.records import Frozen
+
+CHUNK_BYTES = 1 << 20
+MEMORY_FILE = "source-digests.sqlite"
+
+
+class Piece(Frozen):
+    """A byte range of a file that can be read by itself.
+
+    `sha256` covers the range and then the file's last `tail` bytes; `before` counts what lies before it
+    (lines), so that records keep the names they have in the whole file.
+    """
+
+    start: int
+    bytes: int
+    sha256: str
+    before: int = 0
+    tail: int = 0
+
+
+class Digests(Frozen):
+    """What hashing a file gives: its size and SHA-256, and the same of its pieces (none: it is not cut)."""
+
+    bytes: int
+    sha256: str
+    pieces: tuple[Piece, ...] = ()
+
+
+class Hashing:
+    """Hashes what is read from a stream, as a whole and by pieces.
+
+    Args:
+        stream: at its beginning.
+        size: of the whole file, as listed.
+        tail: last bytes of the file that belong to every piece.
+    """
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        self.size, self.tail = size, b""
+        self._stream, self._whole, self._piece = stream, hashlib.sha256(), hashlib.sha256()
+        self._held, self._position = b"", 0  # the last chunk read, not yet in a piece's digest
+        self._start, self._before = 0, 0
+        self._pieces: list[Piece] = []
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes; a short answer is allowed, an empty one is the end."""
+        data = self._stream.read(size if size > 0 else CHUNK_BYTES)
+        self._whole.update(data)
+        self._piece.update(self._held)
+        self._held = data
+        self._position += len(data)
+        return data
+
+    def tell(self) -> int:
+        """How many bytes have been read."""
+        return self._position
+
+    def at(self, start: int, size: int) -> bytes:
+        """Bytes of the file read out of order, before anything else is read; they are hashed when their turn comes."""
+        self._stream.seek(start)
+        data = self._stream.read(size)
+        self._stream.seek(0)
+        return data
+
+    def cut(self, at: int, before: int = 0) -> None:
+        """End a piece at byte `at`, which lies in the chunk read last (elsewhere it is too late: no cut is made)."""
+        held_from = self._position - len(self._held)
+        if not max(held_from, self._start + 1) <= at <= self._position:
+            return
+        self._piece.update(self._held[: at - held_from])
+        self._end(at)
+        self._held, self._before = self._held[at - held_from :], before
+
+    def finish(self) -> Digests:
+        """Read what is left; the digests."""
+        while self.read(CHUNK_BYTES):
+            pass
+        if self._position > self._start:
+            self._end(self._position)
+        pieces = tuple(self._pieces) if len(self._pieces) > 1 else ()
+        return Digests(bytes=self._position, sha256=self._whole.hexdigest(), pieces=pieces)
+
+    def _end(self, at: int) -> None:
+        self._piece.update(self.tail)
+        found = Piece(
+            start=self._start,
+            bytes=at - self._start,
+            sha256=self._piece.hexdigest(),
+            before=self._before,
+            tail=len(self.tail),
+        )
+        self._pieces.append(found)
+        self._start, self._piece = at, hashlib.sha256()
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """How files of a kind are cut: `find` reads a stream and calls its `cut`; `name` tells two cutters apart."""
+
+    name: str
+    find: Callable[[Hashing], None]
+
+
+def digests(stream: IO[bytes], size: int, cutter: Cutter | None) -> Digests:
+    """Hash a stream from its beginning, cut by `cutter` if there is one."""
+    hashing = Hashing(stream, size)
+    if cutter is not None:
+        cutter.find(hashing)
+    return hashing.finish()
+
+
+class DigestMemory:
+    """Digests by address, cutter, size and change mark. Losing it costs hashing again, nothing else.
+
+    Args:
+        path: of the database, made when first needed; where it cannot be made nothing is remembered.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One listing's worth of questions and answers, written together at the end."""
+        connection = self._connect()
+        if connection is None:
+            yield Session(None)
+            return
+        with closing(connection):
+            yield Session(connection)
+            with suppress(sqlite3.Error):  # another process may hold it: then these are hashed again
+                connection.commit()
+
+    def forget(self) -> None:
+        """Trust none of it any more: something that was remembered has turned out to be otherwise."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def _connect(self) -> sqlite3.Connection | None:
+        for _ in range(2):
+            try:
+                connection = sqlite3.connect(self.path, timeout=30)
+                connection.execute(
+                    "create table if not exists digests"
+                    " (uri text, cutter text, size integer, mark text, found text, primary key (uri, cutter))"
+                )
+                return connection
+            except sqlite3.OperationalError:
+                return None
+            except sqlite3.DatabaseError:  # damaged: a memory is not worth repairing
+                self.forget()
+        return None
+
+
+class Session:
+    """An open memory, or one that remembers nothing."""
+
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self._connection = connection
+
+    def get(self, uri: str, cutter: str, size: int, mark: str) -> Digests | None:
+        """What was found when the file had this size and mark."""
+        if self._connection is None:
+            return None
+        with suppress(sqlite3.Error, ValueError):
+            query = "select found from digests where uri = ? and cutter = ? and size = ? and mark = ?"
+            row = self._connection.execute(query, (uri, cutter, size, mark)).fetchone()
+            return Digests.model_validate(json.loads(row[0])) if row else None
+        return None
+
+    def put(self, uri: str, cutter: str, mark: str, found: Digests) -> None:
+        """Remember what was found."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                row = (uri, cutter, found.bytes, mark, found.model_dump_json())
+                self._connection.execute("insert or replace into digests values (?, ?, ?, ?, ?)", row)
