@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import dagster as dg
 from pydantic import PrivateAttr
 
-from plinth.compute.engine import Local
+from plinth.compute.choice import Compute
+from plinth.compute.engine import Engine
 from plinth.compute.progress import Lines, Progress
 from plinth.context import Context
 from plinth.storage.workspace import Workspace
@@ -31,13 +32,15 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     """Opens the workspace and a pool of workers; neither enters an identity."""
 
     workspace: str
+    engine: str = "local"
     workers: int = 2
+    ray_address: str = ""
 
-    _engine: Local | None = PrivateAttr(default=None)
+    _engine: Engine | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         Workspace(self.workspace).ensure()
-        self._engine = Local(self.workers)
+        self._engine = self._compute.open()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         if self._engine:
@@ -46,5 +49,14 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 
     def context(self) -> Context:
         """A stage's runtime context."""
-        engine = self._engine or Local(self.workers)
+        engine = self._engine or self._compute.open()
         return Context(Workspace(self.workspace), engine, _SHOWN[-1])
+
+    @property
+    def _compute(self) -> Compute:
+        return Compute(self.engine, self.workers, self.ray_address)
+
+    @classmethod
+    def over(cls, workspace: str, compute: Compute) -> PlinthResource:
+        """The resource of a workspace, with the engine chosen."""
+        return cls(workspace=workspace, engine=compute.engine, workers=compute.workers, ray_address=compute.address)

@@ -16,6 +16,7 @@ from assets.build import asset
 from assets.catalog import stages
 from assets.resources import PlinthResource
 from jobs import sensors
+from plinth.compute.choice import DEFAULT, Compute
 from plinth.recipe import Recipe
 from plinth.recipe.load import load
 
@@ -23,12 +24,23 @@ from plinth.recipe.load import load
 CORPUS, LINE, RELEASE = "make_corpus", "make_line", "make_release"
 
 #: Groups that a corpus job makes; what follows costs accelerators and is started by hand or on purpose.
-CORPUS_GROUPS = ("sources", "documents", "annotations", "verdicts", "dedup", "curated", "tokens", "mixture", "report")
+CORPUS_GROUPS = (
+    "sources",
+    "documents",
+    "models",
+    "annotations",
+    "verdicts",
+    "dedup",
+    "curated",
+    "tokens",
+    "mixture",
+    "report",
+)
 TRAINING_GROUPS = ("training", "evaluation", "registry")
 
 
 def build(
-    recipe: Recipe, workspace: Path, *, workers: int = 2, resources: Mapping[str, Any] | None = None
+    recipe: Recipe, workspace: Path, *, compute: Compute = DEFAULT, resources: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
     """All assets, checks, jobs, schedules and sensors of a recipe."""
     in_process = dg.in_process_executor
@@ -60,7 +72,7 @@ def build(
             sensors.failure(workspace),
             sensors.automation(),
         ],
-        resources={"plinth": PlinthResource(workspace=str(workspace), workers=workers), **(resources or {})},
+        resources={"plinth": PlinthResource.over(str(workspace), compute), **(resources or {})},
         executor=in_process,
     )
 
@@ -70,4 +82,4 @@ def definitions() -> dg.Definitions:
     """The code location, from the environment."""
     workspace = Path(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     recipe = load(Path(os.environ["PLINTH_RECIPE"]))
-    return build(recipe, workspace, workers=int(os.environ.get("PLINTH_WORKERS", "2")))
+    return build(recipe, workspace, compute=Compute.from_environment())

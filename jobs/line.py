@@ -22,6 +22,7 @@ from assets.stage import Stage
 from jobs import definitions, results, sensors
 from jobs.instance import open_instance
 from jobs.remembered import remember
+from plinth.compute.choice import DEFAULT, Compute
 from plinth.compute.progress import for_terminal
 from plinth.context import Context
 from plinth.errors import PlinthError, StageError
@@ -66,7 +67,7 @@ def plan(ctx: Context, line: tuple[Stage, ...]) -> Plan:
     return Plan(tuple(fresh), tuple(stale))
 
 
-def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), workers: int = 2) -> RunSummary:
+def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), compute: Compute = DEFAULT) -> RunSummary:
     """Bring the recipe's assets (or some, with what they need) up to date.
 
     Raises:
@@ -86,9 +87,9 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), worker
         todo = plan(ctx, line)
         making = [asset for asset in todo.stale if _group(line, asset) != RELEASE_GROUP]
         if making:
-            _execute(space, recipe, making, workers)
+            _execute(space, recipe, making, compute)
         released = any(stage.group == RELEASE_GROUP for stage in line)
-        release = _release(space, recipe, workers) if released else {}
+        release = _release(space, recipe, compute) if released else {}
         page = results.write(ctx, recipe) if released else None
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
 
@@ -120,7 +121,7 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _release(space: Workspace, recipe: Recipe, workers: int) -> dict[str, Any]:
+def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, Any]:
     """Ask the approval sensor once, as the daemon would, and run what it requests."""
     from registry import api
 
@@ -129,12 +130,12 @@ def _release(space: Workspace, recipe: Recipe, workers: int) -> dict[str, Any]:
         for status in api.pending(ctx, recipe):
             if status.waits_for_approval:
                 api.approve(ctx, recipe, status.version, person, "every other gate passed; approved by the recipe")
-    defs = definitions.build(recipe, space.root, workers=workers)
+    defs = definitions.build(recipe, space.root, compute=compute)
     sensor = defs.resolve_sensor_def("approval")
     with open_instance(space) as instance:
         tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, definitions=defs))
     for _ in tick.run_requests or []:
-        _execute(space, recipe, ["release"], workers, job=definitions.RELEASE)
+        _execute(space, recipe, ["release"], compute, job=definitions.RELEASE)
     return describe_release(ctx, recipe)
 
 
@@ -163,9 +164,11 @@ def _harvest(space: Workspace, recipe: Recipe) -> None:
         harvest(space.input, Caps())
 
 
-def _execute(space: Workspace, recipe: Recipe, assets: list[str], workers: int, job: str = definitions.LINE) -> None:
+def _execute(
+    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.LINE
+) -> None:
     """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
-    defs = definitions.build(recipe, space.root, workers=workers)
+    defs = definitions.build(recipe, space.root, compute=compute)
     with open_instance(space) as instance, showing(for_terminal()):
         result = defs.resolve_job_def(job).execute_in_process(
             instance=instance,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.compute.choice import ENGINES, Compute
 
 if TYPE_CHECKING:
     from jobs.line import RunSummary
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         "plinth run -r jobs/recipes/demo.yaml",
         "plinth run --select mixture",
         "plinth run --select 'web/*' --workers 4",
+        "plinth run --engine ray --ray-address auto",
     )
 )
 @shared
@@ -32,17 +34,36 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1024),
     help="Worker processes of the corpus stages; by default one a core.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    envvar="PLINTH_ENGINE",
+    default="local",
+    show_default=True,
+    help="Where corpus stages run.",
+)
+@click.option(
+    "--ray-address",
+    envvar="PLINTH_RAY_ADDRESS",
+    default="",
+    metavar="HOST:PORT",
+    help="A running Ray cluster (`auto` finds this machine's); without it one is started here.",
+)
 @json_option
-def run(settings: Settings, select: tuple[str, ...], workers: int | None, as_json: bool) -> None:
+def run(
+    settings: Settings, select: tuple[str, ...], workers: int | None, engine: str, ray_address: str, as_json: bool
+) -> None:
     """Run the line: bring every asset of a recipe up to date, from sources to release.
 
     What is up to date is left alone; what was interrupted goes on where it was. The number of workers
-    changes the time and not one byte of the result.
+    and the engine change the time and not one byte of the result.
     """
     from jobs import line
     from jobs.cli import output
 
-    summary = line.run(settings.workspace, settings.recipe_path(), select, workers or _cores())
+    summary = line.run(
+        settings.workspace, settings.recipe_path(), select, Compute(engine, workers or _cores(), ray_address)
+    )
     if as_json:
         output.emit_json(summary)
     else:

@@ -1,6 +1,8 @@
 """Map a pure function over parts, on any number of workers, with the same bytes out.
 
     engine     local worker processes: ordered results, retries, time limits, kill and replace
+    ray_engine the same over a Ray cluster
+    choice     which of them, by name
     progress   bars in a terminal, plain lines in a log
     stage      run a step over items through the step cache; build its manifest
 

@@ -1,0 +1,62 @@
+"""The line on a Ray cluster of two nodes: not one byte differs, and a killed worker costs only its task."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import tiny_corpus
+from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
+
+pytestmark = pytest.mark.slow
+
+MB = 2**20
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
+    made.add_node(num_cpus=1, object_store_memory=80 * MB)
+    made.wait_for_nodes()
+    yield made.address
+    made.shutdown()
+
+
+def test_two_nodes_and_a_killed_worker_make_the_same_data_versions(corpus, tmp_path, address):
+    tiny_corpus.write(tmp_path / "input")
+    words = ["run", "-r", RECIPE, "--select", "funnel", "--engine", "ray", "--ray-address", address]
+    command = [sys.executable, "-m", "jobs.cli", "-w", tmp_path, *words]
+    process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
+    killed = _kill_one_at_work(process)
+    assert process.wait(timeout=300) == 0
+    assert killed
+    assert digests(tmp_path) == digests(corpus)
+
+
+def test_local_and_ray_share_their_work(corpus, tmp_path, address):
+    """What one engine made, the other takes as done: engines are in no identity."""
+    tiny_corpus.write(tmp_path / "input")
+    plinth(tmp_path, "run", "-r", RECIPE, "--select", "web/documents", "--engine", "ray", "--ray-address", address)
+    done = plinth(tmp_path, "run", "-r", RECIPE, "--select", "web/documents")
+    assert "nothing to do" in done.stdout
+
+
+def _kill_one_at_work(process: subprocess.Popen[bytes]) -> int | None:
+    """Kill a Ray worker while it runs one of our tasks; its process id."""
+    while process.poll() is None:
+        for found in psutil.process_iter(["cmdline", "pid"]):
+            if " ".join(found.info["cmdline"] or ()).startswith("ray::_run"):
+                found.kill()
+                return int(found.info["pid"])
+        time.sleep(0.01)
+    return None
