@@ -7,6 +7,9 @@
     ngrams       words and word n-grams as 64-bit hashes
     minhash      MinHash signatures of shingle sets
     sets         sets of hashes in a table that many texts share
+    chunks       read and hash eight bytes at a time
+    split        where words and line ends lie
+    copies       n-grams that a text repeats
     quality      counts behind Gopher's quality rules and FineWeb's
     repetition   repeated lines, paragraphs and n-grams
     pages        C4's line and page rules

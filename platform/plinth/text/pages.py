@@ -5,6 +5,8 @@ first rule that fires says what becomes of it, in the order of datatrove: an ove
 punctuation, too few words, lorem ipsum (stops the page), javascript, a curly bracket (stops the page), a policy
 notice. Sentences are counted in the lines that stay: a run of `.`, `!` or `?`, closing quotes after it, and
 then white space or the end; a line is at least one sentence.
+
+Most texts hold none of the phrases and most lines no citation: a look at the whole text says so first.
 """
 
 from __future__ import annotations
@@ -13,22 +15,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+from numba import njit, uint64
 
-from plinth.text.characters import BREAK, SPACE, flags
+from plinth.text.characters import SPACE, flags
 from plinth.text.codepoints import decode, utf8
 from plinth.text.ngrams import I64, U8
+from plinth.text.split import breaks, room
 
 #: Columns of `page_counts`.
 (LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)
 
 _PHRASES = (
-    b"lorem ipsum", b"javascript", b"{", b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies",
+    b"lorem ipsum", b"javascript", b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies",
     b"use of cookies", b"use cookies",
 )  # fmt: skip
-_WHAT = np.array([1, 2, 4, 8, 8, 8, 8, 8, 8], dtype=np.int64)
+_WHAT = np.array([1, 2, 8, 8, 8, 8, 8, 8], dtype=np.int64)
+_CURLY = 1 << 2
 _ENDS = np.cumsum([0, *map(len, _PHRASES)]).astype(np.int64)
 _BYTES = np.frombuffer(b"".join(_PHRASES), dtype=np.uint8)
+_FIRST = np.isin(np.arange(256), [ord(c) for phrase in _PHRASES for c in (chr(phrase[0]), chr(phrase[0]).upper())])
+#: Each phrase holds one of these.
+_RARE = np.frombuffer(b"ipsuvascms ocy pcook", dtype=np.uint8).reshape(5, 4)
+_END, _TEXT = 1, 2
+_SENTENCE = np.array([_END if byte in b".!?" else _TEXT if byte > 32 else 0 for byte in range(256)], dtype=np.uint8)
 _CITATIONS = (b"edit]", b"citation needed]")
 _CITATION_ENDS = np.cumsum([0, *map(len, _CITATIONS)]).astype(np.int64)
 _CITATION_BYTES = np.frombuffer(b"".join(_CITATIONS), dtype=np.uint8)
@@ -45,180 +54,233 @@ def page_counts(texts: pa.Array, min_words: int, max_word_characters: int, ends_
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
-    longest = int(np.max(np.diff(offsets))) if len(texts) else 0
-    line = np.zeros(longest + 1, dtype=np.uint8)
-    _pages(
-        data, offsets, flags(), min_words, max_word_characters, ends_required,
-        _BYTES, _ENDS, _WHAT, _CITATION_BYTES, _CITATION_ENDS, line, out,
-    )  # fmt: skip
+    ends = room(offsets)
+    line = np.zeros(ends.size, dtype=np.uint8)
+    _pages(data, offsets, flags(), min_words, max_word_characters, ends_required, ends, line, out)
     return out
 
 
 @njit(nogil=True, cache=True)
 def _pages(
-    data: U8, offsets: I64, table: U8, min_words: int, max_word: int, ends_required: bool,
-    phrases: U8, ends: I64, what: I64, citations: U8, citation_ends: I64, line: U8, out: I64,
-) -> None:  # fmt: skip
-    for doc in range(len(offsets) - 1):
-        counts = out[doc]
-        at, end = offsets[doc], offsets[doc + 1]
-        start, previous = at, np.int64(0)
-        while at <= end:
-            size, point, flag = 1, np.int64(0), BREAK
-            if at < end:
-                byte = data[at]
-                if byte < 128:
-                    point = np.int64(byte)
-                else:
-                    point, size = decode(data, at, end)
-                flag = table[point]
-            if not (flag & BREAK):
-                previous = point
-                at += size
+    data: U8, offsets: I64, table: U8, min_words: int, max_word: int, ends_required: bool, ends: I64, line: U8, out: I64
+) -> None:
+    for doc in range(offsets.size - 1):
+        counts, begin, end = out[doc], offsets[doc], offsets[doc + 1]
+        found = breaks(data, begin, end, table, ends)
+        phrases, brackets, curly = _may_hold(data[begin:end])
+        ends[found] = end
+        for i in range(found + 1):
+            stop = ends[i]
+            if i == found and begin == end:
+                break
+            if i and begin == stop < end and data[stop] == 10 and data[stop - 1] == 13:
+                begin = stop + 1  # the second half of one line end
                 continue
-            if point == 10 and previous == 13 and at < end:
-                start = at + size  # the second half of one line end
-            elif at < end or at > start:
-                counts[LINES] += 1
-                left, right, words, longest = _shape(data, start, at, table)
-                n = _without_citations(data, left, right, citations, citation_ends, line)
-                _judge(line, n, words, longest, min_words, max_word, ends_required, phrases, ends, what, counts)
-                start = at + size
-            previous = point
-            at += size
+            counts[LINES] += 1
+            left, right = _stripped(data, begin, stop, table)
+            if right - left > max_word and _longest_word(data, left, right, table) > max_word:
+                counts[LONG_WORD] += 1
+            else:
+                piece = data[left:right]
+                size = _without_citations(piece, line) if brackets else right - left
+                if size < right - left:
+                    piece = line[:size]
+                few = not _has_words(data, left, right, min_words, table)
+                _judge(piece, few, phrases or size < right - left, curly, ends_required, counts)
+            if i < found:
+                begin = stop + (1 if data[stop] < 128 else (2 if data[stop] < 0xE0 else 3))
 
 
 @njit(nogil=True, cache=True)
-def _shape(data: U8, start: int, end: int, table: U8) -> tuple[int, int, int, int]:
-    """Ends of a line without white space around it, its words, and the characters of the longest."""
-    left, right, words, longest, length = end, start, 0, 0, 0
-    at = start
+def _may_hold(text: U8) -> tuple[bool, bool, bool]:
+    """Whether a rare part of a phrase occurs, in upper or lower case, a `[`, and a `{`: the loops vectorise."""
+    found, square, curly = False, False, False
+    first, second, third, fourth = text[:-3], text[1:-2], text[2:-1], text[3:]
+    for k in range(_RARE.shape[0]):
+        a, b, c, d = _RARE[k]
+        for at in range(fourth.size):
+            here = ((first[at] | 32) == a) & ((second[at] | 32) == b)
+            found |= here & ((third[at] | 32) == c) & ((fourth[at] | 32) == d)
+    for byte in text:
+        square |= byte == 91
+        curly |= byte == 123
+    return found, square, curly
+
+
+@njit(nogil=True, cache=True)
+def _stripped(data: U8, start: int, end: int, table: U8) -> tuple[int, int]:
+    """Ends of a line without the white space around it."""
+    left, right = start, end
+    while left < end:
+        point, size = np.int64(data[left]), 1
+        if point >= 128:
+            point, size = decode(data, left, end)
+        if not table[point] & SPACE:
+            break
+        left += size
+    while right > left:
+        at = right - 1
+        point = np.int64(data[at])
+        if point >= 128:
+            while at > left and data[at] & 0xC0 == 0x80:
+                at -= 1
+            point, _ = decode(data, at, right)
+        if not table[point] & SPACE:
+            break
+        right = at
+    return left, right
+
+
+@njit(nogil=True, cache=True)
+def _longest_word(data: U8, start: int, end: int, table: U8) -> int:
+    """Characters of the longest word."""
+    longest, length, at = 0, 0, start
     while at < end:
-        byte = data[at]
-        if byte < 128:
-            point, size = np.int64(byte), 1
-        else:
+        point, size = np.int64(data[at]), 1
+        if point >= 128:
             point, size = decode(data, at, end)
-        if table[point] & SPACE:
-            length = 0
-        else:
-            left = min(left, at)
-            right = at + size
-            words += length == 0
-            length += 1
-            longest = max(longest, length)
+        length = 0 if table[point] & SPACE else length + 1
+        longest = max(longest, length)
         at += size
-    return left, max(left, right), words, longest
+    return longest
 
 
 @njit(nogil=True, cache=True)
-def _without_citations(data: U8, left: int, right: int, citations: U8, citation_ends: I64, line: U8) -> int:
-    """Copy a line in ASCII lower case without `[digits]`, `[edit]`, `[citation needed]`; returns its bytes."""
-    n, at = 0, left
-    while at < right:
-        byte = data[at]
-        if byte == 91:
-            stop = at + 1
-            while stop < right and 48 <= data[stop] <= 57:
-                stop += 1
-            if stop < right and data[stop] == 93:
-                at = stop + 1
-                continue
-            skipped = 0
-            for k in range(len(citation_ends) - 1):
-                size = citation_ends[k + 1] - citation_ends[k]
-                same = at + 1 + size <= right
-                i = 0
-                while same and i < size:
-                    same = data[at + 1 + i] == citations[citation_ends[k] + i]
-                    i += 1
-                if same:
-                    skipped = size + 1
-                    break
-            if skipped:
-                at += skipped
-                continue
-        line[n] = byte + 32 if 65 <= byte <= 90 else byte
-        n += 1
-        at += 1
+def _has_words(data: U8, start: int, end: int, least: int, table: U8) -> bool:
+    """Whether a line has at least so many words."""
+    words, inside, at = 0, 0, start
+    while at < end and words < least:
+        point, size = np.int64(data[at]), 1
+        if point >= 128:
+            point, size = decode(data, at, end)
+        word = 1 - (table[point] & SPACE)
+        words += word & (inside ^ 1)
+        inside = word
+        at += size
+    return words >= least
+
+
+@njit(nogil=True, cache=True)
+def _without_citations(piece: U8, line: U8) -> int:
+    """Copy a line without `[digits]`, `[edit]`, `[citation needed]`; returns its bytes.
+
+    A line without brackets is not copied.
+    """
+    brackets = False
+    for byte in piece:
+        brackets |= byte == 91
+    if not brackets:
+        return piece.size
+    n, at = 0, 0
+    while at < piece.size:
+        skipped = _citation(piece, at) if piece[at] == 91 else 0
+        if skipped:
+            at += skipped
+        else:
+            line[n] = piece[at]
+            n += 1
+            at += 1
     return n
 
 
 @njit(nogil=True, cache=True)
-def _judge(
-    line: U8, n: int, words: int, longest: int, min_words: int, max_word: int, ends_required: bool,
-    phrases: U8, ends: I64, what: I64, counts: I64,
-) -> None:  # fmt: skip
-    """Count a line under the first rule that catches it, or as kept with its sentences."""
-    if longest > max_word:
-        counts[LONG_WORD] += 1
-        return
-    if ends_required and not _ended(line, n):
+def _citation(piece: U8, at: int) -> int:
+    """Bytes of the citation that starts at this bracket, 0 if none does."""
+    stop = at + 1
+    while stop < piece.size and 48 <= piece[stop] <= 57:
+        stop += 1
+    if stop < piece.size and piece[stop] == 93:
+        return stop + 1 - at
+    for k in range(_CITATION_ENDS.size - 1):
+        size = _CITATION_ENDS[k + 1] - _CITATION_ENDS[k]
+        same, i = at + 1 + size <= piece.size, 0
+        while same and i < size:
+            same = piece[at + 1 + i] == _CITATION_BYTES[_CITATION_ENDS[k] + i]
+            i += 1
+        if same:
+            return int(size + 1)
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def _judge(piece: U8, few: bool, phrases: bool, curly: bool, ends_required: bool, counts: I64) -> None:
+    """Count a line under the first rule that catches it, or as kept with its sentences.
+
+    Args:
+        few: too few words.
+        phrases, curly: whether it may hold a phrase, or a curly bracket.
+    """
+    if ends_required and not _ended(piece):
         counts[UNENDED] += 1
         return
-    if words < min_words:
+    if few:
         counts[FEW_WORDS] += 1
         return
-    found = _phrases(line, n, phrases, ends, what)
+    found = _phrases(piece) if phrases else 0
+    if curly:
+        for byte in piece:
+            found |= _CURLY if byte == 123 else 0
     if found & 1:
         counts[LOREM_IPSUM] += 1
     elif found & 2:
         counts[JAVASCRIPT] += 1
-    elif found & 4:
+    elif found & _CURLY:
         counts[CURLY_BRACKET] += 1
     elif found & 8:
         counts[NOTICE] += 1
     else:
         counts[KEPT] += 1
-        counts[SENTENCES] += _sentences(line, n)
+        counts[SENTENCES] += _sentences(piece)
 
 
 @njit(inline="always")
-def _ended(line: Any, n: Any) -> Any:
+def _ended(line: Any) -> Any:
     """Whether a line ends with one of `.?!"'` and not with three dots."""
+    n = line.size
     if n == 0 or line[n - 1] not in (46, 63, 33, 34, 39):
         return False
     return not (n >= 3 and line[n - 1] == 46 and line[n - 2] == 46 and line[n - 3] == 46)
 
 
 @njit(nogil=True, cache=True)
-def _phrases(line: U8, n: int, phrases: U8, ends: I64, what: I64) -> int:
-    """Which of the phrases occur, as bits."""
+def _phrases(line: U8) -> int:
+    """Which of the phrases occur in upper or lower case, as bits."""
     found = 0
-    for at in range(n):
-        byte = line[at]
-        if byte not in (108, 106, 123, 116, 112, 99, 117):  # first letters of the phrases
+    for at in range(line.size):
+        if not _FIRST[line[at]]:
             continue
-        for k in range(len(what)):
-            size = ends[k + 1] - ends[k]
-            same = phrases[ends[k]] == byte and at + size <= n
-            i = 1
+        for k in range(_WHAT.size):
+            size = _ENDS[k + 1] - _ENDS[k]
+            same, i = at + size <= line.size, 0
             while same and i < size:
-                same = line[at + i] == phrases[ends[k] + i]
+                byte = line[at + i]
+                same = (byte + 32 if 65 <= byte <= 90 else byte) == _BYTES[_ENDS[k] + i]
                 i += 1
             if same:
-                found |= what[k]
+                found |= _WHAT[k]
     return found
 
 
 @njit(nogil=True, cache=True)
-def _sentences(line: U8, n: int) -> int:
+def _sentences(line: U8) -> int:
     """Sentences of a line, at least one. A piece without anything but ends and spaces is none."""
-    sentences, at = 0, 0
-    open_text = False
+    ends = False
+    for byte in line:
+        ends |= (byte == 46) | (byte == 33) | (byte == 63)
+    if not ends:
+        return 1
+    sentences, at, n, one = np.int64(0), uint64(0), uint64(line.size), uint64(1)
+    text = np.uint8(0)  # above 1: something but ends and spaces since the last sentence
     while at < n:
-        byte = line[at]
-        if byte == 46 or byte == 33 or byte == 63:
-            stop = at + 1
-            while stop < n and (line[stop] == 46 or line[stop] == 33 or line[stop] == 63):
-                stop += 1
-            while stop < n and (line[stop] == 34 or line[stop] == 39 or line[stop] == 41):
-                stop += 1
-            if stop == n or line[stop] == 32 or line[stop] == 9:
-                sentences += open_text
-                open_text = False
-            at = stop
-            continue
-        open_text = open_text or byte > 32
-        at += 1
-    return max(1, sentences + open_text)
+        what = _SENTENCE[line[at]]
+        text |= what
+        at += one
+        if what == _END:
+            while at < n and _SENTENCE[line[at]] == _END:
+                at += one
+            while at < n and (line[at] == 34 or line[at] == 39 or line[at] == 41):
+                at += one
+            if at == n or line[at] == 32 or line[at] == 9:
+                sentences += text > 1
+                text = np.uint8(0)
+    return int(sentences + (text > 1 or sentences == 0))

@@ -35,6 +35,7 @@ def test_decode_never_reads_past_the_end(cut: str) -> None:
         assert _points(data, 1, 1 + size) == [(0xFFFD, size)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=8)), max_size=8), st.data())
 def test_buffers_of_slices_and_nulls(texts: list[str | None], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(texts)))
