@@ -69,16 +69,33 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import plots
 
-    header = ["bucket", "stage", "in", "out", "removed"]
+    header = ["bucket", "stage", "in", "out", "removed", "removed bytes", "removed tokens"]
+    accounts = {"all": made.stats["total"], **made.stats["buckets"]}
     rows = [
-        [bucket, row["stage"], row["documents_in"], row["documents_out"], row["removed"]]
-        for bucket, account in made.stats["buckets"].items()
+        [bucket, row["stage"], row["documents_in"], row["documents_out"], row["removed"], *_volume(row)]
+        for bucket, account in accounts.items()
         for row in account["stages"]
+    ]
+    reasons = [
+        [row["stage"], reason, found["documents"], *_known(found.get("bytes")), *_known(found.get("unique"))]
+        for row in made.stats["total"]["stages"]
+        for reason, found in sorted(row["reasons"].items(), key=lambda item: -item[1]["documents"])
     ]
     factors = [[name, value] for name, value in made.stats["total"]["effective"].items()]
     return {
+        "sankey": picture(plots.sankey(made.stats)),
         "funnel": picture(plots.funnel(made.stats)),
+        "reasons": dg.MetadataValue.md(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
         "data_docs": dg.MetadataValue.url(build_docs(ctx.workspace).as_uri()),
         "stages": dg.MetadataValue.md(table(header, rows)),
         "effective": dg.MetadataValue.md(table(["factor", "value"], factors)),
     }
+
+
+def _volume(row: dict[str, Any]) -> tuple[Any, Any]:
+    return *_known(row["removed_bytes"]), *_known(row["tokens_removed"])
+
+
+def _known(value: int | None) -> tuple[Any]:
+    """A dash for what cannot be measured."""
+    return ("-" if value is None else value,)

@@ -7,8 +7,12 @@ Pure arithmetic over the statistics of manifests; nothing is read but them.
     ρ_parse    documents / (documents + rejects); a reject's text cannot be measured, so records are counted
     D_nominal  text bytes of the documents / ρ_parse: what the sources would hold had all of them parsed
     ρ_quality  bytes that the policy keeps / bytes of documents
-    r_dup      bytes that exact and near deduplication remove / bytes that the policy keeps
+    r_dup      bytes that deduplication removes (every stage of it that is on) / bytes that the policy keeps
     r_pad      share of the training targets that teach nothing, as the mixture measured it
+
+What a stage removes, those after it never saw: its numbers are marginal. Of every rule of the policy it is known
+besides on how many documents it fires, and on how many it alone (`unique`: what dropping the rule would let in).
+Tokens of removed text are estimated at the rate of the bucket's curated text, once there are shards.
 
 The formula leaves out what the holdout, decontamination and edits take; `rho_rest` is their measured share, so
 that D_eff · ρ_rest / (1 − r_pad) is the curated text to the byte.
@@ -21,37 +25,56 @@ from typing import Any
 
 from plinth.compute.stage import manifest, sum_stats
 from plinth.context import Context
-from plinth.corpus.verdicts import STAGES
 from plinth.records import Manifest, Step
 
 ASSET = "funnel"
-VERSION = "1"
+VERSION = "2"
+
+#: Stages between documents and curated text, in order; a line has those that its recipe switches on.
+ORDER = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination")
+#: What the stages after deduplication are.
+_AFTER = ("holdout", "contamination")
+#: The reason that a stage gives; the policy's are its rules, another stage's is its own name.
+REASONS = {
+    "exact": "exact_duplicate",
+    "near": "near_duplicate",
+    "semantic": "semantic_duplicate",
+    "holdout": "held_out",
+    "contamination": "contaminated",
+}
+#: Statistics of curated text where there is none yet.
+_NO_CURATED = {
+    "documents": 0, "text_bytes": 0, "heldout_documents": 0, "heldout_bytes": 0, "edits": 0, "edited_documents": 0,
+    "edited_away_bytes": 0,
+}  # fmt: skip
 
 
 def run(
     ctx: Context,
     documents: Mapping[str, Manifest],
     verdicts: Mapping[str, Manifest],
-    curated: Mapping[str, Manifest],
+    curated: Mapping[str, Manifest] | None = None,
     shards: Mapping[str, Manifest] | None = None,
     mixture: Manifest | None = None,
 ) -> Manifest:
     """Account for every document and byte.
 
     Args:
-        documents, verdicts, curated: by bucket.
+        documents, verdicts: by bucket.
+        curated: by bucket, once there is curated text; before, the account ends at the verdicts.
         shards: by bucket, once there are tokens; adds tokens and tokens per byte.
         mixture: once there is one; adds r_pad. What is not there yet counts as 0.
 
     Returns:
         A manifest of statistics alone: `buckets` and `total`, each with `stages` (name, documents and bytes in
-        and out, removed, reasons), `rules` of the policy, `trained`, `held_out` and `effective`.
+        and out, removed, tokens, reasons), `rules` of the policy (fired, first, only), `edits`, `trained`,
+        `held_out` and `effective`.
     """
     counted = {
         bucket: {
             "documents": _counts(documents[bucket]),
             "verdicts": dict(verdicts[bucket].stats),
-            "curated": dict(curated[bucket].stats),
+            "curated": dict(curated[bucket].stats) if curated else {},
             "tokens": int(shards[bucket].stats["tokens"]) if shards and bucket in shards else 0,
         }
         for bucket in sorted(documents)
@@ -61,7 +84,7 @@ def run(
         "buckets": {bucket: _account(counts, padding(mixture, bucket)) for bucket, counts in counted.items()},
         "total": _account(total, padding(mixture)),
     }
-    kinds = {"documents": documents, "verdicts": verdicts, "curated": curated, "shards": shards or {}}
+    kinds = {"documents": documents, "verdicts": verdicts, "curated": curated or {}, "shards": shards or {}}
     inputs = {f"{bucket}/{kind}": one for kind, found in kinds.items() for bucket, one in found.items()}
     step = Step(name=ASSET, version=VERSION)
     return manifest(ASSET, step, inputs | ({"mixture": mixture} if mixture else {}), (), stats)
@@ -76,14 +99,57 @@ def _counts(documents: Manifest) -> dict[str, Any]:
 
 
 def _account(counts: Mapping[str, Any], r_pad: float) -> dict[str, Any]:
-    verdicts, curated = counts["verdicts"], counts["curated"]
-    stages = [_documents_stage(counts["documents"]), *_cascade(verdicts), _curated_stage(verdicts, curated)]
+    verdicts, curated = counts["verdicts"], counts["curated"] or _foreseen(counts["verdicts"])
+    stages = [_documents_stage(counts["documents"]), *_cascade(verdicts)]
+    if counts["curated"]:
+        stages.append(_curated_stage(verdicts, curated))
+    tokens = counts["tokens"]
+    rate = tokens / curated["text_bytes"] if curated["text_bytes"] else 0.0
     return {
-        "stages": stages,
-        "rules": verdicts.get("rules", {}),
-        "trained": {"documents": curated["documents"], "bytes": curated["text_bytes"], "tokens": counts["tokens"]},
+        "stages": [_with_tokens(row, rate) for row in stages],
+        "rules": _rules(verdicts),
+        "edits": _edits(curated),
+        "trained": {"documents": curated["documents"], "bytes": curated["text_bytes"], "tokens": tokens},
         "held_out": {"documents": curated["heldout_documents"], "bytes": curated["heldout_bytes"]},
-        "effective": effective(counts["documents"], stages, curated["text_bytes"], counts["tokens"], r_pad),
+        "effective": effective(counts["documents"], stages, curated["text_bytes"], tokens, r_pad),
+    }
+
+
+def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """Curated text as the verdicts promise it: before edits."""
+    decisions, sizes = verdicts["decisions"], verdicts["decision_bytes"]
+    return _NO_CURATED | {
+        "documents": decisions.get("train", 0),
+        "text_bytes": sizes.get("train", 0),
+        "heldout_documents": decisions.get("heldout", 0),
+        "heldout_bytes": sizes.get("heldout", 0),
+    }
+
+
+def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
+    """Tokens that a stage took and left, at the rate of curated text; None while nobody knows."""
+    found = {}
+    for name in ("out", "removed"):
+        volume = row["bytes_out" if name == "out" else "removed_bytes"]
+        found[f"tokens_{name}"] = round(volume * rate) if rate and volume is not None else None
+    return row | found
+
+
+def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """By rule of the policy: documents it fires on, those it takes first (marginal), those it alone takes (unique)."""
+    first, sizes = verdicts.get("policy_reasons", {}), verdicts.get("policy_reason_bytes", {})
+    return {
+        rule: {**counts, "first": first.get(rule, 0), "first_bytes": sizes.get(rule, 0)}
+        for rule, counts in verdicts.get("rules", {}).items()
+    }
+
+
+def _edits(curated: Mapping[str, Any]) -> dict[str, int]:
+    """What edits changed in the text that is trained on."""
+    return {
+        "documents": curated["edited_documents"],
+        "edits": curated.get("edits", 0),
+        "removed_bytes": curated["edited_away_bytes"],
     }
 
 
@@ -101,16 +167,23 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
+    """The stages that verdicts were made by, in order; one that is not known here stands before the holdout."""
+    found = set(verdicts["stages"]) | {"policy", "exact", "near", *_AFTER}
+    before = [stage for stage in ORDER if stage in found and stage not in _AFTER]
+    return [*before, *sorted(found - set(ORDER)), *_AFTER]
+
+
 def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The stages that take documents out of training. What one removes, those after it never saw: marginal."""
     rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
-    named = {"exact": "exact_duplicate", "near": "near_duplicate", "contamination": "contaminated"}
-    for stage in STAGES:
+    for stage in stages_of(verdicts):
         removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
         if stage == "policy":
             reasons = _policy_reasons(verdicts)
         else:
-            reasons = {named.get(stage, "held_out"): {"documents": removed, "bytes": removed_bytes}} if removed else {}
+            name = REASONS.get(stage, stage)
+            reasons = {name: {"documents": removed, "bytes": removed_bytes}} if removed else {}
         rows.append(
             {
                 "stage": stage,
@@ -128,9 +201,16 @@ def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = verdicts["policy_reason_bytes"]
+    """Documents by the first rule that fired, and on how many it was the only one."""
+    sizes, rules = verdicts["policy_reason_bytes"], verdicts.get("rules", {})
     return {
-        reason: {"documents": n, "bytes": sizes[reason]} for reason, n in sorted(verdicts["policy_reasons"].items())
+        reason: {
+            "documents": n,
+            "bytes": sizes[reason],
+            "unique": rules.get(reason, {}).get("only", 0),
+            "unique_bytes": rules.get(reason, {}).get("only_bytes", 0),
+        }
+        for reason, n in sorted(verdicts["policy_reasons"].items())
     }
 
 
@@ -174,7 +254,7 @@ def effective(
     rows = {row["stage"]: row for row in stages}
     records = documents["documents"] + sum(documents["rejects"].values())
     rho_parse = _share(documents["documents"], records)
-    kept, deduplicated = rows["policy"]["bytes_out"], rows["near"]["bytes_out"]
+    kept, deduplicated = rows["policy"]["bytes_out"], rows["holdout"]["bytes_in"]
     rho_quality = _share(kept, documents["text_bytes"])
     r_dup = 1.0 - _share(deduplicated, kept)
     nominal = documents["text_bytes"] / rho_parse if rho_parse else 0.0

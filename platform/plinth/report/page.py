@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from plinth.report import figures, style
+from plinth.report import figures, sankey, style
 from plinth.report.data import ReportData
 from plinth.report.render import svg
 
@@ -23,6 +23,7 @@ def page(data: ReportData) -> str:
         data=data,
         plots=_plots(data),
         reasons=reasons(data.funnel) if data.funnel else [],
+        rules=rules(data.funnel) if data.funnel else [],
         factors=_factors(data.funnel) if data.funnel else [],
         passed=sum(gate.passed for gate in data.gates),
         safe_link=_safe_link,
@@ -40,6 +41,13 @@ def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
         if found["documents"]
     ]
     return sorted(rows, key=lambda row: (-row["documents"], row["stage"], row["reason"]))[:REASONS_SHOWN]
+
+
+def rules(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rules of the policies that fired, most frequent first: documents they fire on, take first, take alone."""
+    found = funnel["total"].get("rules", {})
+    rows = [{"rule": rule, **counts} for rule, counts in found.items() if counts["fired"]]
+    return sorted(rows, key=lambda row: (-row["fired"], row["rule"]))
 
 
 def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -61,6 +69,7 @@ def _plots(data: ReportData) -> dict[str, str]:
     made = {}
     if data.funnel:
         made["funnel"] = svg(figures.funnel, data.funnel, title="Documents left after each stage, by bucket")
+        made["sankey"] = svg(sankey.figure, data.funnel, title="What each stage and reason took, by bucket")
     if data.mixture:
         made["mixture"] = svg(figures.mixture, data.mixture, title="Planned and realised shares of the buckets")
     if data.run and data.run.steps:

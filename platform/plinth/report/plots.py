@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plinth.report import figures
+from plinth.report import sankey as figure_of_sankey
 from plinth.report.render import png
 
 
 def funnel(stats: Mapping[str, Any]) -> bytes:
     """What is left after each stage, by bucket, from the statistics of the `funnel` asset."""
     return png(figures.funnel, stats)
+
+
+def sankey(stats: Mapping[str, Any]) -> bytes:
+    """The stream of documents and what each stage and reason takes of it, by bucket."""
+    return png(figure_of_sankey.figure, stats)
 
 
 def mixture(rows: Sequence[Mapping[str, Any]]) -> bytes:
