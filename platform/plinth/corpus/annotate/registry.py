@@ -22,6 +22,7 @@ MODULES = (
     "fineweb",
     "licence",
     "pii",
+    "url",
 )
 
 ANNOTATORS: dict[str, Annotator] = {name: import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES}

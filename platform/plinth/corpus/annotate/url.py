@@ -1,0 +1,190 @@
+"""Rules on where a document comes from: blocked domains and addresses, words in the address, reputation.
+
+RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages whose address holds a strictly
+banned piece of a word, one hard word, or two soft words. datatrove publishes the rules; unlike it, words are
+compared without case. The lists are the user's: files of one resource, by the start of their names.
+
+    domains…      host names; they stand for every host below them, too
+    urls…         whole addresses, compared without scheme, `www.`, query order kept, fragment and last slash cut
+    hard_words…   whole words of the address
+    soft_words…   whole words of the address; one alone is often innocent
+    sub_words…    letters and digits in a row, anywhere in the address, across its punctuation
+    reputation…   host name, tab, a number from 0 (spam) to 1 (trusted); the longest suffix that is listed counts
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.corpus.listfiles import by_role, parsed
+from plinth.records import Frozen
+
+SCHEMA = pa.schema(
+    [
+        pa.field("blocked_domain", pa.bool_(), nullable=False),
+        pa.field("blocked_url", pa.bool_(), nullable=False),
+        pa.field("hard_words", pa.int16(), nullable=False),
+        pa.field("soft_words", pa.int16(), nullable=False),
+        pa.field("sub_words", pa.int16(), nullable=False),
+        pa.field("reputation", pa.float32()),  # null where nothing is known of the host
+        pa.field("list", pa.string()),  # the file of the first rule that fires, for the audit trail
+    ]
+)
+ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")
+SPLIT = re.compile(r"[^a-z0-9]+")
+HOST = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+#: Shorter pieces of words are found in half of all addresses.
+MIN_SUB_WORD = 3
+
+
+class Params(Frozen):
+    """Which lists apply."""
+
+    lists: str = Field(description="Name of the lists in `corpus.lists`.")
+    soft_threshold: int = Field(2, ge=1, description="Soft words that make `list` name their file; counts are kept.")
+
+
+@dataclass
+class Rules:
+    """Lists ready to be asked; values are the files that an entry came from."""
+
+    soft_threshold: int
+    domains: dict[str, str] = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
+    hard_words: dict[str, str] = field(default_factory=dict)
+    soft_words: dict[str, str] = field(default_factory=dict)
+    sub_words: dict[str, str] = field(default_factory=dict)
+    reputation: dict[str, float] = field(default_factory=dict)
+    pieces: re.Pattern[str] | None = None
+
+
+def prepare(params: Params, files: Files) -> Rules:
+    """Read the lists.
+
+    Raises:
+        SourceError: a file that is no list, a line of the wrong form, or no entry at all.
+    """
+    rules = Rules(params.soft_threshold)
+    named = by_role(files[f"lists/{params.lists}"], ROLES)
+    for role, read in (
+        ("domains", _domain),
+        ("urls", _address),
+        ("hard_words", _word),
+        ("soft_words", _word),
+        ("sub_words", _piece),
+    ):
+        for name, path in named[role]:
+            table: dict[str, str] = getattr(rules, role)
+            for entry in parsed(name, path, read):
+                table.setdefault(entry, name)
+    for name, path in named["reputation"]:
+        rules.reputation.update(parsed(name, path, _score))
+    if rules.sub_words:
+        longest_first = sorted(rules.sub_words, key=len, reverse=True)
+        rules.pieces = re.compile("|".join(map(re.escape, longest_first)))
+    return rules
+
+
+def annotate(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
+    """What the lists say of each document's `uri`; of one without a host, only words and addresses are compared."""
+    rows = [_judge(uri, rules) for uri in batch.column("uri").to_pylist()]
+    columns = [[row[i] for row in rows] for i in range(len(SCHEMA))]
+    return pa.record_batch(
+        [pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def _judge(uri: str, rules: Rules) -> tuple[bool, bool, int, int, int, float | None, str | None]:
+    lowered = uri.lower()
+    suffixes = list(_suffixes(_host(lowered)))
+    domain = _first(suffixes, rules.domains)
+    url = rules.urls.get(_address(uri)) if rules.urls else None
+    words = set(SPLIT.split(lowered))
+    hard = words & rules.hard_words.keys()
+    soft = words & rules.soft_words.keys()
+    pieces = set(rules.pieces.findall(SPLIT.sub("", lowered))) if rules.pieces else set[str]()
+    known = next((rules.reputation[name] for name in suffixes if name in rules.reputation), None)
+    named = domain or url or _first(sorted(hard), rules.hard_words) or _first(sorted(pieces), rules.sub_words)
+    if named is None and len(soft) >= rules.soft_threshold:
+        named = _first(sorted(soft), rules.soft_words)
+    return domain is not None, url is not None, len(hard), len(soft), len(pieces), known, named
+
+
+def _host(uri: str) -> str:
+    try:
+        return (urlsplit(uri).hostname or "").rstrip(".")
+    except ValueError:  # a bracket that is no address
+        return ""
+
+
+def _suffixes(host: str) -> Iterable[str]:
+    """The host and every domain above it but the last label."""
+    labels = host.split(".")
+    return (".".join(labels[i:]) for i in range(max(1, len(labels) - 1))) if host else ()
+
+
+def _first(names: Iterable[str], table: Mapping[str, str]) -> str | None:
+    return next((table[name] for name in names if name in table), None)
+
+
+def _domain(line: str) -> str:
+    name = line.lower().removeprefix("www.").strip(".")
+    if not HOST.fullmatch(name) or "." not in name:
+        raise ValueError("a host name with a dot, such as example.org")
+    return name
+
+
+def _address(line: str) -> str:
+    address = line.strip().partition("#")[0]
+    _, found, rest = address.partition("://")
+    host, slash, path = (rest if found else address).partition("/")
+    return f"{host.lower().removeprefix('www.')}{slash}{path}".rstrip("/")
+
+
+def _word(line: str) -> str:
+    word = line.lower()
+    if not re.fullmatch(r"[a-z0-9]+", word):
+        raise ValueError("one word of letters and digits")
+    return word
+
+
+def _piece(line: str) -> str:
+    piece = SPLIT.sub("", line.lower())
+    if len(piece) < MIN_SUB_WORD:
+        raise ValueError(f"at least {MIN_SUB_WORD} letters or digits")
+    return piece
+
+
+def _score(line: str) -> tuple[str, float]:
+    name, _, text = line.partition("\t")
+    score = float(text)
+    if math.isnan(score) or not 0 <= score <= 1:
+        raise ValueError("a host name, a tab, and a number from 0 to 1")
+    return _domain(name), score
+
+
+def _resources(params: Any) -> tuple[str, ...]:
+    return (f"lists/{params.lists}",)
+
+
+ANNOTATOR = Annotator(
+    name="url",
+    version="1",
+    description="What lists of domains, addresses and words say of a document's address, and its host's reputation.",
+    source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("uri",),
+    annotate=annotate,
+    resources=_resources,
+    prepare=prepare,
+)

@@ -1,0 +1,175 @@
+"""URL rules: each list on its own, agreement with datatrove, hostile lists and addresses."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plinth.context import Context
+from plinth.corpus import lists
+from plinth.corpus.annotate import annotator, run
+from plinth.corpus.annotate.url import Params, Rules, annotate, prepare
+from plinth.errors import MissingError, SourceError
+
+LISTS = {
+    "domains.txt": "# blocked\nbad.example\nspam.co.example\n",
+    "ads/domains.txt": "adserver.example\n",
+    "urls.txt": "https://www.good.example/one/bad/page/\n",
+    "hard_words.txt": "casinox\n",
+    "soft_words.txt": "lucky\nbet\nwinner\n",
+    "sub_words.txt": "xxfake\n",
+    "reputation.tsv": "good.example\t0.9\nexample.org\t0.25\nlow.example.org\t0.05\n",
+}
+
+
+def rules(folder: Path, files: Mapping[str, str | bytes] = LISTS, **params: Any) -> Rules:
+    paths = {}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        paths[name] = path
+    return prepare(Params(lists="web", **params), {"lists/web": paths})
+
+
+def judged(made: Rules, *uris: str) -> list[dict[str, Any]]:
+    return annotate(pa.record_batch({"uri": list(uris)}), made).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("uri", "column", "value", "named"),
+    [
+        ("https://bad.example/x", "blocked_domain", True, "domains.txt"),
+        ("https://deep.below.BAD.example:8080/x", "blocked_domain", True, "domains.txt"),
+        ("https://notbad.example/x", "blocked_domain", False, None),
+        ("https://cdn.adserver.example/", "blocked_domain", True, "ads/domains.txt"),
+        ("https://co.example/", "blocked_domain", False, None),
+        ("http://good.example/one/bad/page#top", "blocked_url", True, "urls.txt"),
+        ("http://good.example/one/bad/page/two", "blocked_url", False, None),
+        ("https://a.example/Casinox-night", "hard_words", 1, "hard_words.txt"),
+        ("https://a.example/casinoxnight", "hard_words", 0, None),
+        ("https://a.example/lucky/day", "soft_words", 1, None),
+        ("https://a.example/lucky/bet", "soft_words", 2, "soft_words.txt"),
+        ("https://a.example/my-xx.fake/", "sub_words", 1, "sub_words.txt"),
+        ("file:bucket/notes.txt", "blocked_domain", False, None),
+        ("https://[broken/x", "blocked_domain", False, None),
+    ],
+)
+def test_each_list(tmp_path: Path, uri: str, column: str, value: object, named: str | None) -> None:
+    (row,) = judged(rules(tmp_path), uri)
+    assert row[column] == value
+    assert row["list"] == named
+
+
+def test_the_longest_listed_suffix_gives_the_reputation(tmp_path: Path) -> None:
+    made = judged(
+        rules(tmp_path), "https://www.good.example/", "https://x.low.example.org/", "https://example.org", "a:b"
+    )
+    assert [row["reputation"] for row in made] == pytest.approx([0.9, 0.05, 0.25, None])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("domains.txt", "ok.example\nnot a host\n", "domains.txt, line 2"),
+        ("domains.txt", "com\n", "line 1"),
+        ("domains.txt", b"ok.example\n\xff\xfe\n", "not UTF-8"),
+        ("domains.txt.gz", b"\x1f\x8bnonsense", "cannot be used"),
+        ("sub_words.txt", "a\n", "line 1"),
+        ("hard_words.txt", "two words\n", "line 1"),
+        ("reputation.tsv", "good.example\tnan\n", "line 1"),
+        ("reputation.tsv", "good.example 0.5\n", "line 1"),
+        ("domain_list.csv", "x.example\n", "a name that starts with domains"),
+        ("domains.txt", "x" * 5000 + "\n", "5000 characters"),
+    ],
+)
+def test_a_poisoned_list_is_refused_by_file_and_line(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        rules(tmp_path, {name: text})
+    assert said in str(caught.value)
+
+
+def test_compressed_lists_are_read(tmp_path: Path) -> None:
+    made = rules(tmp_path, {"domains.txt.gz": gzip.compress(b"bad.example\n")})
+    assert judged(made, "http://bad.example")[0]["blocked_domain"]
+
+
+@given(st.lists(st.text(max_size=60), max_size=20))
+def test_any_address_is_judged(uris: list[str]) -> None:
+    made = Rules(2, domains={"bad.example": "d"}, hard_words={"a": "h"})
+    assert len(judged(made, *uris)) == len(uris)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_agreement_with_datatrove(tmp_path: Path) -> None:
+    """The same lists, 5,400 addresses. Words are compared without case by us alone; hosts below a listed host are
+    blocked by us at any depth, by datatrove at the registered domain and at the full name."""
+    import tldextract
+    from datatrove.data import Document
+    from datatrove.pipeline.filters.url_filter import URLFilter
+
+    text = {key: value for key, value in LISTS.items() if "/" not in key and "reputation" not in key}
+    made = rules(tmp_path, text)
+    peer = URLFilter(
+        extra_domains=["bad.com", "spam.org"],
+        extra_urls=[],
+        banned_words=["casinox"],
+        banned_subwords=["xxfake"],
+        soft_banned_words=["lucky", "bet", "winner"],
+        use_integrated_lists=False,
+    )
+    peer.tldextractor = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+    made.domains.update({"bad.com": "d", "spam.org": "d"})
+    hosts = ["bad.com", "www.bad.com", "x.y.spam.org", "good.net", "notbad.com", "bad.com.net"]
+    words = ["lucky", "bet", "casinox", "news", "xx", "fake", "2020", "winner", "betting", "page"]
+    uris = [
+        f"https://{host}/{first}{join}{second}/{third}"
+        for host in hosts
+        for first in words
+        for join in ("-", "", "_")
+        for second in words
+        for third in ("", "a.html", "bet")
+    ]
+    assert len(uris) >= 5000
+    ours = [_dropped(row) for row in judged(made, *uris)]
+    theirs = [peer.filter(Document(text="", id="", metadata={"url": uri})) is not True for uri in uris]
+    differing = [uri for uri, mine, other in zip(uris, ours, theirs, strict=True) if mine != other]
+    assert not differing
+
+
+def _dropped(row: Mapping[str, Any]) -> bool:
+    return bool(
+        row["blocked_domain"] or row["blocked_url"] or row["hard_words"] or row["soft_words"] >= 2 or row["sub_words"]
+    )
+
+
+def test_a_changed_list_annotates_again_and_another_does_not(tiny: Any) -> None:
+    ctx: Context = tiny.ctx
+    folder = ctx.workspace.input / "web"
+    folder.mkdir(parents=True)
+    (folder / "domains.txt").write_text("bad.example\n")
+    corpus = tiny.corpus({"web": [[tiny.Doc("one")]]})
+    first = run(
+        ctx, "web", "url", {"lists": "web"}, corpus.documents["web"], {"lists/web": lists.run(ctx, "web", "web")}
+    )
+    again = run(
+        ctx, "web", "url", {"lists": "web"}, corpus.documents["web"], {"lists/web": lists.run(ctx, "web", "web")}
+    )
+    (folder / "domains.txt").write_text("worse.example\n")
+    other = run(
+        ctx, "web", "url", {"lists": "web"}, corpus.documents["web"], {"lists/web": lists.run(ctx, "web", "web")}
+    )
+    assert first.digest == again.digest != other.digest
+    with pytest.raises(MissingError, match="needs lists/web"):
+        run(ctx, "web", "url", {"lists": "web"}, corpus.documents["web"])
+
+
+def test_it_is_in_the_catalogue() -> None:
+    assert annotator("url").needs(Params(lists="web")) == ("lists/web",)
