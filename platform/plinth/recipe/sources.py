@@ -9,7 +9,6 @@ from pydantic import Field, field_validator, model_validator
 
 from plinth.records import Frozen
 
-
 #: Answers that state no licence (SPDX 2.3, clause 8.13 and 8.15), and none at all.
 NO_LICENCE = ("", "unknown", "none", "noassertion")
 LICENCE_WORD = re.compile(r"[()]|[A-Za-z0-9.+:-]+")

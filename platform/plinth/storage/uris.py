@@ -31,6 +31,8 @@ BLOCK_BYTES = 8 * 2**20
 #: A local file changed so lately may change again within the clock's tick: its digest is not remembered.
 SETTLED_S = 2.0
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+#: What s3fs raises when an object no longer has the entity tag that it was opened with.
+EXPIRED = "FileExpired"
 MARKS = ("ETag", "etag", "md5Hash", "LastModified")
 
 
@@ -151,7 +153,7 @@ class _Entry(NamedTuple):
 
 
 def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, str, list[tuple[str, Mapping[str, Any]]]]:
-    """File system, root that names are relative to, and the files wanted, sorted by name, with what is known of them."""
+    """File system, root that names are relative to, and the files wanted by name, with what is known of them."""
     uri = absolute(location, base)
     fs, path = filesystem(uri)
     root = path.split("*", 1)[0].rsplit("/", 1)[0] if "*" in path else path
@@ -282,6 +284,13 @@ def _readable(uri: str, doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if type(error).__name__ == EXPIRED:
+            raise IntegrityError(
+                f"{uri} changed while it was being read",
+                found=error,
+                expected="the object that was listed",
+                remedy="let whatever writes it finish, then run the same command again",
+            ) from error
         raise SourceError(
             f"cannot {doing} {uri}",
             found=f"{type(error).__name__}: {error}",

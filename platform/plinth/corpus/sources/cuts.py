@@ -73,7 +73,7 @@ def cut_members(stream: Hashing, piece_bytes: int) -> None:
             stream.cut(member.start)
             last = member.start
         while member.read(READ_BYTES):
-            if stream.tell() - member.start > LONG_MEMBER_PIECES * piece_bytes:
+            if stream.tell() - member.start > LONG_MEMBER_PIECES * piece_bytes + READ_BYTES:
                 return
 
 

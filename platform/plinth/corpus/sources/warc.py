@@ -8,13 +8,14 @@ broken record the stream is searched for the next one, so that damage costs what
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO, cast
 
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import READ_BYTES, Stretch, stretches
+from plinth.corpus.sources.streams import READ_BYTES, Stretch, members, stretches
 from plinth.errors import PlinthError
 from plinth.recipe.sources import Source
 from plinth.storage.uris import SourceFile, opened
@@ -27,6 +28,11 @@ PAGES = ("response", "resource", "conversion")
 MAX_RESYNCS = 1000
 WINDOW_BYTES = 4 * READ_BYTES
 MARK = b"\nWARC/1."
+#: More codings than this, one in another, are nobody's honest page.
+MAX_CODINGS = 4
+CODING_MAGIC = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+#: Size of the first chunk, in hexadecimal, with extensions (RFC 9112, 7.1).
+CHUNK_SIZE = re.compile(rb"[ \t]*[0-9A-Fa-f]{1,16}[ \t]*(;[^\r\n]*)?\r?\n")
 
 
 def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
@@ -105,6 +111,7 @@ class _Reader:
                         return  # the record was cut short by the damage, which is reported in its place
                     if item is not None:
                         yield item
+                    self.uri = self.file.name  # damage from here on is not this record's
                 return
             except BaseException as error:
                 if isinstance(error, PlinthError) or not _is_parse_failure(error):
@@ -184,27 +191,55 @@ def _mime(record: Any) -> str:
 
 def _transfer_decoded(record: Any, body: bytes, max_bytes: int) -> bytes | str:
     """The body without chunking and compression, or a reject's reason; inflates no more than `max_bytes`."""
-    from fastwarc.stream_io import BrotliReader, ChunkedReader, GzipReader, ZstdReader
-
-    headers = record.http_headers
-    steps = [headers.get(name, "").lower() for name in ("Transfer-Encoding", "Content-Encoding")]
-    decoders: dict[str, Any] = {"chunked": ChunkedReader, "br": BrotliReader, "zstd": ZstdReader}
-    decoders |= {"gzip": GzipReader, "x-gzip": GzipReader, "deflate": partial(GzipReader, zlib=True)}
-    for step in ",".join(steps).split(","):
-        decoder = decoders.get(step.strip())
-        if decoder is None:
+    for coding in _codings(record.http_headers):
+        if not _looks(coding, body):
             continue
-        stream, pieces, size = decoder(io.BytesIO(body)), [], 0
-        try:
-            while data := stream.read(READ_BYTES):
-                pieces.append(data)
-                size += len(data)
-                if size > max_bytes:
-                    return "too_large"
-        except OSError:
-            return "broken_record"
+        pieces, size = [], 0
+        for piece in _undone(coding, body):
+            if isinstance(piece, str):
+                return piece
+            pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                return "too_large"
         body = b"".join(pieces)
     return body
+
+
+def _undone(coding: str, body: bytes) -> Iterator[bytes | str]:
+    """The pieces of a body without one coding; a reason where it is damaged; as it is where the coding is unknown."""
+    from fastwarc.stream_io import BrotliReader, ChunkedReader, GzipReader, ZstdReader
+
+    if coding in ("gzip", "x-gzip"):  # FastWARC would not tell of a member cut short
+        for member in members(io.BytesIO(body)):
+            yield from iter(partial(member.read, READ_BYTES), b"")
+            if member.fault:
+                yield member.fault.reason
+        return
+    readers: dict[str, Any] = {"chunked": ChunkedReader, "br": BrotliReader, "zstd": ZstdReader}
+    readers["deflate"] = partial(GzipReader, zlib=True)
+    if coding not in readers:
+        yield body
+        return
+    try:
+        stream = readers[coding](io.BytesIO(body))
+        yield from iter(lambda: bytes(stream.read(READ_BYTES)), b"")
+    except OSError:
+        yield "broken_record"
+
+
+def _codings(headers: Any) -> list[str]:
+    """The codings to undo, last applied first: those of the transfer, then those of the content (RFC 9110, 8.4)."""
+    listed = [headers.get(name, "").lower() for name in ("Content-Encoding", "Transfer-Encoding")]
+    named = [step.strip() for step in ",".join(listed).split(",") if step.strip() not in ("", "identity")]
+    return named[::-1][:MAX_CODINGS]
+
+
+def _looks(coding: str, body: bytes) -> bool:
+    """Whether a body can be of a coding: archivers keep the header of what they have undone already."""
+    if coding == "chunked":
+        return CHUNK_SIZE.match(body) is not None
+    return body.startswith(CODING_MAGIC.get(coding, b""))
 
 
 def _is_parse_failure(error: BaseException) -> bool:

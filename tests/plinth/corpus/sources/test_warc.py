@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import tracemalloc
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,6 +111,47 @@ def test_content_encoding_and_its_bomb(read_file: Any, warc_record: Any) -> None
     items = read_file("warc", "x.warc.gz", data)
     assert outcome(items) == ["fine", "!too_large", "chunks"]
     assert (items[0].content, items[2].content) == (b"<p>hi</p>", b"<p>hi")
+
+
+def test_codings_are_undone_in_the_order_that_undoes_them(read_file: Any, warc_record: Any) -> None:
+    page = b"<p>hi</p>"
+    packed = zlib.compress(gzip.compress(page))  # first gzip, then deflate
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(packed), packed)
+    headers = b"Content-Encoding: gzip, deflate\r\nTransfer-Encoding: chunked\r\n"
+    (item,) = read_file("warc", "x.warc", warc_record("a", chunks, headers=headers))
+    assert item.content == page
+
+
+@pytest.mark.parametrize(
+    "header", [b"Content-Encoding: gzip", b"Content-Encoding: zstd", b"Transfer-Encoding: chunked"]
+)
+def test_what_the_archiver_has_decoded_already_is_left_alone(read_file: Any, warc_record: Any, header: bytes) -> None:
+    (item,) = read_file("warc", "x.warc", warc_record("a", b"<p>hi</p>", headers=header + b"\r\n"))
+    assert item.content == b"<p>hi</p>"
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "reason"),
+    [
+        (gzip.compress(noise(9000))[:-30], b"Content-Encoding: gzip", "truncated_gzip"),
+        (b"\x1f\x8bnonsense", b"Content-Encoding: gzip", "broken_gzip"),
+        (b"ffffff\r\nfar less than that", b"Transfer-Encoding: chunked", "broken_record"),
+        (b"nonsense", b"Content-Encoding: br", "broken_record"),
+        (b"nonsense", b"Content-Encoding: deflate", "broken_record"),
+    ],
+)
+def test_a_body_that_cannot_be_decoded_is_a_reject(
+    read_file: Any, warc_record: Any, body: bytes, header: bytes, reason: str
+) -> None:
+    data = members(warc_record("0"), warc_record("1", body, headers=header + b"\r\n"), warc_record("2"))
+    assert outcome(read_file("warc", "x.warc.gz", data)) == ["0", f"!{reason}", "2"]
+
+
+def test_damage_is_not_laid_at_the_door_of_the_record_before(read_file: Any, warc_record: Any) -> None:
+    broken = bytearray(members(warc_record("1", noise(5000))))
+    broken[40] ^= 0x55
+    items = read_file("warc", "x.warc.gz", members(warc_record("0")) + bytes(broken))
+    assert [item.uri for item in items] == ["https://example.org/0", "x.warc.gz"]
 
 
 def test_a_bomb_is_inflated_in_bounded_memory(read_file: Any, warc_record: Any) -> None:
