@@ -85,7 +85,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
 
 
 def _funnel(ctx: Context) -> Mapping[str, Any]:
-    """The published account, or one of the buckets that came as far as curated text.
+    """The published account, or one of the buckets that came as far as verdicts.
 
     The asset waits for the mixture; who wants to know why a bucket is empty cannot.
     """
@@ -93,13 +93,15 @@ def _funnel(ctx: Context) -> Mapping[str, Any]:
 
     if ctx.refs.ref("funnel") is not None:
         return ctx.refs.current("funnel").stats
-    buckets = [ref.asset.removesuffix("/curated") for ref in ctx.refs.all() if ref.asset.endswith("/curated")]
+    made = {ref.asset for ref in ctx.refs.all()}
+    buckets = [asset.removesuffix("/verdicts") for asset in sorted(made) if asset.endswith("/verdicts")]
     if not buckets:
         return ctx.refs.current("funnel").stats  # raises: it has not been made, and how to make it
-    documents, verdicts, curated = (
-        {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in buckets}
-        for kind in ("documents", "verdicts", "curated")
+    documents, verdicts = (
+        {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in buckets} for kind in ("documents", "verdicts")
     )
+    whole = all(f"{bucket}/curated" in made for bucket in buckets)
+    curated = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets} if whole else None
     return funnel.run(ctx, documents, verdicts, curated).stats
 
 
@@ -115,23 +117,31 @@ def _tell_account(title: str, account: dict[str, Any]) -> None:
             row["documents_out"],
             row["removed"],
             f"{row['removed'] / row['documents_in']:.1%}" if row["documents_in"] else "-",
-            output.size(row["removed_bytes"]) if row["removed_bytes"] is not None else None,
+            _size(row["removed_bytes"]),
         )
         for row in account["stages"]
     )
     output.table(columns, rows, right=columns[1:])
     reasons = [
-        (reason, row["stage"], count["documents"], output.size(count["bytes"]) if count["bytes"] is not None else None)
+        (reason, row["stage"], count["documents"], _size(count["bytes"]), count.get("unique"))
         for row in account["stages"]
         for reason, count in sorted(row["reasons"].items(), key=lambda each: -each[1]["documents"])
     ]
-    output.table(("reason", "stage", "documents", "text"), reasons, right=("documents", "text"))
+    columns = ("reason", "stage", "documents", "text", "it alone")
+    output.table(columns, reasons, right=columns[2:])
     effective = account["effective"]
     factors = " ".join(f"{name} {effective[name]:.3f}" for name in ("rho_parse", "rho_quality", "r_dup", "r_pad"))
     output.say(
         f"D_eff {output.size(effective['effective_bytes'])} of {output.size(effective['nominal_bytes'])}"
         f" ({effective['effective_tokens']:,.0f} tokens): {factors}"
     )
+
+
+def _size(count: int | None) -> str | None:
+    """Bytes for people, where they could be measured."""
+    from jobs.cli import output
+
+    return output.size(count) if count is not None else None
 
 
 def _bucket_row(account: dict[str, Any]) -> tuple[object, ...]:

@@ -38,7 +38,7 @@ def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"stage": row["stage"], "reason": reason, "documents": found["documents"], "share": found["documents"] / total}
         for row in stages
         for reason, found in row["reasons"].items()
-        if found["documents"]
+        if found["documents"] and row["stage"] != "curated"  # what is edited there stays
     ]
     return sorted(rows, key=lambda row: (-row["documents"], row["stage"], row["reason"]))[:REASONS_SHOWN]
 

@@ -59,7 +59,7 @@ def test_all_buckets(plinth: Plinth, funnel: dict[str, Any]) -> None:
     assert outcome.code == 0
     shown = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert "policy 1,040 790 250 24.0% 1.5 MB" in shown
-    assert "too_few_words policy 250 1.5 MB" in shown
+    assert "too_few_words policy 250 1.5 MB -" in shown
     assert "web 1,000 750 3 500.0 kB 123,456" in shown
     assert "D_eff 810.0 kB of 2.0 MB (200,000 tokens)" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 110
@@ -113,5 +113,5 @@ def test_an_account_of_buckets_before_there_is_a_mixture(plinth: Plinth, tmp_pat
         made = Manifest(asset=f"web/{kind}", step="s", version="1", params={}, inputs={}, parts=(), stats=stats)
         ctx.refs.publish(made, "key")
     shown = [" ".join(line.split()) for line in plinth("funnel").out.splitlines()]
-    assert "too_few_words policy 10 1.0 kB" in shown
-    assert "broken_record documents 2 -" in shown
+    assert "too_few_words policy 10 1.0 kB 0" in shown
+    assert "broken_record documents 2 - -" in shown
