@@ -96,3 +96,50 @@ def test_an_empty_bucket_divides_by_nothing(tiny: Any) -> None:
     effective = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["total"]["effective"]
     assert effective["effective_bytes"] == 0
     assert effective["rho_quality"] == 0
+
+
+def test_before_there_is_curated_text(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    early = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts).stats["total"]
+    later = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["total"]
+    assert early["stages"] == later["stages"][:-1]
+    assert early["trained"]["documents"] == later["trained"]["documents"]
+    assert early["trained"]["bytes"] == later["stages"][-2]["bytes_out"]
+    assert early["effective"]["effective_bytes"] == later["effective"]["effective_bytes"]
+
+
+def test_any_stage_that_the_verdicts_have_is_in_its_place(tiny: Any) -> None:
+    """Stages that a recipe switches on stand between near duplicates and the holdout, and count as duplicates."""
+    corpus = corpus_of(tiny)
+    plain = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts).stats["buckets"]["a"]
+    stats = dict(corpus.verdicts["a"].stats)
+    stats["stages"] = stats["stages"] | {"substring": 2, "lines": 1, "look": 1}
+    stats["stage_bytes"] = stats["stage_bytes"] | {"substring": 200, "lines": 100, "look": 50}
+    stats["decisions"] = stats["decisions"] | {"train": stats["decisions"]["train"] - 4}
+    stats["decision_bytes"] = stats["decision_bytes"] | {"train": stats["decision_bytes"]["train"] - 350}
+    made = funnel.run(
+        tiny.ctx, {"a": corpus.documents["a"]}, {"a": corpus.verdicts["a"].model_copy(update={"stats": stats})}
+    ).stats["total"]
+    names = [row["stage"] for row in made["stages"]]
+    assert names == ["documents", "policy", "exact", "near", "lines", "substring", "look", "holdout", "contamination"]
+    assert made["stages"][-1]["documents_out"] == stats["decisions"]["train"]
+    assert made["stages"][5]["reasons"] == {"substring": {"documents": 2, "bytes": 200}}
+    kept = made["stages"][1]["bytes_out"]
+    assert made["effective"]["r_dup"] == pytest.approx(plain["effective"]["r_dup"] + 350 / kept)
+
+
+def test_rules_fire_first_and_alone(tiny: Any) -> None:
+    docs = [tiny.Doc("a b", fired=("x",)), tiny.Doc("c d e", fired=("x", "y")), tiny.Doc("f g h i"), tiny.Doc("j k")]
+    corpus = tiny.corpus({"a": [docs]})
+    corpus.through_curated()
+    made = funnel.run(
+        tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated, {"a": stats_only("s", {"tokens": 6})}
+    )
+    total = made.stats["total"]
+    assert total["rules"]["x"] == {"fired": 2, "only": 1, "only_bytes": 3, "first": 2, "first_bytes": 8}
+    assert total["rules"]["y"] == {"fired": 1, "only": 0, "only_bytes": 0, "first": 0, "first_bytes": 0}
+    policy = total["stages"][1]
+    assert policy["reasons"]["x"] == {"documents": 2, "bytes": 8, "unique": 1, "unique_bytes": 3}
+    rate = 6 / total["trained"]["bytes"]
+    assert (policy["tokens_removed"], policy["tokens_out"]) == (round(8 * rate), round(10 * rate))
+    assert total["stages"][0]["tokens_removed"] is None
