@@ -16,10 +16,11 @@ from plinth.records import Manifest
 
 def stages(recipe: Recipe) -> list[Stage]:
     """Every annotator over every bucket."""
+    annotators = annotator_parameters(recipe)
     return [
-        _stage(name, bucket.owner, annotator, params)
+        _stage(name, bucket.owner, annotator, annotators)
         for name, bucket in recipe.corpus.buckets.items()
-        for annotator, params in annotator_parameters(recipe).items()
+        for annotator in annotators
     ]
 
 
@@ -31,13 +32,14 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return params
 
 
-def _stage(bucket: str, owner: str, name: str, params: Mapping[str, Any]) -> Stage:
-    annotator = annotate.annotator(name)
+def _stage(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
+    """The stage that comes first reads the text for all that have what they need; the others find it done."""
+    annotator, params = annotate.annotator(name), annotators[name]
     resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
         asset=f"{bucket}/{name}",
         deps=(f"{bucket}/documents", *resources),
-        make=partial(_make, bucket, name, params, resources),
+        make=partial(_make, bucket, name, annotators, resources),
         version=annotator.version,
         params=params,
         group="annotations",
@@ -52,14 +54,15 @@ def _stage(bucket: str, owner: str, name: str, params: Mapping[str, Any]) -> Sta
 def _make(
     bucket: str,
     name: str,
-    params: Mapping[str, Any],
+    annotators: Mapping[str, Mapping[str, Any]],
     resources: tuple[str, ...],
     ctx: Context,
     inputs: Inputs,
     say: Say,
 ) -> Manifest:
     read = {key: inputs[key] for key in resources}
-    return annotate.run(ctx, bucket, name, params, inputs[f"{bucket}/documents"], read)
+    documents = inputs[f"{bucket}/documents"]
+    return annotate.run(ctx, bucket, name, annotators[name], documents, read, beside=annotators)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

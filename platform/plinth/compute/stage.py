@@ -27,11 +27,14 @@ class Item:
         inputs: digests that identify what the task reads, in order.
         task: a small picklable record for the task function.
         rows: how many documents it stands for, for the progress bar.
+        also: keys of other steps that the task may do on the way. It then returns one part of its own and one for
+            each of them, and those are recorded under their keys; or only its own.
     """
 
     inputs: tuple[str, ...]
     task: Any
     rows: int = 1
+    also: tuple[str, ...] = ()
 
 
 def run_items(
@@ -56,6 +59,10 @@ def run_items(
 
             def done(position: int, parts: tuple[Part, ...]) -> None:
                 index = missing[position]
+                if also := items[index].also:
+                    for key, part in zip(also, parts[1:], strict=False):
+                        ctx.cache.put(key, (part,))
+                    parts = parts[:1]
                 ctx.cache.put(keys[index], parts)
                 found[index] = parts
                 meter.advance(items[index].rows)

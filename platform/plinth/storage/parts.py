@@ -6,7 +6,7 @@ Bytes are deterministic: same rows, same row groups, same blob, whatever process
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -44,23 +44,52 @@ def write_batches(
     Raises:
         DiskFullError, WorkspaceError: nothing becomes visible.
     """
-    rows = 0
-    with store.staging(".parquet") as path:
-        with named_failures(path):
-            writer = pq.ParquetWriter(path, schema, compression="zstd")
-        try:
-            for batch in _regrouped(batches, schema):  # what fails in here is the caller's failure to read
-                with named_failures(path):
-                    writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
-                rows += batch.num_rows
-        except BaseException:
-            with suppress(OSError):  # the file is discarded; its footer does not matter
-                writer.close()
-            raise
-        with named_failures(path):
-            writer.close()
-        blob = store.put_file(path)
-    return Part(name=name, blob=blob, rows=rows, stats=dict(stats or {}))
+    with PartWriter(store, name, schema) as writer:
+        for batch in batches:  # what fails in here is the caller's failure to read
+            writer.write(batch)
+        return writer.finish(stats)
+
+
+class PartWriter:
+    """One Parquet blob, batch by batch: for whoever writes several at once. Memory is one row group.
+
+    Use it as a context; without `finish` nothing becomes visible.
+
+    Raises:
+        DiskFullError, WorkspaceError: nothing becomes visible.
+    """
+
+    def __init__(self, store: Store, name: str, schema: pa.Schema) -> None:
+        self.name, self.schema, self.rows = name, schema, 0
+        self._store, self._groups, self._open = store, _Groups(schema), ExitStack()
+
+    def __enter__(self) -> PartWriter:
+        self._path = self._open.enter_context(self._store.staging(".parquet"))
+        with named_failures(self._path):
+            self._file = pq.ParquetWriter(self._path, self.schema, compression="zstd")
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        with self._open, suppress(OSError):  # the file is discarded; its footer does not matter
+            self._file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows."""
+        self._append(self._groups.add(batch))
+
+    def finish(self, stats: Mapping[str, Any] | None = None) -> Part:
+        """Close the file and move it into the store."""
+        self._append(self._groups.rest())
+        with named_failures(self._path):
+            self._file.close()
+        blob = self._store.put_file(self._path)
+        return Part(name=self.name, blob=blob, rows=self.rows, stats=dict(stats or {}))
+
+    def _append(self, groups: Iterable[pa.RecordBatch]) -> None:
+        for group in groups:
+            with named_failures(self._path):
+                self._file.write_batch(group, row_group_size=ROW_GROUP_ROWS)
+            self.rows += group.num_rows
 
 
 def read_table(store: Store, part: Part, columns: Sequence[str] | None = None) -> pa.Table:
@@ -165,27 +194,35 @@ def _empty(store: Store, part: Part, columns: Sequence[str] | None) -> pa.Table:
     return table.select(list(columns)) if columns else table
 
 
-def _regrouped(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+class _Groups:
     """Row groups by their own rule, however the caller cut its batches: the bytes must not depend on the cut.
 
     A group ends with the row that fills it, in rows or in bytes, so that book-sized texts stay bounded too.
     """
-    waiting: list[pa.RecordBatch] = []
-    rows, size = 0, 0
-    for batch in batches:
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.waiting: list[pa.RecordBatch] = []
+        self.rows = self.size = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The groups that these rows fill."""
         weights = np.cumsum(_row_bytes(batch))
         start, before = 0, 0
         while start < batch.num_rows:
-            by_bytes = int(np.searchsorted(weights, before + ROW_GROUP_BYTES - size)) + 1
-            stop = min(batch.num_rows, start + ROW_GROUP_ROWS - rows, max(by_bytes, start + 1))
-            waiting.append(batch.slice(start, stop - start))
-            rows, size = rows + stop - start, size + int(weights[stop - 1]) - before
+            by_bytes = int(np.searchsorted(weights, before + ROW_GROUP_BYTES - self.size)) + 1
+            stop = min(batch.num_rows, start + ROW_GROUP_ROWS - self.rows, max(by_bytes, start + 1))
+            self.waiting.append(batch.slice(start, stop - start))
+            self.rows, self.size = self.rows + stop - start, self.size + int(weights[stop - 1]) - before
             start, before = stop, int(weights[stop - 1])
-            if rows == ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
-                yield _joined(waiting, schema)
-                waiting, rows, size = [], 0, 0
-    if rows:
-        yield _joined(waiting, schema)
+            if self.rows == ROW_GROUP_ROWS or self.size >= ROW_GROUP_BYTES:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What waits, as a group."""
+        if self.rows:
+            yield _joined(self.waiting, self.schema)
+        self.waiting, self.rows, self.size = [], 0, 0
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -125,7 +125,20 @@ def test_row_groups_are_bounded_in_rows_and_bytes_and_do_not_depend_on_the_cut(m
     def groups(*cuts: int) -> list[list[int]]:
         starts = [sum(cuts[:i]) for i in range(len(cuts))]
         pieces = [whole.slice(start, cut) for start, cut in zip(starts, cuts, strict=True)]
-        return [[len(text) for text in group.column(0).to_pylist()] for group in parts._regrouped(pieces, schema)]
+        made = parts._Groups(schema)
+        whole_groups = [*itertools.chain.from_iterable(map(made.add, pieces)), *made.rest()]
+        return [[len(text) for text in group.column(0).to_pylist()] for group in whole_groups]
 
     expected = [[3, 3, 3, 3], [1, 1, 1, 1], [1, 20], [0, 0, 5, 6], [1]]
     assert groups(15) == groups(*[1] * 15) == groups(7, 8) == groups(2, 3, 10) == expected
+
+
+def test_several_parts_are_written_side_by_side_and_only_finished_ones_become_visible(store: Store) -> None:
+    whole = table(ROWS + 9)
+    with parts.PartWriter(store, "one", SCHEMA) as one, parts.PartWriter(store, "two", SCHEMA) as two:
+        for batch in whole.to_batches(max_chunksize=700):
+            one.write(batch)
+            two.write(batch.slice(0, 5))
+        written = one.finish()
+    assert written == parts.write_table(store, "one", whole)
+    assert [path for path in store.root.rglob("*") if path.is_file()] == [store.path(written.blob)]

@@ -1,9 +1,11 @@
-"""Run an annotator over the parts of a bucket, and count what it found."""
+"""Run an annotator over the parts of a bucket, and others in the same reading of it; count what they found."""
 
 from __future__ import annotations
 
+import logging
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +20,10 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
-from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.parts import PartWriter, iter_batches
 from plinth.storage.store import Store
 
+_LOG = logging.getLogger(__name__)
 #: Rows handed to an annotator at once.
 BATCH_ROWS = 1024
 #: Of a label column with more values than this, those that come later are counted together.
@@ -29,11 +32,28 @@ OTHER = "other"
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Ask:
+    """One annotator with its parameters and resources: key, name of the part, content."""
+
     name: str
     params: Frozen
-    resources: tuple[tuple[str, str, Blob], ...]  # key, name of the part, content
+    resources: tuple[tuple[str, str, Blob], ...]
+
+    @property
+    def step(self) -> Step:
+        # Character classes come from Python's tables: another Unicode version is another function.
+        params = {"params": self.params.model_dump(mode="json"), "unicode": unicodedata.unidata_version}
+        return Step(name=f"annotate/{self.name}", version=annotator(self.name).version, params=params)
+
+    def inputs(self, documents: Part) -> tuple[str, ...]:
+        """Digests of all that is read to annotate a part."""
+        return (documents.blob.sha256, *(f"{key}/{file}:{blob.sha256}" for key, file, blob in self.resources))
+
+
+@dataclass(frozen=True)
+class _Task:
     documents: Part
+    asks: tuple[_Ask, ...]  # the annotator asked for, and those beside it
 
 
 def run(
@@ -43,11 +63,16 @@ def run(
     raw_params: Mapping[str, Any],
     documents: Manifest,
     resources: Mapping[str, Manifest] | None = None,
+    *,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Manifest:
     """The sidecar of one annotator over one bucket.
 
     Args:
         resources: manifests of the assets that `Annotator.needs` names.
+        beside: other annotators of the bucket, by name, with their parameters. A part that is read anyway is
+            annotated by those of them that still lack their sidecar and whose resources are given; their turn then
+            finds it in the step cache. It changes when work is done, never what comes out.
 
     Returns:
         Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: of
@@ -59,24 +84,38 @@ def run(
         StageError: the annotator broke its contract.
         MissingError: a resource that it needs was not given.
     """
-    chosen, params = annotator(annotator_name), parameters(annotator_name, raw_params)
-    read = _resources(chosen, params, resources or {})
-    files = tuple((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
-    identity = tuple(f"{key}/{file}:{blob.sha256}" for key, file, blob in files)
-    step = Step(
-        name=f"annotate/{annotator_name}",
-        version=chosen.version,
-        # Character classes come from Python's tables: another Unicode version is another function.
-        params={"params": params.model_dump(mode="json"), "unicode": unicodedata.unidata_version},
-    )
-    parts = documents.named("part-")
-    items = [
-        Item((part.blob.sha256, *identity), _Task(annotator_name, params, files, part), part.rows) for part in parts
-    ]
+    chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
+    read = _resources(chosen, params, given)
+    ask = _ask(annotator_name, params, read)
+    others = _beside(given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
     asset = f"{bucket_name}/{annotator_name}"
-    made = [done[0] for done in run_items(ctx, step, _annotate, items, label=asset)]
+    items = [_item(ctx, ask, others, part) for part in documents.named("part-")]
+    made = [done[0] for done in run_items(ctx, ask.step, _annotate, items, label=asset)]
     inputs = {f"{bucket_name}/documents": documents, **read}
-    return manifest(asset, step, inputs, renamed(made, "part"), _total(made))
+    return manifest(asset, ask.step, inputs, renamed(made, "part"), _total(made))
+
+
+def _ask(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Ask:
+    files = tuple((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
+    return _Ask(name, params, files)
+
+
+def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Ask]:
+    """The annotators among others that have all they need."""
+    asks = []
+    for name, raw in others.items():
+        params = parameters(name, raw)
+        needs = annotator(name).needs(params)
+        if all(key in given for key in needs):
+            asks.append(_ask(name, params, {key: given[key] for key in needs}))
+    return asks
+
+
+def _item(ctx: Context, ask: _Ask, others: list[_Ask], part: Part) -> Item:
+    keyed = [(other, other.step.key(other.inputs(part))) for other in others]
+    lacking = [(other, key) for other, key in keyed if ctx.cache.get(key) is None]
+    asks = (ask, *(other for other, _ in lacking))
+    return Item(ask.inputs(part), _Task(part, asks), part.rows, tuple(key for _, key in lacking))
 
 
 def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
@@ -90,7 +129,7 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
     return {key: given[key] for key in chosen.needs(params)}
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
     """What an annotator is given beside documents; a worker loads a model once for all parts of a bucket."""
     chosen = annotator(name)
@@ -104,19 +143,42 @@ def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, st
 
 
 def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
-    chosen = annotator(task.name)
-    counts = _Counts(chosen)
-    params = _prepared(task.name, task.params.model_dump_json(), store.root, task.resources)
+    if len(task.asks) > 1:
+        try:
+            return _pass(store, task.documents, task.asks)
+        except Exception as error:  # whose fault it was shows when its own turn comes
+            _LOG.info("%s alone, not with the annotators beside it: %s", task.asks[0].name, error)
+    return _pass(store, task.documents, task.asks[:1])
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in iter_batches(store, task.documents, chosen.reads, BATCH_ROWS):
-            made = chosen.annotate(batch, params)
-            _require(chosen, batch.num_rows, made)
-            counts.add(made)
-            yield made
 
-    part = write_batches(store, "part.parquet", chosen.schema, batches())
-    return (part.model_copy(update={"stats": counts.stats()}),)
+def _pass(store: Store, documents: Part, asks: Sequence[_Ask]) -> tuple[Part, ...]:
+    """Read a part once, batch by batch, and write a sidecar of every annotator."""
+    with ExitStack() as stack:
+        made = [_Made(store, stack, ask) for ask in asks]
+        columns = sorted({name for one in made for name in one.chosen.reads})
+        for batch in iter_batches(store, documents, columns, BATCH_ROWS):
+            for one in made:
+                one.add(batch)
+        return tuple(one.finish() for one in made)
+
+
+class _Made:
+    """A sidecar as it is made."""
+
+    def __init__(self, store: Store, stack: ExitStack, ask: _Ask) -> None:
+        self.chosen = annotator(ask.name)
+        self._params = _prepared(ask.name, ask.params.model_dump_json(), store.root, ask.resources)
+        self._counts = _Counts(self.chosen)
+        self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        made = self.chosen.annotate(batch.select(list(self.chosen.reads)), self._params)
+        _require(self.chosen, batch.num_rows, made)
+        self._counts.add(made)
+        self._writer.write(made)
+
+    def finish(self) -> Part:
+        return self._writer.finish(self._counts.stats())
 
 
 def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:

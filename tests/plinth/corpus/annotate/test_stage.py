@@ -7,11 +7,22 @@ import pytest
 from plinth.corpus import annotate
 from plinth.corpus.annotate import ANNOTATORS, Annotator, stage
 from plinth.corpus.annotate.base import NoParams
-from plinth.errors import RecipeError, StageError
-from plinth.records import EDIT_TYPE
+from plinth.errors import MissingError, RecipeError, StageError
+from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import read_table
 
 TEXTS = [["the first text of all", "write to someone@tidewater.net now"], ["a third one and the last"]]
+
+
+def _needs_nothing(chosen: Annotator) -> bool:
+    required = any(field.is_required() for field in chosen.params.model_fields.values())
+    return not required and not chosen.needs(chosen.params())
+
+
+#: Annotators that run without parameters, models and lists, and read text or licence.
+PLAIN = sorted(
+    name for name, chosen in ANNOTATORS.items() if _needs_nothing(chosen) and set(chosen.reads) <= {"text", "licence"}
+)
 
 
 @pytest.fixture
@@ -43,7 +54,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Annotator:
     return made
 
 
-@pytest.mark.parametrize("name", sorted(ANNOTATORS))
+@pytest.mark.parametrize("name", PLAIN)
 def test_sidecars_align_and_their_statistics_add_up(corpus: Any, name: str) -> None:
     made = annotate.run(corpus.ctx, "web", name, {}, corpus.documents["web"])
     assert made.asset == f"web/{name}"
@@ -69,7 +80,7 @@ def test_sidecars_align_and_their_statistics_add_up(corpus: Any, name: str) -> N
             assert facts["mean"] == pytest.approx(sum(values) / 3, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(ANNOTATORS))
+@pytest.mark.parametrize("name", PLAIN)
 def test_empty_and_tiny_texts_and_no_texts_at_all(name: str) -> None:
     chosen = ANNOTATORS[name]
     texts = ["", " ", "\n", "a", ".", "\x00", "é", "😀"]
@@ -79,7 +90,7 @@ def test_empty_and_tiny_texts_and_no_texts_at_all(name: str) -> None:
     stage._require(chosen, 0, chosen.annotate(batch.slice(0, 0), chosen.params()))
 
 
-@pytest.mark.parametrize("name", sorted(ANNOTATORS))
+@pytest.mark.parametrize("name", PLAIN)
 def test_rows_do_not_depend_on_the_batch(name: str) -> None:
     chosen = ANNOTATORS[name]
     texts = [f"{text} {number} a@b.net\n" * (1 + number % 5) for part in TEXTS for text in part for number in range(9)]
@@ -176,4 +187,67 @@ def test_every_annotator_says_what_it_is(chosen: Annotator) -> None:
     assert chosen.description.endswith(".")
     assert chosen.source
     assert all(field.description for field in chosen.params.model_fields.values())
-    assert set(chosen.reads) <= {"text", "licence"}
+    assert set(chosen.reads) <= set(DOCUMENT_SCHEMA.names)
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "gopher_quality": {},
+    "c4": {"terminal_punctuation": False},
+    "licence": {"permitted": ["MIT"]},
+    "pii": {},
+}
+
+
+def _recorded(corpus: Any) -> dict[str, bytes]:
+    root = corpus.ctx.workspace.records
+    return {path.name: path.read_bytes() for path in root.rglob("*.json")}
+
+
+def test_annotators_beside_are_made_in_the_same_reading_with_the_same_bytes(corpus: Any) -> None:
+    documents = corpus.documents["web"]
+    before = _recorded(corpus)
+    alone = {name: annotate.run(corpus.ctx, "web", name, raw, documents) for name, raw in BESIDE.items()}
+    records = {name: value for name, value in _recorded(corpus).items() if name not in before}
+    for name in records:
+        (corpus.ctx.workspace.records / name[:2] / name).unlink()
+    first = annotate.run(corpus.ctx, "web", "gopher_quality", {}, documents, beside=BESIDE)
+    assert first.digest == alone["gopher_quality"].digest
+    assert {name: value for name, value in _recorded(corpus).items() if name not in before} == records
+    for part in documents.named("part-"):  # who comes next does not need the text any more
+        corpus.ctx.store.path(part.blob).unlink()
+    later = {name: annotate.run(corpus.ctx, "web", name, raw, documents, beside=BESIDE) for name, raw in BESIDE.items()}
+    assert {name: made.digest for name, made in later.items()} == {name: made.digest for name, made in alone.items()}
+
+
+def test_only_what_is_missing_is_made_beside(corpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    made = plugged(monkeypatch)
+
+    def counting(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
+        calls.append(batch.num_rows)
+        return made.annotate(batch, params)
+
+    plugged(monkeypatch, annotate=counting)
+    documents, beside = corpus.documents["web"], {"length": {}, "licence": {"permitted": ["MIT"]}}
+    annotate.run(corpus.ctx, "web", "length", {}, documents, beside=beside)
+    assert calls == [2, 1]
+    annotate.run(corpus.ctx, "web", "gopher_quality", {}, documents, beside=beside)
+    annotate.run(corpus.ctx, "web", "licence", {"permitted": ["MIT"]}, documents, beside=beside)
+    assert calls == [2, 1]
+
+
+def test_one_that_fails_or_lacks_its_resources_does_not_stop_its_neighbour(
+    corpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = corpus.documents["web"]
+    plugged(monkeypatch, annotate=lambda batch, params: pa.record_batch({"characters": pa.array([1], pa.int32())}))
+    alone = annotate.run(corpus.ctx, "web", "fineweb", {}, documents)
+    beside: dict[str, dict[str, Any]] = {"length": {}, "fineweb": {"short_line_characters": 20}}
+    assert annotate.run(corpus.ctx, "web", "c4", {}, documents, beside=beside).stats["documents"] == 3
+    with pytest.raises(StageError, match="length broke its contract"):
+        annotate.run(corpus.ctx, "web", "length", {}, documents, beside=beside)
+    plugged(monkeypatch, resources=lambda params: ("lists/words",))
+    other = annotate.run(corpus.ctx, "web", "fineweb", {"short_line_characters": 9}, documents, beside={"length": {}})
+    assert other.digest != alone.digest
+    with pytest.raises(MissingError, match="needs lists/words"):
+        annotate.run(corpus.ctx, "web", "length", {}, documents)
