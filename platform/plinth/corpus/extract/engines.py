@@ -1,16 +1,35 @@
-"""The extractors: HTML text in, main content and facts out. Loaded in the child process only."""
+"""The extractors: HTML text in, main content and facts out. Loaded in the child process only.
+
+Facts, by the names they have in a document's `extra`: `title`, `canonical` (address), `date` as the page states it,
+`lang` of the root element.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from typing import Any
 
 from plinth.corpus.extract.page import Extract, Text
 
 FACT_CHARACTERS = 500
-DATES = ("article:published_time", "date", "dc.date", "dcterms.created")
-#: Marks of encodings whose bytes are ASCII: the escapes of ISO-2022, the NULs of UTF-16 without a mark.
-_SEVEN_BIT = re.compile(b"[\x1b\0]")
+#: Names of `meta` that state when a page was published, the surest first (Open Graph, schema.org, Dublin Core).
+DATES = (
+    "article:published_time",
+    "datepublished",
+    "dc.date.issued",
+    "dcterms.issued",
+    "dcterms.created",
+    "dc.date",
+    "dcterms.date",
+    "date",
+    "pubdate",
+    "publish-date",
+    "parsely-pub-date",
+)
+ADDRESS, TITLE = "og:url", "og:title"
+_NAMES = ("name", "property", "itemprop")
+_WANTED = frozenset((*DATES, ADDRESS, TITLE))
+_META = ", ".join(f'meta[{key}="{name}" i]' for name in sorted(_WANTED) for key in _NAMES)
 
 
 def engine(name: str) -> Extract:
@@ -29,13 +48,22 @@ def decode(body: bytes, declared: str) -> str:
 
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return str(bytes_to_str(body, "utf-16"))
-    if not _SEVEN_BIT.search(body):
+    # Encodings whose bytes are ASCII have the escapes of ISO-2022, or the NULs of UTF-16 without a mark.
+    if b"\0" not in body and b"\x1b" not in body:
         try:
             return body.decode("utf-8-sig")
         except UnicodeDecodeError:
             pass  # decided below
-    charset = map_encoding_to_html5(declared, fallback_utf8=False) if declared else None
+    charset = _utf16(body) or (map_encoding_to_html5(declared, fallback_utf8=False) if declared else None)
     return str(bytes_to_str(body, charset or detect_encoding(body, from_html_meta=True) or "utf-8"))
+
+
+def _utf16(body: bytes) -> str | None:
+    """UTF-16 without a byte order mark, by its first character, which is `<` or white space in markup."""
+    head = body[:2]
+    if len(body) % 2 == 0 and b"\0" in head and head.strip(b"\0 \t\r\n<") == b"":
+        return "utf-16be" if head[:1] == b"\0" else "utf-16le"
+    return None
 
 
 def _resiliparse() -> Extract:
@@ -45,27 +73,23 @@ def _resiliparse() -> Extract:
     def extract(html: str) -> Text:
         tree = HTMLTree.parse(html)
         text = extract_plain_text(tree, main_content=True, preserve_formatting=True, alt_texts=False)
-        facts = {"title": tree.title, **_head_facts(tree)}
-        return Text(_spaces(text), _kept(facts))
+        return Text(_spaces(text), _resiliparse_facts(tree))
 
     return extract
 
 
-def _head_facts(tree: Any) -> dict[str, str | None]:
-    facts: dict[str, str | None] = {}
+def _resiliparse_facts(tree: Any) -> dict[str, str]:
+    facts: dict[str, str | None] = {"title": tree.title}
     root = tree.document.query_selector("html")
     if root is not None:
-        facts["lang"] = root.getattr("lang")
+        facts["lang"] = root.getattr("lang") or root.getattr("xml:lang")
     if tree.head is None:
-        return facts
-    link = tree.head.query_selector('link[rel="canonical"]')
+        return _kept(facts)
+    link = tree.head.query_selector('link[rel="canonical" i]')
     if link is not None:
         facts["canonical"] = link.getattr("href")
-    for meta in tree.head.query_selector_all("meta[content]"):
-        name = meta.getattr("property") or meta.getattr("name") or ""
-        if name.lower() in DATES:
-            facts.setdefault("date", meta.getattr("content"))
-    return facts
+    metas = tree.head.query_selector_all(_META)
+    return _with_metas(facts, (([meta.getattr(key) for key in _NAMES], meta.getattr("content")) for meta in metas))
 
 
 def _trafilatura() -> Extract:
@@ -76,18 +100,48 @@ def _trafilatura() -> Extract:
         tree = load_html(html)
         if tree is None:
             return Text("")
-        facts = {"title": tree.findtext(".//title"), "lang": tree.get("lang")}
-        for key, path in (
-            ("canonical", './/link[@rel="canonical"]/@href'),
-            ("date", './/meta[@property="article:published_time"]/@content'),
-        ):
-            values = tree.xpath(path)
-            facts[key] = str(values[0]) if values else None
+        facts = _trafilatura_facts(tree)
+        blocks = [block for pre in tree.iter("pre") if (block := "".join(pre.itertext()).strip("\r\n"))]
         # Favour precision, without comments: FineWeb's choice.
-        text = main_content(tree, favor_precision=True, include_comments=False)
-        return Text(_spaces(text or ""), _kept(facts))
+        text = main_content(tree, favor_precision=True, include_comments=False) or ""
+        return Text(_spaces(_with_blocks(text, blocks)), facts)
 
     return extract
+
+
+def _trafilatura_facts(tree: Any) -> dict[str, str]:
+    facts: dict[str, str | None] = {"title": tree.findtext(".//title")}
+    facts["lang"] = tree.get("lang") or tree.get("xml:lang")
+    for link in tree.iter("link"):
+        if (link.get("rel") or "").lower() == "canonical":
+            facts.setdefault("canonical", link.get("href"))
+    metas = (([meta.get(key) for key in _NAMES], meta.get("content")) for meta in tree.iter("meta"))
+    return _with_metas(facts, metas)
+
+
+def _with_metas(facts: dict[str, str | None], metas: Iterable[tuple[list[str | None], str | None]]) -> dict[str, str]:
+    """Facts with what `meta` elements, as (names, content), add to them; the first of a name counts."""
+    found: dict[str, str] = {}
+    for names, content in metas:
+        for name in names:
+            if name and content and name.lower() in _WANTED:
+                found.setdefault(name.lower(), content)
+    facts["date"] = next((found[name] for name in DATES if name in found), None)
+    facts["canonical"] = facts.get("canonical") or found.get(ADDRESS)
+    facts["title"] = facts.get("title") or found.get(TITLE)
+    return _kept(facts)
+
+
+def _with_blocks(text: str, blocks: list[str]) -> str:
+    """Trafilatura drops the blank lines of preformatted text: put the blocks back as they are in the page."""
+    at = 0
+    for block in blocks:
+        squeezed = "\n".join(line.rstrip() for line in block.splitlines() if line.strip())
+        found = text.find(squeezed, at)
+        if found >= 0 and squeezed != block:
+            text = text[:found] + block + text[found + len(squeezed) :]
+            at = found + len(block)
+    return text
 
 
 def _spaces(text: str) -> str:
@@ -97,5 +151,6 @@ def _spaces(text: str) -> str:
 
 def _kept(facts: dict[str, str | None]) -> dict[str, str]:
     """Facts that are there, in one line of bounded length."""
-    lines = {key: " ".join(value.split())[:FACT_CHARACTERS] for key, value in facts.items() if value}
+    cut = {key: value[: 4 * FACT_CHARACTERS] for key, value in facts.items() if value}
+    lines = {key: " ".join(value.split())[:FACT_CHARACTERS] for key, value in cut.items()}
     return {key: value for key, value in lines.items() if value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from plinth.recipe.sources import Extraction
 
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 GRACE_S = 5.0
+PIPE_BYTES = 1 << 20
 
 
 class Extractor:
@@ -80,8 +82,11 @@ class Extractor:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_TOP_PAD_": "16777216", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
+            for pipe in (self._child.stdin, self._child.stdout):
+                with suppress(OSError):  # a system may not allow as much: then it takes more turns
+                    fcntl.fcntl(cast(IO[bytes], pipe).fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             if cast(IO[bytes], self._child.stdout).read(len(READY)) != READY:
                 raise WorkerError(
                     f"the extraction process ({self.params.engine}) does not start",
