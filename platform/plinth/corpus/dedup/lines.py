@@ -28,7 +28,7 @@ from plinth.corpus.dedup.spans import I64, Bools
 from plinth.corpus.sidecars import Slot, slots
 from plinth.recipe.spans import Lines as Params
 from plinth.records import Manifest, Part, Step
-from plinth.storage.parts import iter_aligned, write_batches
+from plinth.storage.parts import iter_aligned, write_batches, write_table
 from plinth.storage.store import Store
 from plinth.text.lines import Lines, close_gaps, lines
 
@@ -120,7 +120,7 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
         edge = units.kind == BOILERPLATE
         tables.append(pa.table([pa.array(column) for column in (*columns, edge)], names=_COUNTS.names).cast(_COUNTS))
     table = pa.concat_tables(tables).combine_chunks()
-    return (shuffle.write_sorted(store, "counts.parquet", _combined(table), ["key"]),)
+    return (write_table(store, "counts.parquet", _combined(table)),)
 
 
 def _combined(table: pa.Table) -> pa.Table:
