@@ -15,7 +15,10 @@ from plinth.errors import RecipeError
 from plinth.records import Frozen, Manifest
 
 #: The modules of this folder that hold a `TRAINER` of the same kind.
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = (
+    "classifier",
+    "tagger",
+)
 
 TRAINERS: dict[str, Trainer] = {name: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES}
 

@@ -39,6 +39,7 @@ class Review(Frozen):
     label: Label
     reviewer: str = Field(min_length=1, max_length=200)
     time: str
+    note: str = Field("", max_length=10_000)
 
     @field_validator("time")
     @classmethod
@@ -106,7 +107,8 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 if line.strip():
                     yield f"{path}:{number}", json.loads(line)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise SourceError(f"labels of reviewers cannot be read: {path}", found=error, remedy="correct the file") from error
+        what = f"labels of reviewers cannot be read: {path}"
+        raise SourceError(what, found=error, remedy="correct the file") from error
 
 
 def _review(row: Any, where: str) -> Review:

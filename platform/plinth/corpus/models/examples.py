@@ -1,0 +1,249 @@
+"""Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits.
+
+Of a bucket those documents are taken whose ids have the smallest keyed hash, about as many as asked for, so that the
+sample is the same on every machine and memory is bounded by it. A document's split follows from a keyed hash of its
+text, so that copies never stand on both sides.
+
+Letters: D examples, F features of all of them.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth.compute.stage import Item, run_items
+from plinth.context import Context
+from plinth.corpus.models import lexicon
+from plinth.corpus.models.linear import Ragged
+from plinth.corpus.sampling import Smallest, ranks
+from plinth.errors import SourceError
+from plinth.records import Blob, Frozen, Manifest, Part, Step
+from plinth.storage.parts import iter_batches, read_table, write_batches
+from plinth.storage.store import Store
+from plinth.text import features, features_dense, fold
+
+VERSION = "1"
+BATCH_ROWS = 512
+#: A sample by hash is of about the size asked for; so much more is drawn, and the surplus left.
+_MARGIN = 1.1
+#: Share of every split, in this order.
+SPLITS = {"train": 0.55, "validation": 0.10, "border": 0.15, "calibration": 0.10, "test": 0.10}
+_SPLIT_KEY = 0x5EED
+
+SCHEMA = pa.schema(
+    [
+        pa.field("rank", pa.uint64(), nullable=False),
+        pa.field("split", pa.int8(), nullable=False),
+        pa.field("label", pa.int32(), nullable=False),
+        pa.field("rows", pa.list_(pa.int32()), nullable=False),
+        pa.field("dense", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+
+
+class Drawing(Frozen):
+    """How examples are made of texts."""
+
+    documents: int
+    bits: int
+    max_words: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where examples come from.
+
+    Args:
+        name: of the bucket or list.
+        made: its manifest.
+        label: of all its documents.
+        globs: instead of that: patterns of URIs with the label of documents that match; the first one counts.
+        values: of a list: the label of every value of its field `label`; others have `label`.
+    """
+
+    name: str
+    made: Manifest
+    label: int = -1
+    globs: tuple[tuple[str, int], ...] = ()
+    values: tuple[tuple[str, int], ...] = ()
+    is_list: bool = False
+
+
+@dataclass(frozen=True)
+class _Task:
+    drawing: Drawing
+    source: str
+    label: int
+    globs: tuple[tuple[str, int], ...]
+    values: tuple[tuple[str, int], ...]
+    is_list: bool
+    limit: int
+    part: Part
+    lexicon: tuple[tuple[str, Blob], ...]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples in the order of their hashes: features, labels [D], splits [D], the text's look [D, N]."""
+
+    documents: Ragged
+    splits: npt.NDArray[np.int8]
+    dense: npt.NDArray[np.float32]
+
+    def of(self, split: str) -> Examples:
+        """Those of one split."""
+        chosen = np.flatnonzero(self.splits == list(SPLITS).index(split))
+        return Examples(self.documents.take(chosen), self.splits[chosen], self.dense[chosen])
+
+
+def draw(ctx: Context, asset: str, drawing: Drawing, sources: Sequence[Source], terms: Manifest | None) -> list[Part]:
+    """Parts of examples, at most about `drawing.documents` of every source.
+
+    Args:
+        terms: the lexicon whose hits are features too.
+    """
+    step = Step(name="examples", version=VERSION, params=drawing.model_dump())
+    blobs = tuple((part.name, part.blob) for part in terms.parts) if terms else ()
+    items = []
+    for source in sources:
+        parts = source.made.parts if source.is_list else source.made.named("part-")
+        rows = max(1, sum(part.rows for part in parts))
+        share = 1.0 if source.is_list else min(1.0, _MARGIN * drawing.documents / rows)
+        limit = min(2**64 - 1, int(share * 2**64))
+        for part in parts:
+            task = _Task(drawing, source.name, source.label, source.globs, source.values, source.is_list, limit,
+                         part, blobs)  # fmt: skip
+            what = f"{source.label} {source.globs} {source.values} {limit}"
+            identity = (part.blob.sha256, what, *(f"{name}/{blob.sha256}" for name, blob in blobs))
+            items.append((source.name, Item(identity, task, part.rows or 1)))
+    made = run_items(ctx, step, _draw, [item for _, item in items], label=f"{asset} examples")
+    return [parts[0].model_copy(update={"name": name}) for (name, _), parts in zip(items, made, strict=True)]
+
+
+def load(store: Store, parts: Sequence[Part], documents: int) -> Examples:
+    """The examples of parts, at most so many of every source; parts of one source have its name."""
+    tables = []
+    for name in dict.fromkeys(part.name for part in parts):
+        own = pa.concat_tables([read_table(store, part) for part in parts if part.name == name])
+        tables.append(own.take(pa.array(np.argsort(own.column("rank").to_numpy(), kind="stable")[:documents])))
+    table = pa.concat_tables(tables).combine_chunks()
+    order = np.argsort(table.column("rank").to_numpy(), kind="stable")
+    table = table.take(pa.array(order)).combine_chunks()
+    rows, dense = (table.column(name).combine_chunks() for name in ("rows", "dense"))
+    ragged = Ragged(
+        np.concatenate([[0], np.cumsum(np.diff(rows.offsets.to_numpy()))]),
+        rows.flatten().to_numpy(),
+        table.column("label").to_numpy().astype(np.int64),
+    )
+    look = dense.flatten().to_numpy().reshape(len(table), -1)
+    return Examples(ragged, table.column("split").to_numpy(), look)
+
+
+def _draw(store: Store, task: _Task) -> tuple[Part, ...]:
+    terms = None
+    if task.lexicon:
+        terms = lexicon.read({name: store.open_path(blob) for name, blob in task.lexicon}, "the lexicon")
+    found = _listed(store, task) if task.is_list else _documents(store, task)
+    return (write_batches(store, "part.parquet", SCHEMA, (_batch(task.drawing, terms, *one) for one in found)),)
+
+
+Found = tuple[pa.Array, npt.NDArray[np.uint64], npt.NDArray[np.int64]]
+
+
+def _documents(store: Store, task: _Task) -> Iterator[Found]:
+    """Texts, ranks and labels of the documents of a part that are in the sample."""
+    patterns = [(re.compile(fnmatch.translate(glob)), label) for glob, label in task.globs]
+    for batch in iter_batches(store, task.part, ("id", "text", "uri"), BATCH_ROWS):
+        place = ranks(batch.column("id"), task.drawing.seed)
+        chosen = place < np.uint64(task.limit) if task.limit < 2**64 - 1 else np.ones(place.size, np.bool_)
+        labels = np.full(batch.num_rows, task.label, np.int64)
+        if patterns:
+            labels[:] = [_by_uri(uri, patterns) for uri in batch.column("uri").to_pylist()]
+        at = np.flatnonzero(chosen & (labels >= 0))
+        if at.size:
+            yield batch.column("text").take(pa.array(at)), place[at], labels[at]
+
+
+def _by_uri(uri: str, patterns: Sequence[tuple[re.Pattern[str], int]]) -> int:
+    return next((label for pattern, label in patterns if pattern.match(uri)), -1)
+
+
+def _listed(store: Store, task: _Task) -> Iterator[Found]:
+    """The same of a list: lines of JSON with `text` and `label`."""
+    values = dict(task.values)
+    smallest = Smallest(task.drawing.documents)
+    lines = labelled(store.open_path(task.part.blob).read_bytes(), f"lists/{task.source}, {task.part.name}")
+    rows = [(row["text"], values.get(row["label"], task.label)) for row in lines]
+    for start in range(0, len(rows), BATCH_ROWS):
+        some = rows[start : start + BATCH_ROWS]
+        digests = fold.digests(pa.array([text for text, _ in some], pa.large_string()))
+        smallest.extend(zip(ranks(digests, task.drawing.seed).tolist(), some, strict=True))
+    chosen = smallest.chosen()
+    for start in range(0, len(chosen), BATCH_ROWS):
+        some = chosen[start : start + BATCH_ROWS]
+        texts = pa.array([text for text, _ in some], pa.large_string())
+        yield texts, ranks(fold.digests(texts), task.drawing.seed), np.array([label for _, label in some], np.int64)
+
+
+def labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
+    """Lines of a labelled set: objects with `text` and `label`, both strings, and what else they have.
+
+    Raises:
+        SourceError: says the line.
+    """
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise _no_row(where, number, error) from error
+        if not isinstance(row, dict) or not (isinstance(row.get("text"), str) and isinstance(row.get("label"), str)):
+            raise _no_row(where, number, f"{str(row)[:80]}")
+        yield row
+
+
+def _no_row(where: str, number: int, found: object) -> SourceError:
+    expected = 'an object with the strings "text" and "label"'
+    return SourceError(f"{where} line {number} is no example", found=found, expected=expected, remedy="correct it")
+
+
+def _batch(
+    drawing: Drawing,
+    terms: lexicon.Lexicon | None,
+    texts: pa.Array,
+    place: npt.NDArray[np.uint64],
+    labels: npt.NDArray[np.int64],
+) -> pa.RecordBatch:
+    starts, rows = features.rows(texts, drawing.bits, drawing.max_words)
+    look = second_look(texts, terms)
+    lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), pa.array(rows))
+    wide = pa.array(np.arange(len(texts) + 1, dtype=np.int32) * look.shape[1])
+    columns = [pa.array(place), pa.array(splits(texts)), pa.array(labels.astype(np.int32)), lists,
+               pa.ListArray.from_arrays(wide, pa.array(look.ravel()))]  # fmt: skip
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def second_look(texts: pa.Array, terms: lexicon.Lexicon | None) -> npt.NDArray[np.float32]:
+    """What the second stage is told beside the margin, [texts, N]: the text's look, and of a lexicon its hits."""
+    counts = features_dense.counts(texts)
+    look = features_dense.of_counts(counts)
+    if terms is None:
+        return look
+    return np.concatenate([look, terms.features(terms.find(texts), counts[:, features_dense.WORDS])], axis=1)
+
+
+def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
+    """The split of every text, by number."""
+    place = ranks(fold.digests(texts), _SPLIT_KEY) / 2.0**64
+    return np.searchsorted(np.cumsum(list(SPLITS.values()))[:-1], place, side="right").astype(np.int8)
