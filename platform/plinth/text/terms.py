@@ -24,7 +24,7 @@ from numba import njit
 
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
 from plinth.text.fold_letters import BOTH, FOLDED, INVISIBLE, LEET, LEET_L, MARK, SIGN, code
-from plinth.text.ngrams import I64, U8, U64, mix, scratch
+from plinth.text.ngrams import I64, U8, U64, hash_words, mix, scratch
 from plinth.text.sets import FNV, PRIME
 
 #: Words of the longest phrase.
@@ -101,6 +101,17 @@ class Terms:
         arrays = [array for table in self._tables for array in (table.hashes, table.terms, table.bits)]
         found = _find(data, offsets, words, ends, starts, disguised, *arrays)
         return Hits(starts, found[:, 0].copy(), found[:, 1:3].copy(), found[:, 3].astype(np.bool_))
+
+
+    @staticmethod
+    def words(texts: pa.Array) -> I64:
+        """The number of words of every text, [D]."""
+        data, offsets = utf8(texts)
+        words = scratch(offsets)
+        out = np.zeros(len(texts), dtype=np.int64)
+        for doc in range(out.size):
+            out[doc] = hash_words(data, offsets[doc], offsets[doc + 1], words)
+        return out
 
 
 def _table(values: dict[int, int]) -> _Table:

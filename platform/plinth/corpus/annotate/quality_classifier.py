@@ -1,0 +1,92 @@
+"""How much a document is like the reference, as a model of kind `classifier` says, trained in the line.
+
+The first stage scores every document. Only where it doubts, the second one is asked; `final` is the last word.
+Thresholds on it, and on the tiers, are policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.corpus.models import artefact, classifier
+from plinth.corpus.models.examples import second_look
+from plinth.corpus.models.lexicon import Lexicon
+from plinth.records import Frozen
+
+SCHEMA = pa.schema(
+    [
+        pa.field("score", pa.float64(), nullable=False),
+        pa.field("second_score", pa.float64()),  # null where the first stage is sure
+        pa.field("final", pa.float64(), nullable=False),
+        pa.field("tier", pa.string(), nullable=False),
+    ]
+)
+F64 = npt.NDArray[np.float64]
+TIERS = pa.array(["low", "medium", "high"])
+
+
+class Params(Frozen):
+    """Which model, and where its tiers begin."""
+
+    model: str = Field("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
+    medium: float = Field(0.3, ge=0, le=1, description="Least final probability of tier `medium`; below is `low`.")
+    high: float = Field(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
+
+    @model_validator(mode="after")
+    def _rising(self) -> Params:
+        if self.medium > self.high:
+            raise ValueError("`medium` lies above `high`")
+        return self
+
+
+def prepare(params: Params, files: Files) -> tuple[Params, artefact.Model]:
+    """The model from its files.
+
+    Raises:
+        IntegrityError: they are those of another version or kind, or damaged.
+    """
+    key = f"models/{params.model}"
+    return params, artefact.read(files[key], key, classifier.KIND)
+
+
+def annotate(batch: pa.RecordBatch, prepared: tuple[Params, artefact.Model]) -> pa.RecordBatch:
+    """Calibrated probability that a document is of the reference, of either stage; tier of the last word."""
+    params, model = prepared
+    score, second, final = staged(model, batch.column("text"), None)
+    tier = TIERS.take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
+    return pa.record_batch([pa.array(score), second, pa.array(final), tier], schema=SCHEMA)
+
+
+def staged(model: artefact.Model, texts: pa.Array, lexicon: Lexicon | None) -> tuple[F64, pa.Array, F64]:
+    """Both stages of a classifier: the first's probability, the second's (null where not asked), the last word."""
+    p, margins = model.probabilities(texts)
+    score, second = p[:, 0], np.zeros(len(texts))
+    doubt = classifier.within(score, model.head.band) & (model.forest is not None)
+    at = np.flatnonzero(doubt)
+    if at.size:
+        second[at] = model.second(margins[at, 0], second_look(texts.take(pa.array(at)), lexicon))
+    return score, pa.array(second, mask=~doubt), np.where(doubt, second, score)
+
+
+def _resources(params: Any) -> tuple[str, ...]:
+    return (f"models/{params.model}",)
+
+
+ANNOTATOR = Annotator(
+    name="quality_classifier",
+    version="1",
+    description="Probability that a text is of the reference rather than random, in two stages, and a tier.",
+    source="Li et al. 2024 (DCLM) for reference against random; Joulin et al. 2016 (fastText) for the first stage.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("text",),
+    annotate=annotate,
+    resources=_resources,
+    prepare=prepare,
+)
