@@ -23,6 +23,9 @@ MODULES = (
     "licence",
     "pii",
     "url",
+    "quality_classifier",
+    "domain",
+    "toxicity",
 )
 
 ANNOTATORS: dict[str, Annotator] = {name: import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES}
