@@ -1,0 +1,105 @@
+"""`ledger`: one row per document with all that is known of it, for any engine that reads Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets import curate
+from assets.expectations import Suite, equal_columns, rows_between
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import ledger
+from plinth.corpus.ledger_columns import BASE
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+
+#: Stages over all buckets that have another name in columns than the last piece of their key.
+NAMES = {"dedup/minhash": "near"}
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """The ledger of the whole corpus."""
+    kinds = ("documents", *recipe.corpus.annotate, "policy", "verdicts", "curated", "shards")
+    return [
+        Stage(
+            asset=ledger.ASSET,
+            deps=(*each(recipe, *kinds), *shared(recipe).values(), "mixture"),
+            make=partial(_make, recipe),
+            version=ledger.VERSION,
+            params={},
+            group="report",
+            description="Every document with source, terms, scores, duplicates, verdict, edits, weight and shard.",
+            owner=shared_owner(recipe),
+            kinds=("parquet",),
+            schema=BASE,
+            suite=_suite,
+            present=_present,
+        )
+    ]
+
+
+def shared(recipe: Recipe) -> dict[str, str]:
+    """Stages over all buckets that verdicts are made of, by the name they have in columns."""
+    buckets = recipe.corpus.buckets
+    deps = [dep for stage in curate.stages(recipe) if stage.asset.endswith("/verdicts") for dep in stage.deps]
+    keys = dict.fromkeys(dep for dep in deps if dep.partition("/")[0] not in buckets)
+    return {NAMES.get(key, key.rpartition("/")[2]): key for key in keys}
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    def of(kind: str) -> Mapping[str, Manifest]:
+        return by_bucket(recipe, inputs, kind)
+
+    made = ledger.Made(
+        documents=of("documents"),
+        policies=of("policy"),
+        verdicts=of("verdicts"),
+        annotations={name: of(name) for name in recipe.corpus.annotate},
+        shared={name: inputs[key] for name, key in shared(recipe).items()},
+        curated=of("curated"),
+        shards=of("shards"),
+        mixture=inputs["mixture"],
+    )
+    return ledger.run(ctx, made)
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """Every document has its row, and every one that is trained on its place."""
+    documents = [one for key, one in inputs.items() if key.endswith("/documents")]
+    shards = [one for key, one in inputs.items() if key.endswith("/shards")]
+    row = {
+        "rows": made.stats["documents"],
+        "documents": sum(int(one.stats["documents"]) for one in documents),
+        "trained": made.stats["trained"],
+        "in_shards": sum(int(one.stats["documents"]) for one in shards),
+        "rejects": made.stats["rejects"],
+        "refused": sum(sum(one.stats.get("rejects", {}).values()) for one in documents),
+    }
+    expectations = [
+        rows_between(1),
+        equal_columns("rows", "documents"),
+        equal_columns("trained", "in_shards"),
+        equal_columns("rejects", "refused"),
+    ]
+    return Suite("ledger", [row], expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows: dict[str, list[int]] = {}
+    for part in made.parts:
+        bucket, _, name = part.name.partition("/")
+        own = rows.setdefault(bucket, [0, 0, 0])
+        own[0 if name.startswith("part-") else 1] += part.rows
+        own[2] += part.blob.bytes
+    listed = [[bucket, *numbers] for bucket, numbers in rows.items()]
+    example = "select reason, count(*) from 'ledger/*.parquet' group by all order by 2 desc"
+    return {
+        "rows": dg.MetadataValue.md(table(["bucket", "documents", "rejects", "bytes"], listed)),
+        "query": dg.MetadataValue.md(f'`plinth ledger export ledger`, then `duckdb -c "{example}"`'),
+    }
