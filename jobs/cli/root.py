@@ -22,6 +22,7 @@ COMMANDS = {
     "status": ("look", "Every asset: made, stale or missing."),
     "funnel": ("look", "What each stage let through, and why not the rest."),
     "policy": ("policy", "What another policy would change."),
+    "ledger": ("ledger", "One row per document, for any query engine."),
     "report": ("look", "Write the page of results."),
     "explain": ("explain", "The whole story of one document."),
     "batch": ("batch", "The documents of one training step."),
