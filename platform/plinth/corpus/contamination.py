@@ -57,7 +57,7 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        near: `dedup/minhash`; its survivors are considered.
+        near: the last stage of deduplication; its survivors are considered, with their text as it was.
         holdout: `holdout`.
 
     Returns:
@@ -89,7 +89,7 @@ def run(
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/documents": one for bucket, one in documents.items()}
     stats = {**summed(parts, _STATS), "held_out_ngrams": table.rows, "boilerplate_ngrams": common.rows}
-    return manifest(ASSET, step, {**inputs, "dedup/minhash": near, "holdout": holdout}, parts, stats)
+    return manifest(ASSET, step, {**inputs, near.asset: near, "holdout": holdout}, parts, stats)
 
 
 def _inputs(slot: Slot) -> tuple[str, ...]:

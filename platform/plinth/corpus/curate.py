@@ -7,6 +7,7 @@ whose edits are anything else stops the stage, for cutting at a guess would corr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ from plinth.text.codepoints import utf8
 VERSION = "1"
 SCHEMA = DOCUMENT_SCHEMA
 
+#: Stages that cut spans; with one of them, edits are counted by reason.
+SPANS = frozenset({"dedup/lines", "dedup/substring"})
+
 
 def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest) -> Manifest:
     """Write the text of one bucket that may be trained on, and beside it what is held out.
@@ -35,16 +39,22 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest)
     Returns:
         Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
         `DOCUMENT_SCHEMA`. Statistics: `documents`, `text_bytes`, `heldout_documents`, `heldout_bytes`,
-        `edits`, `edited_documents`, `edited_away_bytes` (what edits removed, less what they inserted).
+        `edits`, `edited_documents`, `edited_away_bytes` (what edits removed, less what they inserted). Where
+        stages that cut spans are on, `edit_counts` and `edit_bytes` have the edits and these bytes by reason.
 
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
         StageError: edits of a document overlap, are out of order or lie outside its text.
     """
     places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
-    step = Step(name="curate", version=VERSION)
+    by_reason = not SPANS.isdisjoint(verdicts.inputs)
+    step = Step(name="curate", version=VERSION, params={"by_reason": True} if by_reason else {})
     items = [
-        Item((slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), slot, slot.documents.rows)
+        Item(
+            (slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256),
+            _Task(slot, by_reason),
+            slot.documents.rows,
+        )
         for slot in places
     ]
     asset = f"{bucket_name}/curated"
@@ -73,9 +83,18 @@ def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
-    held: list[pa.RecordBatch] = []
-    stats = dict.fromkeys(("documents", "text_bytes", "edits", "edited_documents", "edited_away_bytes"), 0)
+@dataclass(frozen=True)
+class _Task:
+    slot: Slot
+    by_reason: bool
+
+
+def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
+    slot, held = task.slot, list[pa.RecordBatch]()
+    names = ("documents", "text_bytes", "edits", "edited_documents", "edited_away_bytes")
+    stats: dict[str, Any] = dict.fromkeys(names, 0)
+    if task.by_reason:
+        stats |= {"edit_counts": {}, "edit_bytes": {}}
 
     def batches() -> Iterator[pa.RecordBatch]:
         sources = ((slot.documents, DOCUMENT_SCHEMA.names), (slot.sides["verdicts"], ["decision", "edits"]))
@@ -96,28 +115,32 @@ def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
     return part.model_copy(update={"stats": stats}), heldout.model_copy(update={"stats": counted})
 
 
-def _edited(documents: pa.RecordBatch, edits: pa.Array, stats: dict[str, int]) -> pa.RecordBatch:
+def _edited(documents: pa.RecordBatch, edits: pa.Array, stats: dict[str, Any]) -> pa.RecordBatch:
     counts = pc.fill_null(pc.list_value_length(edits), 0).to_numpy(zero_copy_only=False)
     rows = pa.array(np.flatnonzero(counts))
     if len(rows) == 0:
         return documents.select(DOCUMENT_SCHEMA.names).cast(DOCUMENT_SCHEMA)
     texts = documents.column("text")
-    changed = [
-        _apply(text, spans, identity)
-        for text, spans, identity in zip(
-            texts.take(rows).to_pylist(),
-            edits.take(rows).to_pylist(),
-            documents.column("id").take(rows).to_pylist(),
-            strict=True,
-        )
-    ]
+    columns = (texts, edits, documents.column("id"))
+    changed = []
+    for text, spans, identity in zip(*(column.take(rows).to_pylist() for column in columns), strict=True):
+        changed.append(_apply(text, spans, identity))
+        if "edit_bytes" in stats:
+            _count(text, spans, stats)
     mask = pa.array(counts > 0)
     fresh = pc.replace_with_mask(texts, mask, pa.array(changed, pa.large_string()))
     stats["edits"] += int(counts.sum())
     stats["edited_documents"] += len(rows)
     stats["edited_away_bytes"] += _text_bytes(documents) - int(np.diff(utf8(fresh)[1]).sum())
-    columns = [fresh if name == "text" else documents.column(name) for name in DOCUMENT_SCHEMA.names]
-    return pa.RecordBatch.from_arrays(columns, schema=DOCUMENT_SCHEMA)
+    arrays = [fresh if name == "text" else documents.column(name) for name in DOCUMENT_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=DOCUMENT_SCHEMA)
+
+
+def _count(text: str, edits: Sequence[Mapping[str, Any]], stats: dict[str, Any]) -> None:
+    for edit in edits:
+        removed = len(text[edit["start_cp"] : edit["end_cp"]].encode()) - len(edit["replacement"].encode())
+        for name, more in (("edit_counts", 1), ("edit_bytes", removed)):
+            stats[name][edit["reason"]] = stats[name].get(edit["reason"], 0) + more
 
 
 def _apply(text: str, edits: Sequence[Mapping[str, Any]], identity: bytes) -> str:

@@ -38,7 +38,7 @@ def run(ctx: Context, params: Holdout, documents: Mapping[str, Manifest], near: 
 
     Args:
         documents: `{b}/documents` by bucket.
-        near: `dedup/minhash`.
+        near: the last stage of deduplication: a manifest over all buckets with `survivor` and `text_bytes`.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`.
@@ -61,7 +61,7 @@ def run(ctx: Context, params: Holdout, documents: Mapping[str, Manifest], near: 
     ]
     made = run_items(ctx, step, _choose, items, label=ASSET)
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
-    inputs = {f"{bucket}/documents": one for bucket, one in documents.items()} | {"dedup/minhash": near}
+    inputs = {f"{bucket}/documents": one for bucket, one in documents.items()} | {near.asset: near}
     return manifest(ASSET, step, inputs, parts, summed(parts, _STATS))
 
 

@@ -1,14 +1,16 @@
 """One decision and one reason per document, from the sidecars alone; no text is read.
 
-The cascade is policy, exact duplicates, near duplicates, holdout, contamination: the first stage that takes a
-document out of training gives the reason. Statistics count documents and bytes by stage and reason, and for
+The cascade is policy, exact duplicates, near duplicates, look-alikes, repeated lines, repeated passages, holdout,
+contamination, less what the recipe leaves off: the first stage that takes a document out of training gives the
+reason. Lines and passages take out documents of which too little is left; of the others their spans become
+edits, beside the policy's. Statistics count documents and bytes by stage and reason, and for
 every rule of the policy how often it fired and on how many documents nothing but it did.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 
 from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.context import Context
+from plinth.corpus.policy import merged
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
@@ -25,7 +28,7 @@ from plinth.storage.store import Store
 
 VERSION = "1"
 
-#: `cluster` and `cluster_size` are those of near duplicates where there are any, else of exact duplicates.
+#: `cluster` and `cluster_size` are those of look-alikes where there are any, else of near, else of exact duplicates.
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.binary(16), nullable=False),
@@ -37,15 +40,40 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: Stages that take documents out of training, in order.
+#: Stages that every line has, in order.
 STAGES = ("policy", "exact", "near", "holdout", "contamination")
+#: Those too that a recipe may switch on.
+CASCADE = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination")
 DECISIONS = ("train", "heldout", "drop")
-_REASONS = {"exact": "exact_duplicate", "near": "near_duplicate", "contamination": "contaminated"}
+#: The reason that a stage gives; a policy gives its own.
+REASONS = {
+    "exact": "exact_duplicate",
+    "near": "near_duplicate",
+    "semantic": "semantic_duplicate",
+    "lines": "mostly_repeated_lines",
+    "substring": "mostly_repeated",
+    "contamination": "contaminated",
+}
+#: Stages whose sidecars have edits.
+EDITING = ("policy", "lines", "substring")
+#: Where the sidecars come from that span all buckets.
+ASSETS = {
+    "exact": "dedup/exact",
+    "near": "dedup/minhash",
+    "semantic": "dedup/semantic",
+    "lines": "dedup/lines",
+    "substring": "dedup/substring",
+    "holdout": "holdout",
+    "contamination": "contamination",
+}
 _COUNTED = ("decision", "reason", "policy_reason", "stage", "fired", "only")
 _COLUMNS = {
     "policy": ["keep", "reason", "fired", "edits"],
     "exact": ["cluster", "size", "survivor", "text_bytes"],
     "near": ["cluster", "size", "survivor"],
+    "semantic": ["cluster", "size", "survivor"],
+    "lines": ["survivor", "edits"],
+    "substring": ["survivor", "edits"],
     "holdout": ["held_out"],
     "contamination": ["contaminated"],
 }
@@ -62,12 +90,17 @@ def run(
     near: Manifest,
     holdout: Manifest,
     contamination: Manifest,
+    *,
+    semantic: Manifest | None = None,
+    lines: Manifest | None = None,
+    substring: Manifest | None = None,
 ) -> Manifest:
     """Decide on every document of a bucket.
 
     Args:
         documents, policy: of this bucket.
         exact, near, holdout, contamination: of all buckets.
+        semantic, lines, substring: the same, where they are switched on.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with the documents. Statistics: `documents`, `bytes`,
@@ -78,27 +111,19 @@ def run(
     Raises:
         IntegrityError: a sidecar does not belong to the documents.
     """
-    sides = {"exact": exact, "near": near, "holdout": holdout, "contamination": contamination}
+    given = {"exact": exact, "near": near, "semantic": semantic, "lines": lines, "substring": substring}
+    given |= {"holdout": holdout, "contamination": contamination}
+    sides = {name: one for name, one in given.items() if one is not None}
     places = slots({bucket_name: documents}, policy={bucket_name: policy}, **sides)
     step = Step(name="verdicts", version=VERSION)
     items = [
-        Item(
-            (slot.documents.blob.sha256, *(slot.sides[name].blob.sha256 for name in STAGES)),
-            slot,
-            slot.documents.rows,
-        )
+        Item((slot.documents.blob.sha256, *(one.blob.sha256 for one in slot.sides.values())), slot, slot.documents.rows)
         for slot in places
     ]
     asset = f"{bucket_name}/verdicts"
     parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset)]
-    inputs = {
-        f"{bucket_name}/documents": documents,
-        f"{bucket_name}/policy": policy,
-        "dedup/exact": exact,
-        "dedup/minhash": near,
-        "holdout": holdout,
-        "contamination": contamination,
-    }
+    inputs = {f"{bucket_name}/documents": documents, f"{bucket_name}/policy": policy}
+    inputs |= {ASSETS[name]: one for name, one in sides.items()}
     return manifest(asset, step, inputs, parts, _Count().stats() | add_stats(parts))
 
 
@@ -109,40 +134,62 @@ def _judge(store: Store, slot: Slot) -> tuple[Part, ...]:
 
 
 def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch]:
-    sources = [(slot.documents, ["id"]), *((slot.sides[name], _COLUMNS[name]) for name in STAGES)]
-    for ids, policy, exact, near, holdout, contamination in iter_aligned(store, *sources):
-        taken = _taken(
-            policy.column("keep"),
-            exact.column("survivor"),
-            near.column("survivor"),
-            holdout.column("held_out"),
-            contamination.column("contaminated"),
-        )
+    stages = [name for name in CASCADE if name in slot.sides]
+    sources = [(slot.documents, ["id"]), *((slot.sides[name], _COLUMNS[name]) for name in stages)]
+    for ids, *read in iter_aligned(store, *sources):
+        side = dict(zip(stages, read, strict=True))
+        taken = _taken(side)
+        policy = side["policy"]
         reason = by_policy = pc.if_else(taken["policy"], policy.column("reason"), pa.scalar(None, pa.string()))
-        for name, text in _REASONS.items():
-            reason = pc.if_else(taken[name], text, reason)
-        dropped = pc.is_valid(reason)
-        decision = pc.if_else(taken["holdout"], "heldout", pc.if_else(dropped, "drop", "train"))
-        by_near = pc.greater(near.column("size"), 1)
-        cluster = pc.if_else(by_near, near.column("cluster"), exact.column("cluster"))
-        size = pc.if_else(by_near, near.column("size"), exact.column("size"))
-        count.add(exact.column("text_bytes").to_numpy(), decision, reason, by_policy, taken, policy.column("fired"))
-        yield pa.RecordBatch.from_arrays(
-            [ids.column("id"), decision, reason, cluster, size, policy.column("edits")], schema=SCHEMA
-        )
+        for name in stages:
+            if name in REASONS:
+                reason = pc.if_else(taken[name], REASONS[name], reason)
+        decision = pc.if_else(taken["holdout"], "heldout", pc.if_else(pc.is_valid(reason), "drop", "train"))
+        cluster, size = _cluster(side)
+        edits = _edits([side[name].column("edits") for name in stages if name in EDITING])
+        sizes = side["exact"].column("text_bytes").to_numpy()
+        count.add(sizes, decision, reason, by_policy, taken, policy.column("fired"))
+        yield pa.RecordBatch.from_arrays([ids.column("id"), decision, reason, cluster, size, edits], schema=SCHEMA)
 
 
-def _taken(
-    keep: pa.Array, unique: pa.Array, distinct: pa.Array, held_out: pa.Array, contaminated: pa.Array
-) -> dict[str, pa.Array]:
+def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
     """By stage, which documents it took out; at most one stage per document."""
-    return {
-        "policy": pc.invert(keep),
-        "exact": pc.and_not(keep, unique),
-        "near": pc.and_not(pc.and_(keep, unique), distinct),
-        "holdout": held_out,
-        "contamination": contaminated,
-    }
+    alive = side["policy"].column("keep")
+    taken = {"policy": pc.invert(alive)}
+    for name in CASCADE[1:-2]:
+        if name in side:
+            survivor = side[name].column("survivor")
+            taken[name] = pc.and_not(alive, survivor)
+            alive = pc.and_(alive, survivor)
+    held_out, contaminated = side["holdout"].column("held_out"), side["contamination"].column("contaminated")
+    return taken | {"holdout": held_out, "contamination": contaminated}
+
+
+def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
+    """The cluster and its size of the last stage in which a document has company."""
+    cluster, size = side["exact"].column("cluster"), side["exact"].column("size")
+    for name in ("near", "semantic"):
+        if name in side:
+            company = pc.greater(side[name].column("size"), 1)
+            cluster = pc.if_else(company, side[name].column("cluster"), cluster)
+            size = pc.if_else(company, side[name].column("size"), size)
+    return cluster, size
+
+
+def _edits(columns: list[pa.Array]) -> pa.Array:
+    """The edits of all stages, sorted and disjoint; most documents have those of one stage or none."""
+    first, *others = columns
+    if not others:
+        return first
+    counts = [pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False) for column in columns]
+    some = np.flatnonzero(np.sum([count > 0 for count in counts[1:]], axis=0))
+    lists = first.to_pylist() if some.size else []
+    for column in others if some.size else ():
+        for row, more in zip(some.tolist(), column.take(pa.array(some)).to_pylist(), strict=True):
+            lists[row] = [*(lists[row] or []), *more]
+    for row in some.tolist():
+        lists[row] = merged(lists[row])
+    return pa.array(lists, EDIT_TYPE) if some.size else first
 
 
 class _Count:
@@ -169,8 +216,8 @@ class _Count:
         self._tally("decision", decision, text_bytes)
         self._tally("reason", reason, text_bytes)
         self._tally("policy_reason", by_policy, text_bytes)
-        for name in STAGES:
-            mask = taken[name].to_numpy(zero_copy_only=False)
+        for name, documents in taken.items():
+            mask = documents.to_numpy(zero_copy_only=False)
             self._bump("stage", name, int(mask.sum()), int(text_bytes[mask].sum()))
         self._tally("fired", fired.flatten(), text_bytes[pc.list_parent_indices(fired).to_numpy()])
         alone = pc.fill_null(pc.equal(pc.list_value_length(fired), 1), False)
