@@ -25,6 +25,9 @@ COMMANDS = {
     "ledger": ("ledger", "One row per document, for any query engine."),
     "report": ("look", "Write the page of results."),
     "explain": ("explain", "The whole story of one document."),
+    "sample": ("sample", "Documents that a reason removed, to be looked at."),
+    "review": ("sample", "Keep what reviewers say of a sample; sum it up."),
+    "label": ("sample", "Say whether one document was rightly removed."),
     "batch": ("batch", "The documents of one training step."),
     "verify": ("verify", "Walk from a checkpoint or release back to its sources."),
     "approve": ("release", "Sign an approval of a candidate."),
@@ -32,6 +35,7 @@ COMMANDS = {
     "rollback": ("release", "Point the release back at the version before."),
     "taint": ("release", "Mark something bad and freeze what came of it."),
     "restore": ("content", "Write what a digest names into a folder."),
+    "arpa": ("arpa", "An n-gram model of the line, for kenlm and its kin."),
     "export": ("content", "DVC pointer files, for a plain `dvc pull`."),
 }
 

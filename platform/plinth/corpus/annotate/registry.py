@@ -23,6 +23,7 @@ MODULES = (
     "licence",
     "pii",
     "url",
+    "perplexity",
     "quality_classifier",
     "domain",
     "toxicity",

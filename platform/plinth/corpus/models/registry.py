@@ -18,6 +18,7 @@ from plinth.records import Frozen, Manifest
 MODULES: tuple[str, ...] = (
     "classifier",
     "tagger",
+    "ngram",
 )
 
 TRAINERS: dict[str, Trainer] = {name: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES}
