@@ -23,9 +23,6 @@ class GateSlices(Frozen):
         200, ge=0, description="Generated documents of each truth in every slice; 0 generates none."
     )
     seed: int = Field(7, ge=0, description="Of the generated documents.")
-    lexicon: str | None = Field(
-        None, description="List of terms that the generator plants (the lexicon of the toxicity annotator)."
-    )
     lists: tuple[str, ...] = Field(
         (), description="Labelled sets of yours in `corpus.lists`: JSONL with `text`, `label` (good, bad) and `slice`."
     )
