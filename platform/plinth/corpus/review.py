@@ -1,0 +1,220 @@
+"""What was removed, to be looked at: samples by reason, and how often reviewers found a reason right.
+
+A sample is drawn from every document that a reason took (or that a rule fired on), or from the rejects of a
+source, by keyed hash of the id: the same on every machine, another with another seed. Labels are kept by
+`slices.reviews`; what they say of a reason is the share of its sampled documents that were rightly removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.context import Context
+from plinth.corpus.funnel import REASONS
+from plinth.corpus.ruled import ruled
+from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
+from plinth.corpus.slices.reviews import Review
+from plinth.corpus.whatif import annotations_of
+from plinth.errors import MissingError, PlinthError
+from plinth.recipe.policies import Policy
+from plinth.records import Manifest, Part
+from plinth.storage.parts import iter_aligned, iter_batches, read_row
+
+EXCERPT_CHARACTERS = 1200
+_STAGES = {reason: stage for stage, reason in REASONS.items()}
+#: z of a two-sided 95% interval.
+Z95 = 1.959963984540054
+
+
+def sample(
+    ctx: Context, reason: str, buckets: Sequence[str], count: int = 20, seed: int = 1, *, fired: bool = False
+) -> list[dict[str, Any]]:
+    """Documents or rejects that a reason took, smallest hash first.
+
+    Args:
+        reason: of verdicts (`too_few_words`, `near_duplicate`, `held_out`), or of rejects (`timeout`).
+        buckets: which to look in.
+        fired: every document on which the rule fired, whether or not it was the first to.
+
+    Returns:
+        Rows with `id`, `bucket`, `uri`, `reason`, `stage` (`documents` for rejects), `excerpt`, and of documents
+        `values` (columns of the rule), `rule`, `fired`, `characters`; of rejects `detail`, `where`. `label` and
+        `note` are empty, for reviewers to fill in.
+
+    Raises:
+        MissingError: nothing has this reason; names those that something has.
+    """
+    best = Smallest(count)
+    for bucket in buckets:
+        best.extend(_documents(ctx, bucket, reason, seed, fired))
+        best.extend(_rejects(ctx, bucket, reason, seed))
+    chosen = best.chosen()
+    if not chosen:
+        have = reasons(ctx, buckets)
+        shown = ", ".join(f"{name} ({n:,})" for name, n in have.most_common(40)) or "nothing was removed"
+        raise MissingError(f"nothing was removed for {reason!r}", expected=shown, remedy="`plinth funnel` shows all")
+    return [_told(ctx, *place) for place in chosen]
+
+
+def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
+    """How many documents and rejects every reason took."""
+    found: Counter[str] = Counter()
+    for bucket in buckets:
+        for asset, key in ((f"{bucket}/verdicts", "reasons"), (f"{bucket}/documents", "rejects")):
+            ref = ctx.refs.ref(asset)
+            if ref:
+                found.update(ctx.refs.load(ref.digest).stats.get(key, {}))
+    return found
+
+
+def reject_id(bucket: str, uri: str, where: str) -> str:
+    """What a reject is called in reviews: it never became a document and has no id of its own."""
+    return hashlib.sha256(b"\0".join((b"reject", bucket.encode(), uri.encode(), where.encode()))).hexdigest()[:32]
+
+
+Place = tuple[str, str, str, int, int]  # kind, bucket, reason, part, row
+
+
+def _documents(ctx: Context, bucket: str, reason: str, seed: int, fired: bool) -> Iterator[tuple[int, Place]]:
+    verdicts, policy = ctx.refs.ref(f"{bucket}/verdicts"), ctx.refs.ref(f"{bucket}/policy")
+    if verdicts is None or policy is None:
+        return
+    judged, ruling = ctx.refs.load(verdicts.digest), ctx.refs.load(policy.digest)
+    for number, (part, side) in enumerate(zip(judged.named("part-"), ruling.named("part-"), strict=True)):
+        first = 0
+        for mine, theirs in iter_aligned(ctx.store, (part, ["id", "decision", "reason"]), (side, ["fired"])):
+            if fired:
+                hit = _fired(theirs.column("fired"), reason)
+            elif reason == "held_out":
+                hit = pc.equal(mine.column("decision"), "heldout").to_numpy(zero_copy_only=False)
+            else:
+                hit = pc.fill_null(pc.equal(mine.column("reason"), reason), False).to_numpy(zero_copy_only=False)
+            at = np.flatnonzero(hit)
+            hashes = ranks(mine.column("id").take(pa.array(at)), seed)
+            pairs = zip(hashes.tolist(), at.tolist(), strict=True)
+            yield from ((value, ("document", bucket, reason, number, first + row)) for value, row in pairs)
+            first += mine.num_rows
+
+
+def _fired(lists: pa.Array, reason: str) -> Any:
+    hit = np.zeros(len(lists), dtype=np.bool_)
+    among = pc.equal(lists.flatten(), reason).to_numpy(zero_copy_only=False)
+    hit[pc.list_parent_indices(lists).to_numpy()[among]] = True
+    return hit
+
+
+def _rejects(ctx: Context, bucket: str, reason: str, seed: int) -> Iterator[tuple[int, Place]]:
+    ref = ctx.refs.ref(f"{bucket}/documents")
+    for number, part in enumerate(ctx.refs.load(ref.digest).named("rejects-") if ref else ()):
+        first = 0
+        for batch in iter_batches(ctx.store, part, ["uri", "where", "reason"]):
+            at = np.flatnonzero(pc.equal(batch.column("reason"), reason).to_numpy(zero_copy_only=False))
+            rows = batch.take(pa.array(at)).to_pylist()
+            for row, one in zip(at.tolist(), rows, strict=True):
+                identity = bytes.fromhex(reject_id(bucket, one["uri"], one["where"]))
+                yield rank(identity, seed), ("reject", bucket, reason, number, first + row)
+            first += batch.num_rows
+
+
+def _told(ctx: Context, kind: str, bucket: str, reason: str, part: int, row: int) -> dict[str, Any]:
+    documents = ctx.refs.current(f"{bucket}/documents")
+    told = _told_reject(ctx, documents, bucket, part, row) if kind == "reject" else None
+    told = told or _told_document(ctx, documents, bucket, reason, part, row)
+    return {**told, "label": None, "note": ""}
+
+
+def _told_reject(ctx: Context, documents: Manifest, bucket: str, part: int, row: int) -> dict[str, Any]:
+    found = read_row(ctx.store, documents.named("rejects-")[part], row)
+    return {
+        "id": reject_id(bucket, found["uri"], found["where"]),
+        "bucket": bucket,
+        "uri": found["uri"],
+        "reason": found["reason"],
+        "stage": "documents",
+        "where": found["where"],
+        "detail": found["detail"],
+        "excerpt": excerpt(found["detail"]),
+    }
+
+
+def _told_document(ctx: Context, documents: Manifest, bucket: str, reason: str, part: int, row: int) -> dict[str, Any]:
+    place = documents.named("part-")[part]
+    found = read_row(ctx.store, place, row, ["id", "uri", "text"])
+    policy = ctx.refs.current(f"{bucket}/policy")
+    rule, values = _why(ctx, bucket, documents, policy, reason, part, row)
+    return {
+        "id": found["id"].hex(),
+        "bucket": bucket,
+        "uri": found["uri"],
+        "reason": reason,
+        "stage": "policy" if rule else _STAGES.get(reason, reason),
+        "rule": rule,
+        "values": values,
+        "fired": read_row(ctx.store, policy.named("part-")[part], row, ["fired"])["fired"],
+        "characters": len(found["text"]),
+        "excerpt": excerpt(found["text"], EXCERPT_CHARACTERS),
+    }
+
+
+def _why(
+    ctx: Context, bucket: str, documents: Manifest, policy: Manifest, reason: str, part: int, row: int
+) -> tuple[str | None, dict[str, Any]]:
+    """The expression of a policy's rule and the values that it read; nothing for reasons that are no rule."""
+    annotations = annotations_of(ctx, bucket, documents)
+    try:
+        rules = ruled(Policy.model_validate(policy.params), tuple(sorted(annotations)), "policy")
+    except PlinthError:  # judged by an annotator that is gone: the verdict stands, its values cannot be shown
+        return None, {}
+    columns = next((rule.columns for name, rule in rules.rules if name == reason), frozenset())
+    scores: dict[str, Mapping[str, Any]] = {}
+    for name in sorted({column.partition(".")[0] for column in columns}):
+        own = sorted(column.partition(".")[2] for column in columns if column.startswith(f"{name}."))
+        parts: Sequence[Part] = (documents if name == "documents" else annotations[name]).named("part-")
+        scores[name] = read_row(ctx.store, parts[part], row, own)
+    return rules.text(reason), rules.values(reason, scores)
+
+
+def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
+    """What reviewers found of every reason: labels, and the share that was rightly removed with its 95% interval.
+
+    The interval is Wilson's (1927), which holds for few labels and for shares near 0 and 1. It speaks of all
+    documents of the reason where those labelled are a random sample, as `sample` draws them.
+    """
+    counted: dict[str, Counter[str]] = {}
+    for review in reviews:
+        counted.setdefault(review.reason, Counter())[review.label] += 1
+    rows = []
+    for reason, labels in sorted(counted.items()):
+        right, total = labels["bad"], labels.total()
+        low, high = wilson(right, total)
+        rows.append(
+            {
+                "reason": reason,
+                "labels": total,
+                "rightly_removed": right,
+                "wrongly_removed": labels["good"],
+                "precision": right / total,
+                "low": low,
+                "high": high,
+            }
+        )
+    return rows
+
+
+def wilson(hits: int, total: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a share (Wilson 1927, JASA 22): lower and upper end; all of [0, 1] without data."""
+    if not total:
+        return 0.0, 1.0
+    share, scale = hits / total, 1 + z * z / total
+    middle = (share + z * z / (2 * total)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    # The ends are exact where the share is: rounding must not cut them off.
+    return (max(0.0, middle - half) if hits else 0.0), (min(1.0, middle + half) if hits < total else 1.0)
