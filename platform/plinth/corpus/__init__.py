@@ -3,6 +3,7 @@
 sources/       read WARC, HTML, JSONL, text and source trees; inventory of files by content
 extract/       main content of pages, in a child process that may be killed
 normalize      one form of text: Unicode, line ends, control characters, mojibake
+boundaries     words, sentences and paragraphs cut or glued at line and page ends
 documents      parts of documents and of rejects
 annotate/      scores, labels and spans as sidecars
 expressions    the language of policies

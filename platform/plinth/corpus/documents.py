@@ -166,7 +166,7 @@ def _finished(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple
         if "\0" in text:
             yield refuse(item, "nul_bytes", f"NUL at character {text.index(chr(0))}")
             continue
-        text = normalize(text, work.params.normalisation)
+        text = normalize(text, work.params.normalisation, work.source.repair_boundaries)
         try:
             encoded = text.encode()
         except UnicodeEncodeError as error:

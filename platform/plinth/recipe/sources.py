@@ -89,6 +89,9 @@ class Normalisation(Frozen):
     """Unicode NFC, mojibake, control characters, whitespace, line ends."""
 
     repair_mojibake: bool = Field(True, description="Mend text that was decoded with the wrong encoding (ftfy).")
+    strip_invisible: bool = Field(
+        True, description="Remove soft hyphens and zero-width characters where they carry no meaning."
+    )
     max_blank_lines: int = Field(2, ge=0, description="Longer runs of blank lines are shortened.")
 
 

@@ -85,5 +85,43 @@ def test_idempotent_and_clean(text: str) -> None:
     assert all(line == line.rstrip() for line in once.split("\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("co\xadop\xader\xada\xadtion", "cooperation"),
+        ("exam\xad\nple", "example"),
+        ("a\u200bb\u2060c", "abc"),
+        ("caf\u200dé", "café"),
+        ("\u0e01\u200b\u0e02", "\u0e01\u200b\u0e02"),  # Thai: parts words
+        ("می\u200cخواهم", "می\u200cخواهم"),  # Persian: shapes letters
+        ("👩\u200d🔬", "👩\u200d🔬"),
+        ("क्\u200dष", "क्\u200dष"),
+    ],
+)
+def test_what_is_invisible_goes_where_it_means_nothing(text: str, expected: str) -> None:
+    assert normalize(text, PLAIN) == expected
+    assert normalize(text, Normalisation(strip_invisible=False)) == text
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from([*PIECES, "\xad", "\u200b", "\u200d", "-", ".", "The", "ab", "\f", "7"])).map("".join),
+    )
+)
+def test_no_letter_is_lost_and_boundaries_settle(text: str) -> None:
+    params = Normalisation(repair_mojibake=False)
+    for repair in (False, True):
+        once = normalize(text, params, repair)
+        assert normalize(once, params, repair) == once
+        assert unicodedata.is_normalized("NFC", once)
+        assert letters(once) == letters(text)
+
+
+def letters(text: str) -> list[str]:
+    """The letters of a text in order, composed or not; controls and invisibles may have stood between their parts."""
+    return [c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c).startswith("L")]
+
+
 def test_a_megabyte_of_spaces_takes_no_quadratic_time() -> None:
     assert normalize(" " * 10**6 + "x", PLAIN) == " " * 10**6 + "x"

@@ -18,7 +18,10 @@ from plinth.recipe.sources import Extraction
 
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 GRACE_S = 5.0
+#: One batch of ordinary pages crosses in few turns.
 PIPE_BYTES = 1 << 20
+#: For glibc: memory of one page serves the next instead of going back to the kernel each time.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**28), "MALLOC_TRIM_THRESHOLD_": str(2**28)}
 
 
 class Extractor:
@@ -82,7 +85,7 @@ class Extractor:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_TOP_PAD_": "16777216", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env={**os.environ, **KEEP_MEMORY, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
             for pipe in (self._child.stdin, self._child.stdout):
                 with suppress(OSError):  # a system may not allow as much: then it takes more turns
