@@ -1,4 +1,4 @@
-"""`dedup/exact`, `{bucket}/minhash`, `dedup/minhash`: duplicates across all buckets, one survivor each."""
+"""`dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`: duplicates across all buckets, one survivor each."""
 
 from __future__ import annotations
 
@@ -11,56 +11,79 @@ from assets.inputs import by_bucket, each, shared_owner
 from assets.present import table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
-from plinth.corpus.dedup import exact, minhash
+from plinth.corpus.dedup import exact, index, minhash
 from plinth.recipe import Recipe
-from plinth.recipe.spans import LATER_STAGES
 from plinth.records import Manifest
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Exact first, then near duplicates among its survivors."""
-    params, owner = recipe.corpus.dedup, shared_owner(recipe)
-    signatures = [
-        Stage(
-            asset=f"{name}/minhash",
-            deps=(f"{name}/documents",),
-            make=partial(_signatures, name, recipe),
-            version=minhash.SIGNATURE_VERSION,
-            params=params.minhash.model_dump(mode="json"),
-            group="dedup",
-            description=f"MinHash signatures of {name} over word shingles.",
-            owner=bucket.owner,
-            kinds=("parquet", "numba"),
-        )
-        for name, bucket in recipe.corpus.buckets.items()
-    ]
+    """Exact first, then near duplicates among its survivors; the index of all documents on the way."""
+    params, owner, kinds = recipe.corpus.dedup, shared_owner(recipe), ("parquet", "numba")
+    near = params.minhash.resolved()
     return [
         Stage(
             asset="dedup/exact",
-            deps=each(recipe, "documents", "policy"),
+            deps=each(recipe, "documents", "policy", *_quality(recipe)),
             make=partial(_exact, recipe),
             version=exact.VERSION,
-            params=params.model_dump(mode="json", include={"keep"}),
+            params=params.survivors(),
             group="dedup",
             description="Documents with equal normalised text, across all buckets.",
             owner=owner,
             kinds=("parquet",),
             present=_present,
         ),
-        *signatures,
+        *(_signed(recipe, name) for name in recipe.corpus.buckets),
+        Stage(
+            asset="dedup/index",
+            deps=each(recipe, "documents", "minhash"),
+            make=partial(_index, recipe),
+            version=index.VERSION,
+            params=index.identity(params.minhash),
+            group="dedup",
+            description="Band keys and text digests of all documents, sorted: what `plinth near` asks.",
+            owner=owner,
+            kinds=("numba",),
+        ),
         Stage(
             asset="dedup/minhash",
-            deps=(*each(recipe, "documents", "minhash"), "dedup/exact"),
+            deps=(*each(recipe, "documents", "minhash", *_quality(recipe)), "dedup/exact"),
             make=partial(_near, recipe),
             version=minhash.VERSION,
-            params=params.model_dump(mode="json", exclude=LATER_STAGES),
+            params={"minhash": near, **params.survivors()},
             group="dedup",
-            description="Near duplicates: LSH candidates, each verified by its true Jaccard similarity.",
+            description="Near duplicates: LSH candidates, each verified by its similarity.",
             owner=owner,
-            kinds=("parquet", "numba"),
+            kinds=kinds,
             present=_present,
         ),
     ]
+
+
+def _signed(recipe: Recipe, name: str) -> Stage:
+    params = recipe.corpus.dedup.minhash
+    return Stage(
+        asset=f"{name}/minhash",
+        deps=(f"{name}/documents",),
+        make=partial(_signatures, name, recipe),
+        version=minhash.SIGNATURE_VERSION,
+        params={**params.signature(), "bands": params.bands, "rows": params.rows},
+        group="dedup",
+        description=f"MinHash signatures of {name} over shingles.",
+        owner=recipe.corpus.buckets[name].owner,
+        kinds=("parquet", "numba"),
+    )
+
+
+def _quality(recipe: Recipe) -> tuple[str, ...]:
+    """The annotation that says who is best, where the recipe asks for it."""
+    quality = recipe.corpus.dedup.quality
+    return (quality.split(".", 1)[0],) if quality else ()
+
+
+def _qualities(recipe: Recipe, inputs: Inputs) -> dict[str, Manifest] | None:
+    named = _quality(recipe)
+    return by_bucket(recipe, inputs, named[0]) if named else None
 
 
 def _signatures(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
@@ -69,12 +92,18 @@ def _signatures(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Sa
 
 def _exact(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents, policies = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "policy")
-    return exact.run(ctx, recipe.corpus.dedup, documents, policies)
+    return exact.run(ctx, recipe.corpus.dedup, documents, policies, quality=_qualities(recipe, inputs))
+
+
+def _index(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    documents, signatures = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "minhash")
+    return index.run(ctx, recipe.corpus.dedup.minhash, documents, signatures)
 
 
 def _near(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents, signatures = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "minhash")
-    return minhash.run(ctx, recipe.corpus.dedup, documents, signatures, inputs["dedup/exact"])
+    params, found = recipe.corpus.dedup, inputs["dedup/exact"]
+    return minhash.run(ctx, params, documents, signatures, found, quality=_qualities(recipe, inputs))
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Clusters and their survivors: from groups or verified pairs to the columns that both deduplications write.
 
-The id of a cluster is the smallest id in it, and exactly one member survives: by `longest` the one with the
-most UTF-8 bytes, else the one with the smallest id; ties go to the smallest id. All of it is a function of
-the members' ids and lengths, so neither the order of parts nor the number of workers can show.
+The id of a cluster is the smallest id in it, and exactly one member survives: the one of the best rank
+(`ranks`), ties go to the smallest id. All of it is a function of the members' ids and ranks, so neither the
+order of parts nor the number of workers can show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from plinth.corpus.dedup.shuffle import U64, binary16, halves, read_range, slot_range, write_sorted
-from plinth.records import Part
+from plinth.compute.stage import Item, run_items
+from plinth.context import Context
+from plinth.corpus.dedup import runs
+from plinth.corpus.dedup.dense import Layout
+from plinth.corpus.dedup.shuffle import U64, binary16, halves
+from plinth.records import Part, Step
 from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
 I64 = npt.NDArray[np.int64]
+
+VERSION = "1"
 
 #: What a deduplication says of a document. `text_bytes` is the length of `text` in UTF-8.
 SCHEMA = pa.schema(
@@ -34,54 +40,84 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: Members of clusters of two or more, by address; documents that are not listed are alone.
-MEMBERS = pa.schema(
-    [
-        pa.field("at", pa.uint64(), nullable=False),
-        pa.field("cluster", pa.binary(16), nullable=False),
-        pa.field("size", pa.int32(), nullable=False),
-        pa.field("survivor", pa.bool_(), nullable=False),
+#: Runs of members of clusters of two or more; documents that are not listed are alone. Columns: the document's
+#: number (or its row, once gathered by slot), the cluster's id as two halves, size << 1 | whether it survives.
+MEMBERS, MEMBER_COLUMNS = "members", 4
+
+#: Slots whose members one task gathers.
+GATHER_SLOTS = 64
+
+
+def write_members(store: Store, at: U64, group: I64, roster: npt.NDArray[np.uint64]) -> Part:
+    """The members of clusters as a run.
+
+    Args:
+        at: [N] numbers of documents, ascending.
+        group: [N] any number that is the same for the members of a cluster and no others.
+        roster: by number of document: the halves of its id, and its rank (smaller is better).
+    """
+    own = np.asarray(roster[at]) if at.size else np.empty((0, 3), np.uint64)
+    high, low, rank = own[:, 0], own[:, 1], own[:, 2]
+    _, group = np.unique(group, return_inverse=True)
+    by_id = np.lexsort((at, low, high, group))
+    first = by_id[_starts(group[by_id])]  # of each cluster, the member with the smallest id
+    best = np.lexsort((at, low, high, rank, group))
+    survivor = np.zeros(at.size, dtype=np.uint64)
+    survivor[best[_starts(group[best])]] = 1
+    sizes = np.bincount(group, minlength=first.size)[group].astype(np.uint64)
+    listed = sizes > 1
+    columns = (at, high[first][group], low[first][group], sizes << np.uint64(1) | survivor)
+    chunk = [column[listed] for column in columns]
+    return runs.write(store, "members.run", MEMBERS, [chunk], MEMBER_COLUMNS)
+
+
+def _starts(group: I64) -> npt.NDArray[np.bool_]:
+    new = np.ones(group.size, dtype=np.bool_)
+    new[1:] = group[1:] != group[:-1]
+    return new
+
+
+def gather(
+    ctx: Context,
+    label: str,
+    parts: Sequence[Part],
+    layout: Layout,
+    kind: str = MEMBERS,
+    columns: int = MEMBER_COLUMNS,
+) -> list[Part]:
+    """Runs by number of document, of ranges or partitions, as one run by row for each slot."""
+    count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
+    found = tuple(part.blob.sha256 for part in parts)
+    items = [
+        Item(("-".join(map(str, bases)), *found), _Gather(tuple(parts), bases, kind, columns), bases[-1] - bases[0])
+        for bases in (layout.bases[i : i + GATHER_SLOTS + 1] for i in range(0, count, GATHER_SLOTS))
     ]
-)
+    return [part for made in run_items(ctx, step, _gather, items, label=f"{label} gather") for part in made]
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """Documents that may have duplicates, in order of id: addresses, ids as big-endian halves, UTF-8 lengths; [N]."""
-
-    at: U64
-    high: U64
-    low: U64
-    text_bytes: I64
+class _Gather:
+    parts: tuple[Part, ...]
+    bases: tuple[int, ...]
+    kind: str
+    columns: int
 
 
-def members(nodes: Nodes, roots: I64, keep: str) -> pa.Table:
-    """Members of all clusters of two or more, sorted by address.
-
-    Args:
-        nodes: the documents.
-        roots: [N] for each node, the index of the first node of its cluster.
-        keep: `longest` or `smallest_id`.
-    """
-    sizes = np.bincount(roots, minlength=roots.size)[roots]
-    rank = -nodes.text_bytes if keep == "longest" else np.zeros(roots.size, dtype=np.int64)
-    order = np.lexsort((np.arange(roots.size), rank, roots))
-    survivor = np.zeros(roots.size, dtype=np.bool_)
-    survivor[order[np.r_[True, roots[order][1:] != roots[order][:-1]][: roots.size]]] = True
-    listed = np.flatnonzero(sizes > 1)
-    listed = listed[np.argsort(nodes.at[listed], kind="stable")]
-    columns = [
-        pa.array(nodes.at[listed]),
-        binary16(nodes.high[roots[listed]], nodes.low[roots[listed]]),
-        pa.array(sizes[listed].astype(np.int32)),
-        pa.array(survivor[listed]),
-    ]
-    return pa.Table.from_arrays(columns, schema=MEMBERS)
-
-
-def write_members(store: Store, nodes: Nodes, roots: I64, keep: str) -> Part:
-    """`members` as a part."""
-    return write_sorted(store, "members.parquet", members(nodes, roots, keep), ["at"])
+def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
+    found = [[np.empty(0, np.uint64)] * task.columns]
+    for part in task.parts:
+        with runs.Run(store, part, task.kind) as opened:
+            found.append(list(opened.slice(task.bases[0], task.bases[-1])))
+    table = [np.concatenate(column) for column in zip(*found, strict=True)]
+    order = np.argsort(table[0])  # numbers of documents are unique
+    table = [column[order] for column in table]
+    cuts = np.searchsorted(table[0], np.array(task.bases, dtype=np.uint64))
+    made = []
+    for base, begin, end in zip(task.bases, cuts, cuts[1:], strict=False):
+        mine = [column[begin:end] for column in table]
+        mine[0] = mine[0] - np.uint64(base)
+        made.append(runs.write(store, "slot.run", task.kind, [mine], task.columns))
+    return tuple(made)
 
 
 @njit(nogil=True, cache=True)
@@ -105,25 +141,17 @@ def connect(count: int, left: I64, right: I64) -> I64:
     return parent
 
 
-def write_sidecar(
-    store: Store,
-    name: str,
-    slot: int,
-    clusters: Iterable[Part],
-    rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]],
-) -> Part:
+def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]]) -> Part:
     """The sidecar of one slot, with statistics of what survived.
 
     Args:
-        slot: its number.
-        clusters: parts of `MEMBERS`, sorted by address, of all slots.
+        members: the slot's own, from `gather`.
         rows: batches of ids, whether considered, and lengths in bytes, in row order.
     """
-    low, high = slot_range(slot)
-    tables = [read_range(store, part, "at", low, high) for part in clusters]
-    mine = pa.concat_tables([MEMBERS.empty_table(), *tables]).sort_by("at").combine_chunks()
+    with runs.Run(store, members, MEMBERS) as opened:
+        mine = opened.all()
     stats = dict.fromkeys(STATS, 0)
-    part = write_batches(store, name, SCHEMA, _batches(mine, low, rows, stats))
+    part = write_batches(store, name, SCHEMA, _batches(mine, rows, stats))
     return part.model_copy(update={"stats": stats})
 
 
@@ -139,19 +167,19 @@ STATS = (
 
 
 def _batches(
-    mine: pa.Table, base: int, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]], stats: dict[str, int]
+    mine: tuple[U64, ...], rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]], stats: dict[str, int]
 ) -> Iterator[pa.RecordBatch]:
-    at = mine.column("at").to_numpy() - np.uint64(base)
+    row, cluster_high, cluster_low, packed = mine
     first = 0
     for ids, considered, text_bytes in rows:
-        begin, end = np.searchsorted(at, [first, first + len(ids)])
-        where = at[begin:end].astype(np.int64) - first
+        begin, end = np.searchsorted(row, np.array([first, first + len(ids)], dtype=np.uint64))
+        where = row[begin:end].astype(np.int64) - first
         high, low = halves(ids)
         keep = considered.to_numpy(zero_copy_only=False)
         size, survivor = keep.astype(np.int32), keep.copy()
-        size[where] = mine.column("size").to_numpy()[begin:end]
-        survivor[where] = mine.column("survivor").to_numpy()[begin:end]
-        high[where], low[where] = halves(mine.column("cluster").slice(begin, end - begin))
+        size[where] = packed[begin:end] >> np.uint64(1)
+        survivor[where] = packed[begin:end] & np.uint64(1)
+        high[where], low[where] = cluster_high[begin:end], cluster_low[begin:end]
         cluster = pc.if_else(considered, binary16(high, low), pa.scalar(None, pa.binary(16)))
         _count(stats, keep, size, survivor, text_bytes.to_numpy())
         yield pa.RecordBatch.from_arrays(

@@ -74,6 +74,32 @@ def read_range(store: Store, part: Part, key: str, low: int, high: int) -> pa.Ta
     return table.slice(first, last - first)
 
 
+def iter_rows(
+    store: Store, part: Part, columns: Sequence[str], rows: npt.NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """Some rows of a part, ascending; row groups that have none of them are not read.
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, short, or not Parquet.
+    """
+    if rows.size == 0:
+        return
+    path, first = store.open_path(part.blob), 0
+    try:
+        with pq.ParquetFile(path) as file:
+            if file.metadata.num_rows != part.rows:
+                raise _damaged(part, f"{file.metadata.num_rows} rows", f"{part.rows} rows")
+            for group in range(file.metadata.num_row_groups):
+                held = file.metadata.row_group(group).num_rows
+                begin, end = np.searchsorted(rows, [first, first + held])
+                if end > begin:
+                    table = file.read_row_group(group, columns=list(columns)).combine_chunks()
+                    yield table.to_batches()[0].take(pa.array(rows[begin:end] - first))
+                first += held
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(part, error, f"Parquet with SHA-256 {part.blob.sha256}") from error
+
+
 def _bounds(file: pq.ParquetFile, part: Part, key: str) -> Iterator[tuple[int, int, int]]:
     """Row group, its first and its last key; a file whose groups are not in order is refused."""
     column = file.schema_arrow.get_field_index(key)

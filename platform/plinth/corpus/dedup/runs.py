@@ -1,0 +1,243 @@
+"""Runs: tables of 64-bit columns sorted by their first, the key, of which any range of keys is one read.
+
+    blocks    4,096 rows each, column after column; the last one may be shorter
+    footer    first key and CRC-32 of every block, then JSON: kind, identity, columns
+    tail      rows, length and CRC-32 of the footer, magic
+
+What a global step shuffles lies in runs: thousands of parts can be read by range without a Parquet reader for
+each. A range costs one read of neighbouring bytes, a single key one block; either way a damaged block is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth import fingerprint
+from plinth.errors import IntegrityError
+from plinth.records import Part
+from plinth.storage.atomic import named_failures
+from plinth.storage.store import Store
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+BLOCK_ROWS = 4096
+END = 2**64
+
+_MAGIC = b"PLNRUN01"
+_TAIL = struct.Struct("<QII8s")  # rows, length of the footer, its CRC-32, magic
+
+
+class Writer:
+    """Writes a run into an open file; rows must come in order of their key."""
+
+    def __init__(self, stream: IO[bytes], kind: str, columns: int, identity: Mapping[str, Any]) -> None:
+        self.stream, self.columns, self.rows = stream, columns, 0
+        self.header = {"kind": kind, "columns": columns, "identity": dict(identity)}
+        self._waiting: list[list[U64]] = []
+        self._waiting_rows = 0
+        self._first: list[int] = []
+        self._crcs: list[int] = []
+
+    def append(self, *columns: U64) -> None:
+        """Rows that follow those appended so far."""
+        if len(columns) != self.columns or len({column.size for column in columns}) != 1:
+            raise ValueError(f"{self.columns} columns of equal length are wanted")
+        self._waiting.append([np.asarray(column, dtype="<u8") for column in columns])
+        self._waiting_rows += columns[0].size
+        if self._waiting_rows >= BLOCK_ROWS:
+            self._flush(last=False)
+
+    def close(self) -> None:
+        """Write what waits and the footer."""
+        self._flush(last=True)
+        blocks = np.array(self._first, dtype="<u8").tobytes() + np.array(self._crcs, dtype="<u4").tobytes()
+        footer = blocks + fingerprint.canonical(self.header)
+        self.stream.write(footer + _TAIL.pack(self.rows, len(footer), zlib.crc32(footer), _MAGIC))
+
+    def _flush(self, *, last: bool) -> None:
+        if not self._waiting_rows:
+            return
+        table = np.stack([np.concatenate(column) for column in zip(*self._waiting, strict=True)])
+        size = table.shape[1] if last else table.shape[1] // BLOCK_ROWS * BLOCK_ROWS
+        for start in range(0, size, BLOCK_ROWS):
+            block = np.ascontiguousarray(table[:, start : min(size, start + BLOCK_ROWS)])
+            data = block.tobytes()
+            self._first.append(int(block[0, 0]))
+            self._crcs.append(zlib.crc32(data))
+            self.stream.write(data)
+        self.rows += size
+        self._waiting = [list(table[:, size:])]
+        self._waiting_rows = table.shape[1] - size
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    with named_failures(path):
+        yield
+
+
+def write(
+    store: Store, name: str, kind: str, chunks: Sequence[Sequence[U64]] | Iterator[Sequence[U64]], columns: int,
+    identity: Mapping[str, Any] | None = None, stats: Mapping[str, Any] | None = None,
+) -> Part:  # fmt: skip
+    """A run from chunks of rows, each a sequence of columns, in order of the key.
+
+    Args:
+        kind: what its rows are; a reader must ask for the same.
+        columns: how many columns, the key included.
+        identity: version and parameters that its values depend on; a reader may ask for the same.
+
+    Raises:
+        DiskFullError, WorkspaceError: nothing becomes visible.
+    """
+    with store.staging(".run") as path:
+        with _named(path):
+            stream = path.open("wb")
+        with stream:
+            writer = Writer(stream, kind, columns, identity or {})
+            for chunk in chunks:  # what fails in here is the caller's failure to read
+                with _named(path):
+                    writer.append(*chunk)
+            with _named(path):
+                writer.close()
+                stream.flush()
+        blob = store.put_file(path)
+    return Part(name=name, blob=blob, rows=writer.rows, stats=dict(stats or {}))
+
+
+class Run:
+    """An open run.
+
+    Args:
+        kind, identity: what the run must be; None accepts any identity.
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, damaged, or another kind of run than wanted.
+    """
+
+    def __init__(self, store: Store, part: Part, kind: str, identity: Mapping[str, Any] | None = None) -> None:
+        self.part, path = part, store.open_path(part.blob)
+        self._file = os.open(path, os.O_RDONLY)
+        try:
+            self._read_footer(kind, identity)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the file."""
+        with suppress(OSError):
+            os.close(self._file)
+
+    def slice(self, low: int, high: int) -> tuple[U64, ...]:
+        """The columns of the rows with low <= key < high.
+
+        Raises:
+            IntegrityError: a block is damaged or its keys are out of order.
+        """
+        first = max(0, int(np.searchsorted(self.first, np.uint64(low))) - 1)
+        last = self.first.size if high >= END else int(np.searchsorted(self.first, np.uint64(high)))
+        columns = self._blocks(first, max(first, last))
+        begin = int(np.searchsorted(columns[0], np.uint64(low)))
+        end = columns[0].size if high >= END else int(np.searchsorted(columns[0], np.uint64(high)))
+        return tuple(column[begin:end] for column in columns)
+
+    def all(self) -> tuple[U64, ...]:
+        """The columns of all rows."""
+        return self._blocks(0, self.first.size)
+
+    def chunks(self, rows: int = 2**20) -> Iterator[tuple[U64, ...]]:
+        """All rows in order, so many at a time."""
+        step = max(1, rows // BLOCK_ROWS)
+        for first in range(0, self.first.size, step):
+            yield self._blocks(first, min(self.first.size, first + step))
+
+    def _blocks(self, first: int, last: int) -> tuple[U64, ...]:
+        if last <= first:
+            return tuple(np.empty(0, np.uint64) for _ in range(self.columns))
+        stride = BLOCK_ROWS * self.columns * 8
+        rows = min(self.rows, last * BLOCK_ROWS) - first * BLOCK_ROWS
+        data = os.pread(self._file, rows * self.columns * 8, first * stride)
+        while len(data) < rows * self.columns * 8:  # a read of 2 GB or more may come in pieces
+            more = os.pread(self._file, rows * self.columns * 8 - len(data), first * stride + len(data))
+            if not more:
+                raise self._damaged(f"{len(data)} bytes", f"{rows * self.columns * 8} bytes from block {first}")
+            data += more
+        view = memoryview(data)
+        for block in range(first, last):
+            if zlib.crc32(view[(block - first) * stride : (block - first + 1) * stride]) != self.crcs[block]:
+                raise self._damaged(f"another checksum in block {block}", "the bytes that were written")
+        full = rows // BLOCK_ROWS
+        body = np.frombuffer(data, dtype="<u8", count=full * BLOCK_ROWS * self.columns)
+        body = body.reshape(full, self.columns, BLOCK_ROWS)
+        rest = np.frombuffer(data, dtype="<u8", offset=full * stride).reshape(self.columns, -1)
+        columns = tuple(np.concatenate([body[:, c].reshape(-1), rest[c]]) for c in range(self.columns))
+        if np.any(columns[0][1:] < columns[0][:-1]):
+            raise self._damaged(f"keys out of order after block {first}", "rows sorted by key")
+        return columns
+
+    def _read_footer(self, kind: str, identity: Mapping[str, Any] | None) -> None:
+        size = self.part.blob.bytes
+        tail = os.pread(self._file, _TAIL.size, max(0, size - _TAIL.size))
+        if len(tail) < _TAIL.size or not tail.endswith(_MAGIC):
+            raise self._damaged("no end of a run", f"a run that ends in {_MAGIC.decode()}")
+        self.rows, length, crc, _ = _TAIL.unpack(tail)
+        footer = os.pread(self._file, length, max(0, size - _TAIL.size - length))
+        blocks = -(-self.rows // BLOCK_ROWS)
+        if zlib.crc32(footer) != crc or length < 12 * blocks:
+            raise self._damaged("a damaged footer", "the bytes that were written")
+        self.first = np.frombuffer(footer, dtype="<u8", count=blocks)
+        self.crcs = np.frombuffer(footer, dtype="<u4", count=blocks, offset=8 * blocks).tolist()
+        header = json.loads(footer[12 * blocks :])
+        self.kind, self.columns, self.identity = header["kind"], header["columns"], header["identity"]
+        if self.kind != kind or (identity is not None and self.identity != json.loads(fingerprint.canonical(identity))):
+            raise IntegrityError(
+                f"run {self.part.name} ({self.part.blob.md5}) is another kind of run",
+                found=f"{self.kind} {self.identity}",
+                expected=f"{kind} {dict(identity) if identity is not None else ''}".rstrip(),
+                remedy="it was made by another version or with other parameters: run the stage that makes it again",
+            )
+        if self.rows != self.part.rows:
+            raise self._damaged(f"{self.rows} rows", f"{self.part.rows} rows")
+        if np.any(self.first[1:] < self.first[:-1]):
+            raise self._damaged("blocks out of order", "rows sorted by key")
+
+    def _damaged(self, found: object, expected: object) -> IntegrityError:
+        return IntegrityError(
+            f"run {self.part.name} ({self.part.blob.md5}) cannot be trusted",
+            found=found,
+            expected=expected,
+            remedy="delete the blob from the store and run the same command again",
+        )
+
+
+def in_order(key: U64, *ties: U64) -> I64:
+    """Positions that sort by key, then by the ties: the same on any processor, whatever sort it has."""
+    order = np.argsort(key)
+    ordered = key[order]
+    equal = ordered[1:] == ordered[:-1]
+    if np.any(equal) and ties:
+        among = np.zeros(key.size, dtype=np.bool_)
+        among[1:] |= equal
+        among[:-1] |= equal
+        places = np.flatnonzero(among)
+        mine = order[places]
+        order[places] = mine[np.lexsort((*(tie[mine] for tie in reversed(ties)), key[mine]))]
+    return order
