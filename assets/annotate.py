@@ -29,6 +29,9 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
     if "licence" in params:
         params["licence"].setdefault("permitted", sorted(recipe.corpus.permitted_licences))
+        params["licence"].setdefault("uses", sorted(recipe.corpus.uses))
+        for use, allowed in recipe.corpus.licences_by_use.items():
+            params["licence"].setdefault(use, sorted(allowed))
     return params
 
 

@@ -58,6 +58,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
         yield from _policies(corpus, [name for name in chosen if name in known])
     yield from _models(corpus)
+    yield from _terms(corpus)
 
 
 def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
@@ -114,6 +115,23 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
                     yield at, f"there is no {what} {one!r}", nearest(one, have)
 
 
+def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Every source's owner allows what the result is for."""
+    uses, buckets = corpus.get("uses") or (), corpus.get("buckets")
+    for name, bucket in buckets.items() if isinstance(buckets, dict) else ():
+        sources = bucket.get("sources") if isinstance(bucket, dict) else None
+        for index, source in enumerate(sources if isinstance(sources, list) else ()):
+            terms = source.get("terms") if isinstance(source, dict) else None
+            for use in uses if isinstance(terms, dict) else ():
+                if terms.get(use) is False:
+                    at: Key = ("corpus", "buckets", name, "sources", index, "terms", use)
+                    yield (
+                        at,
+                        f"`corpus.uses` wants {use}, and the owner's terms do not allow it",
+                        "leave the source out",
+                    )
+
+
 def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
     """Every expression reads and names columns that are there; no policy in use lets a forbidden licence pass."""
     from plinth.corpus.policy import columns_of
@@ -122,6 +140,7 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
     policies, buckets = corpus.get("policies"), corpus.get("buckets")
     for name, policy in policies.items() if isinstance(policies, dict) else ():
         if isinstance(policy, dict):
+            yield from _profiles(("corpus", "policies", name, "profiles"), policy.get("profiles"), corpus, chosen)
             yield from _rules(("corpus", "policies", name, "rules"), policy.get("rules"), types)
             yield from _edits(("corpus", "policies", name, "edits"), policy.get("edits"), types)
     named = {
@@ -134,6 +153,35 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
         if isinstance(used, dict) and GATE not in str(used.get("rules")):
             hint = f"add {{reason: licence, drop: not {GATE}}} to its rules"
             yield ("corpus", "policies", name), "no rule stops a licence that is not permitted", hint
+
+
+def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
+    """Every annotator that a profile rests on is there, and counts as the profile's project does."""
+    from plinth.corpus.profiles import PROFILES
+
+    for index, name in enumerate(names if isinstance(names, list) else ()):
+        known = PROFILES.get(name) if isinstance(name, str) else None
+        for needed, wanted in known.annotators.items() if known else ():
+            if needed not in chosen:
+                flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in wanted.items())
+                hint = f"add `{needed}: {{{flow}}}` to corpus.annotate"
+                yield (*at, index), f"{name} needs the annotator `{needed}`, which is not in `corpus.annotate`", hint
+            else:
+                yield from _counting((*at, index), name, needed, wanted, corpus["annotate"][needed])
+
+
+def _counting(at: Key, name: str, needed: str, wanted: Mapping[str, Any], given: Any) -> Iterator[Found]:
+    from plinth.corpus.annotate import annotator
+
+    try:
+        params = annotator(needed).params.model_validate(given or {})
+    except ValidationError:
+        return  # said already
+    for key, value in wanted.items():
+        found = getattr(params, key)
+        if found != value:
+            hint = f"write `{key}: {json.dumps(value)}`, or state rules of your own"
+            yield at, f"{name} needs `corpus.annotate.{needed}.{key}` = {value!r}, found {found!r}", hint
 
 
 def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -41,4 +41,11 @@ class Corpus(Frozen):
     contamination: Contamination = Contamination()
     permitted_licences: tuple[str, ...] = Field(
         description="SPDX identifiers that may reach a shard; everything else is stopped by the licence gate."
+    )
+    uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
+        (), description="What the result is for beside training: sources and licences must allow these uses, too."
+    )
+    licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="Of the permitted licences, those that allow a use; a use that is not named here allows all.",
     )

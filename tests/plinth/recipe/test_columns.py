@@ -92,6 +92,27 @@ def test_edits_need_a_column_of_spans() -> None:
     assert "pii.spans" in hint
 
 
+def test_a_use_that_an_owner_forbids_is_refused() -> None:
+    terms = {"train": True, "redistribute": True, "commercial": False}
+    buckets = {"web": {"sources": [{"terms": terms}]}}
+    assert list(problems_of_columns(corpus(buckets=buckets, uses=["redistribute"]))) == []
+    ((where, what, _),) = problems_of_columns(corpus(buckets=buckets, uses=["redistribute", "commercial"]))
+    assert where == ("corpus", "buckets", "web", "sources", 0, "terms", "commercial")
+    assert "forbid" in what
+
+
+def test_what_annotators_and_models_rest_on_must_be_there() -> None:
+    used = {"language": {}, "licence": {}, "pii": {}, "url": {"lists": "blocked"}, "perplexity": {"model": "clean"}}
+    found = {where[2]: (what, hint) for where, what, hint in problems_of_columns(corpus(annotate=used))}
+    assert "needs lists/blocked" in found["url"][0]
+    assert "needs models/clean" in found["perplexity"][0]
+    models = {"clean": {"kind": "ngram", "reference": ["wed"]}}
+    ((where, what, hint),) = problems_of_columns(corpus(annotate=used, models=models, lists={"blocked": "lists"}))
+    assert where == ("corpus", "models", "clean")
+    assert what == "there is no bucket 'wed'"
+    assert hint == "did you mean `web`?"
+
+
 def test_a_policy_in_use_without_the_licence_gate_is_refused() -> None:
     policies = {"default": {"rules": [GATE]}, "open": {"rules": []}, "unused": {}}
     data = corpus(policies=policies, buckets={"web": {}, "code": {"policy": "open"}})

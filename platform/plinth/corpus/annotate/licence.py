@@ -3,13 +3,16 @@
 SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a licence and is
 permitted when the licence is or the pair is listed, `+` means this version or a later one. What cannot be read is
 not permitted; `unknown`, `NONE` and `NOASSERTION` never are, whatever the list says.
+
+Use matters: what a model may be trained on may still not be passed on as text, or not be sold. Each use has a list
+of its own, and `permitted` asks the lists of every use that the recipe names.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field
@@ -18,7 +21,12 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.records import Frozen
 
 SCHEMA = pa.schema(
-    [pa.field("expression", pa.string(), nullable=False), pa.field("permitted", pa.bool_(), nullable=False)]
+    [
+        pa.field("expression", pa.string(), nullable=False),
+        pa.field("permitted", pa.bool_(), nullable=False),  # for training and every use that is wanted
+        pa.field("redistribute", pa.bool_(), nullable=False),
+        pa.field("commercial", pa.bool_(), nullable=False),
+    ]
 )
 UNKNOWN = "unknown"
 NEVER = frozenset({UNKNOWN, "none", "noassertion"})
@@ -31,6 +39,9 @@ class Params(Frozen):
     """What may reach a shard."""
 
     permitted: tuple[str, ...] = Field((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
+    redistribute: tuple[str, ...] | None = Field(None, description="Those whose text may be passed on; null: all.")
+    commercial: tuple[str, ...] | None = Field(None, description="Those that may be used commercially; null: all.")
+    uses: tuple[Literal["redistribute", "commercial"], ...] = Field((), description="Uses that must be allowed, too.")
 
 
 class _Term(NamedTuple):
@@ -46,10 +57,23 @@ class _Term(NamedTuple):
 
 
 def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
-    """The expression in one spelling, and whether the list permits it."""
-    judged = [judge(text, params.permitted) for text in batch.column("licence").to_pylist()]
-    expressions = pa.array([expression for expression, _ in judged], pa.string())
-    return pa.record_batch([expressions, pa.array([ok for _, ok in judged], pa.bool_())], schema=SCHEMA)
+    """The expression in one spelling, whether the list permits it, and for which uses."""
+    distinct = batch.column("licence").dictionary_encode()
+    rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(SCHEMA)]
+    return pa.record_batch([column.take(distinct.indices) for column in columns], schema=SCHEMA)
+
+
+def _row(text: str, params: Params) -> tuple[str, bool, bool, bool]:
+    """One licence under every list; a use without a list of its own allows what may be trained on."""
+    expression, trained = judge(text, params.permitted)
+    allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
+    wanted = all(allowed[use] for use in params.uses)
+    return expression, trained and wanted, allowed["redistribute"], allowed["commercial"]
+
+
+def _lists(params: Params) -> dict[str, tuple[str, ...] | None]:
+    return {"redistribute": params.redistribute, "commercial": params.commercial}
 
 
 @lru_cache(maxsize=4096)
@@ -140,8 +164,8 @@ def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
 
 ANNOTATOR = Annotator(
     name="licence",
-    version="2",
-    description="The document's licence in SPDX form, and whether the recipe permits it.",
+    version="3",
+    description="The document's licence in SPDX form, and whether the recipe permits it, by use.",
     source="SPDX specification 2.3, annex D.",
     params=Params,
     schema=SCHEMA,

@@ -56,8 +56,8 @@ def test_nothing_is_permitted_unless_listed() -> None:
     assert annotate(batch, Params()).column("permitted").to_pylist() == [False, False]
     made = annotate(batch, Params(permitted=("MIT",)))
     assert made.to_pylist() == [
-        {"expression": "MIT", "permitted": True},
-        {"expression": "unknown", "permitted": False},
+        {"expression": "MIT", "permitted": True, "redistribute": True, "commercial": True},
+        {"expression": "unknown", "permitted": False, "redistribute": False, "commercial": False},
     ]
 
 
@@ -88,3 +88,21 @@ def test_any_text_has_an_answer(expression: str) -> None:
     form, permitted = judge(expression, PERMITTED)
     assert form
     assert not permitted or "MIT" in form
+
+
+def test_lists_by_use() -> None:
+    batch = pa.record_batch({"licence": ["MIT", "CC-BY-NC-4.0", "CC-BY-NC-4.0 OR MIT", "GPL-3.0-only", "MIT"]})
+    permitted = ("MIT", "CC-BY-NC-4.0")
+    free = annotate(batch, Params(permitted=permitted, commercial=("MIT",))).to_pydict()
+    assert free["permitted"] == [True, True, True, False, True]
+    assert free["commercial"] == [True, False, True, False, True]
+    assert free["redistribute"] == free["permitted"]
+    sold = annotate(batch, Params(permitted=permitted, commercial=("MIT",), uses=("commercial",))).to_pydict()
+    assert sold["permitted"] == [True, False, True, False, True]
+
+
+def test_a_use_never_widens_what_is_permitted() -> None:
+    batch = pa.record_batch({"licence": ["GPL-3.0-only"]})
+    row = annotate(batch, Params(permitted=("MIT",), commercial=("GPL-3.0-only",), uses=("commercial",))).to_pylist()[0]
+    assert not row["permitted"]
+    assert not row["commercial"]
