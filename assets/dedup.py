@@ -1,4 +1,4 @@
-"""`dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`: duplicates across all buckets, one survivor each."""
+"""`dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`: duplicates over all buckets, one survivor each."""
 
 from __future__ import annotations
 
