@@ -1,152 +1,245 @@
-"""Spans of personal data: e-mail addresses, public IP addresses, payment card numbers.
+"""Spans of personal data and secrets, with replacements.
 
-Patterns only propose; rules decide: an address must be somebody's, a card number must have the length and the
-first digits of an issuer and pass Luhn's check. What looks alike is known: versions, sections and object
-identifiers are four small numbers, pictures for fine screens are named `logo@2x.png`.
+A kernel finds the places worth a rule in one pass (`plinth.text.pii_scan`); rules decide at these places, each over a
+bounded number of bytes, so that no text makes them slow:
 
-Every repeat is bounded and no two of them compete for the same characters, so no text makes a pattern slow, and
-only texts that a kernel finds promising are searched.
+    pii_network    e-mail addresses, public and private IP addresses, passwords in URLs
+    pii_numbers    payment cards, IBAN, telephone numbers
+    pii_national   numbers that states give to people, with their check digits
+    pii_keys       keys, tokens, passwords
+    pii_names      names and addresses, where a spaCy pipeline is given
+
+The reason of a span is its kind, or kind and rule: `email`, `national/us_ssn`, `key/github_token`.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field
+from numba import njit
+from pydantic import Field, field_validator
 
-from plinth.corpus.annotate.base import Annotator
+from plinth.corpus.annotate import pii_keys, pii_names, pii_national, pii_network, pii_numbers
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.corpus.annotate.pii_hits import Hit
+from plinth.errors import StageError
 from plinth.records import EDIT_TYPE, Frozen
-from plinth.text import hints
+from plinth.text import pii_scan
+from plinth.text.codepoints import utf8
+from plinth.text.ngrams import I64, U8
 
-Kind = Literal["email", "ip", "card"]
-KINDS: tuple[Kind, ...] = ("email", "ip", "card")
+Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
+KINDS: tuple[Kind, ...] = ("email", "ip", "private_ip", "phone", "iban", "card", "national", "key")
+#: A private address is nobody's.
+DEFAULT_KINDS = tuple(kind for kind in KINDS if kind != "private_ip")
+NAMED = ("name", "address")
+ALL_KINDS = (*KINDS, *NAMED)
 SCHEMA = pa.schema(
-    [pa.field(kind, pa.int32(), nullable=False) for kind in KINDS] + [pa.field("spans", EDIT_TYPE, nullable=False)]
+    [pa.field(kind, pa.int32(), nullable=False) for kind in ALL_KINDS]
+    + [
+        pa.field("total", pa.int32(), nullable=False),
+        pa.field("per_1000", pa.float32(), nullable=False),
+        pa.field("spans", EDIT_TYPE, nullable=False),
+    ]
 )
-_HINTS = {"email": hints.EMAIL, "ip": hints.IPV4 | hints.IPV6, "card": hints.NUMBER}
-
-#: The part of RFC 5322's addresses that people have; names of at most 64 characters, labels of at most 63.
-EMAIL = re.compile(
-    r"(?<![\w.%+@-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}[A-Za-z]{2,24}(?![\w@-])", re.ASCII
-)
-IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)", re.ASCII)
-IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:.])", re.ASCII)
-CARD = re.compile(
-    r"(?<![\w.-])(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)", re.ASCII
-)
-#: Names kept for documentation and tests by RFC 2606; an address there is nobody's.
-RESERVED = re.compile(r"[@.](?:example(?:\.(?:com|net|org))?|localhost|test|invalid)\Z", re.IGNORECASE)
-#: `git@host` is a way to write a URL; the endings are those of files.
-NOBODY = re.compile(
-    r"git@|.{0,200}\.(?:png|jpe?g|gif|svg|webp|ico|css|js|py|html?|json|ya?ml|whl|zip|gz)\Z", re.IGNORECASE
-)
-#: Numbers after one of these are a version or a place in a document.
-NUMBERED = re.compile(
-    r"(?:\b(?:versions?|ver|v|release|sections?|sec|chapter|rfc)|§|[<>=~]=)[\s:=.'\"`]{0,3}\Z", re.IGNORECASE
-)
-#: Four numbers below this are next to never an address: one in four thousand of all addresses is such.
-SMALL = 32
-#: All global unicast addresses of version 6 that are assigned (IANA; RFC 4291).
-UNICAST6 = ipaddress.ip_network("2000::/3")
-#: First digits (from, to) and lengths of issuers: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.
-ISSUERS = (
-    ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
-    ("300", "305", (14,)), ("36", "36", (14,)), ("38", "39", (14,)), ("6011", "6011", (16, 19)),
-    ("644", "659", (16, 19)), ("3528", "3589", (16, 19)), ("62", "62", (16, 17, 18, 19)),
-)  # fmt: skip
 
 
 class Params(Frozen):
-    """What is looked for."""
+    """What is looked for, and what is written instead."""
 
-    kinds: tuple[Kind, ...] = Field(KINDS, description="Of `email`, `ip`, `card`.")
+    kinds: tuple[Kind, ...] = Field(DEFAULT_KINDS, description=f"Of {', '.join(f'`{kind}`' for kind in KINDS)}.")
+    replacements: Mapping[str, str] = Field({}, description="By kind, instead of `<EMAIL>`, `<PHONE>`, ….")
+    ner: str | None = Field(None, description="List of the recipe that is a spaCy pipeline; names and addresses by it.")
+    ner_labels: Mapping[str, Literal["name", "address"]] = Field(
+        {"PERSON": "name", "PER": "name", "ADDRESS": "address", "STREET": "address"},
+        description="Labels of the pipeline that count, and as what.",
+    )
+
+    @field_validator("replacements")
+    @classmethod
+    def _known(cls, given: Mapping[str, str]) -> Mapping[str, str]:
+        unknown = [kind for kind in given if kind not in ALL_KINDS]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no kind; there are {', '.join(ALL_KINDS)}")
+        return given
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
-    """Counts by kind, and the spans (in code points) with what would replace them."""
+@dataclass(frozen=True)
+class Prepared:
+    """Parameters, and the pipeline that they name."""
+
+    params: Params
+    nlp: Any
+
+
+def resources(params: Params) -> tuple[str, ...]:
+    """The list that is the pipeline."""
+    return (f"lists/{params.ner}",) if params.ner else ()
+
+
+def prepare(params: Params, files: Files) -> Params | Prepared:
+    """Load the pipeline, where there is one."""
+    return Prepared(params, pii_names.load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
+
+
+def annotate(batch: pa.RecordBatch, given: Params | Prepared) -> pa.RecordBatch:
+    """Counts by kind, their sum, their number by 1000 characters, and the spans (in code points).
+
+    Spans are sorted and disjoint: where two overlap the earlier, then the longer, stays.
+    """
+    params = given.params if isinstance(given, Prepared) else given
+    if params.ner and not isinstance(given, Prepared):
+        raise StageError(f"the pipeline {params.ner} of pii was not prepared", remedy="run it through annotate.stage")
     texts = batch.column("text")
-    promising = hints.hints(texts)
-    found: list[list[dict[str, Any]]] = [[] for _ in range(batch.num_rows)]
-    rows = np.flatnonzero(promising)
-    for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
-        found[row] = spans(text, tuple(kind for kind in params.kinds if promising[row] & _HINTS[kind]))
-    counts = [pa.array([sum(span["reason"] == kind for span in each) for each in found], pa.int32()) for kind in KINDS]
-    return pa.record_batch([*counts, pa.array(found, EDIT_TYPE)], schema=SCHEMA)
+    data, offsets = utf8(texts)
+    found: dict[int, list[tuple[int, int, str]]] = dict(_patterns(texts, data, offsets, params.kinds))
+    if isinstance(given, Prepared):
+        for row, text in enumerate(texts.to_pylist()):
+            found.setdefault(row, []).extend(pii_names.entities(given.nlp, text or "", params.ner_labels))
+    return _batch(found, batch.num_rows, data, offsets, params)
 
 
-def spans(text: str, kinds: tuple[Kind, ...] = KINDS) -> list[dict[str, Any]]:
-    """Spans of a text, sorted and disjoint; where two overlap the earlier, then the longer, stays."""
-    hits = sorted((start, -end, kind) for kind in kinds for start, end in _FINDERS[kind](text))
-    chosen: list[dict[str, Any]] = []
+def _patterns(
+    texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
+) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
+    """Rows and their hits, in code points."""
+    places = pii_scan.places(texts)
+    rows, firsts = np.unique(places.doc, return_index=True)
+    ends = np.append(firsts, places.doc.size)[1:]
+    columns = [column.tolist() for column in (places.kind, places.start, places.end, places.meaning)]
+    for row, first, end in zip(rows.tolist(), firsts.tolist(), ends.tolist(), strict=True):
+        raw = data[offsets[row] : offsets[row + 1]].tobytes()
+        hits = [hit for hit in _hits(raw, *(column[first:end] for column in columns)) if hit.kind in kinds]
+        if hits:
+            at = np.array([place for hit in hits for place in (hit.start, hit.end)], np.int64)
+            points = _code_points(data, offsets[row], at)
+            yield (
+                row,
+                [
+                    (start, stop, hit.reason)
+                    for start, stop, hit in zip(points[::2].tolist(), points[1::2].tolist(), hits, strict=True)
+                ],
+            )
+
+
+def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[Hit]:
+    """What the rules accept; places of a kind inside what was accepted there are passed over."""
+    reached = [0] * (1 + max(kinds, default=0))
+    for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
+        if start >= reached[kind]:
+            hit = _hit(raw, kind, start, end, meaning)
+            if hit is not None:
+                reached[kind] = hit.end
+                yield hit
+
+
+def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> Hit | None:
+    if kind == pii_scan.AT:
+        return pii_network.email(raw, start)
+    if kind == pii_scan.DOTTED:
+        return pii_network.dotted(raw, start)
+    if kind == pii_scan.HEXES:
+        return pii_network.hexes(raw, start)
+    if kind == pii_scan.RUN:
+        return pii_keys.run(raw, start)
+    if kind == pii_scan.PEM:
+        return pii_keys.pem(raw, start)
+    if kind == pii_scan.LETTERED:
+        return pii_numbers.iban(raw, start) or pii_national.lettered(raw, start, meaning)
+    return (
+        pii_numbers.card(raw, start, meaning)
+        or pii_national.number(raw, start, meaning)
+        or pii_numbers.phone(raw, start, end, meaning)
+    )
+
+
+@njit(nogil=True, cache=True)
+def _sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
+    passed, points = start, 0
+    for place in order:
+        stop = start + at[place]
+        while passed < stop:
+            points += data[passed] & 0xC0 != 0x80
+            passed += 1
+        out[place] = points
+
+
+def _code_points(data: U8, start: int, at: I64) -> I64:
+    """Code points before each byte `at` of the text that begins at `start`."""
+    out = np.empty_like(at)
+    _sorted_points(data, start, at, np.argsort(at, kind="stable"), out)
+    return out
+
+
+def _batch(
+    found: Mapping[int, list[tuple[int, int, str]]], rows: int, data: U8, offsets: I64, params: Params
+) -> pa.RecordBatch:
+    counts = np.zeros((rows, len(ALL_KINDS)), np.int32)
+    spans: list[tuple[int, int, str]] = []
+    sizes = np.zeros(rows, np.int64)
+    for row in sorted(found):
+        chosen = disjoint(found[row])
+        sizes[row] = len(chosen)
+        spans += chosen
+        for _, _, reason in chosen:
+            counts[row, ALL_KINDS.index(reason.partition("/")[0])] += 1
+    total = counts.sum(axis=1)
+    characters = np.maximum(1, _characters(data, offsets))
+    columns = [pa.array(counts[:, place]) for place in range(len(ALL_KINDS))]
+    columns += [pa.array(total, pa.int32()), pa.array(1000 * total / characters, pa.float32())]
+    return pa.record_batch([*columns, _edits(spans, sizes, params)], schema=SCHEMA)
+
+
+def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Sorted, without overlaps: the earlier, then the longer, stays."""
+    chosen: list[tuple[int, int, str]] = []
     reached = 0
-    for start, negative_end, kind in hits:
+    for start, end, reason in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
         if start >= reached:
-            reached = -negative_end
-            replacement = f"<{kind.upper()}>"
-            chosen.append({"start_cp": start, "end_cp": reached, "replacement": replacement, "reason": kind})
+            chosen.append((start, end, reason))
+            reached = end
     return chosen
 
 
-def luhn(digits: str) -> bool:
-    """Whether the last digit is the check digit of the others (ISO/IEC 7812-1, annex B)."""
-    total = 0
-    for position, character in enumerate(reversed(digits)):
-        value = int(character) * (2 if position % 2 else 1)
-        total += value - 9 if value > 9 else value
-    return total % 10 == 0
+@njit(nogil=True, cache=True)
+def _characters(data: U8, offsets: I64) -> I64:
+    """Code points of each text."""
+    out = np.zeros(offsets.size - 1, np.int64)
+    for row in range(offsets.size - 1):
+        count = 0
+        for at in range(offsets[row], offsets[row + 1]):
+            count += data[at] & 0xC0 != 0x80
+        out[row] = count
+    return out
 
 
-def _emails(text: str) -> Iterator[tuple[int, int]]:
-    for match in EMAIL.finditer(text):
-        found = match[0]
-        if not (".." in found or ".@" in found or RESERVED.search(found) or NOBODY.match(found)):
-            yield match.span()
+def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], params: Params) -> pa.Array:
+    written = {kind: params.replacements.get(kind, f"<{kind.upper()}>") for kind in ALL_KINDS}
+    values = [
+        pa.array([start for start, _, _ in spans], pa.int32()),
+        pa.array([end for _, end, _ in spans], pa.int32()),
+        pa.array([written[reason.partition("/")[0]] for _, _, reason in spans], pa.string()),
+        pa.array([reason for _, _, reason in spans], pa.string()),
+    ]
+    structs = pa.StructArray.from_arrays(values, fields=list(EDIT_TYPE.value_type))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, structs, type=EDIT_TYPE)
 
-
-def _addresses(text: str) -> Iterator[tuple[int, int]]:
-    for match in IPV4.finditer(text):
-        small = all(int(number) < SMALL for number in match[0].split("."))
-        if not small and _public(match[0]) and not NUMBERED.search(text[max(0, match.start() - 16) : match.start()]):
-            yield match.span()
-    for match in IPV6.finditer(text):
-        if len(match[0]) > 4 and _public(match[0]):
-            yield match.span()
-
-
-def _public(address: str) -> bool:
-    """Whether it can be somebody's: by the registries of special addresses that RFC 6890 set up."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return found.is_global and not found.is_multicast and (found.version == 4 or found in UNICAST6)
-
-
-def _cards(text: str) -> Iterator[tuple[int, int]]:
-    for match in CARD.finditer(text):
-        digits = match[0].replace(" ", "").replace("-", "")
-        if _issued(digits) and len(set(digits)) > 1 and luhn(digits):
-            yield match.span()
-
-
-def _issued(digits: str) -> bool:
-    return any(len(digits) in lengths and first <= digits[: len(first)] <= last for first, last, lengths in ISSUERS)
-
-
-_FINDERS = {"email": _emails, "ip": _addresses, "card": _cards}
 
 ANNOTATOR = Annotator(
     name="pii",
-    version="2",
-    description="Spans of e-mail addresses, public IP addresses and card numbers, with replacements.",
-    source="RFC 5322 (practical subset), RFC 6890 for public addresses, ISO/IEC 7812 for card numbers.",
+    version="3",
+    description="Spans of personal data and secrets, with replacements, and their counts by kind.",
+    source="RFC 5322, RFC 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164, and the publishers of each national number.",
     params=Params,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,
+    resources=resources,
+    prepare=prepare,
 )

@@ -1,0 +1,79 @@
+"""Words that say what the number beside them is, in the languages of the rules, as hashes with one bit per meaning.
+
+A word is a run of ASCII letters and bytes above 127, lower-cased in ASCII; words with other capitals are listed in
+both forms. Words that say that a number is something else (an order, a version, a book) end the search for context.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+#: Bits of a meaning.
+(
+    PHONE, CARD, IBAN, KEY, SSN, NINO, NIR, STEUER, DNI, CODICE, BSN, PESEL, PERSONNUMMER, CPF, SIN, AADHAAR, NISS, NIF,
+    HETU, TFN, AHV, OTHER,
+) = (1 << bit for bit in range(22))  # fmt: skip
+
+MEANINGS: dict[int, str] = {
+    PHONE: """tel tél Tél TÉL phone phones telephone mobile cell cellphone cellular fax telefax whatsapp sms telefon
+        telefone telefono teléfono Teléfono telefoon telefonnummer mobil mobiel mobilnummer móvil Móvil movil celular
+        téléphone Téléphone portable handy rufnummer hotline puhelin gsm dial landline voicemail cellulare тел Тел
+        телефон Телефон факс 电话 联系电话 手机 電話 電話番号 电话： 联系电话： 手机： 電話： 電話番号：
+        전화 전화번호 phonenumber mobilephone tlf telf ph""",
+    CARD: """card cards visa mastercard amex maestro discover credit debit creditcard cardnumber cc pan cvv cvc ccnum
+        kreditkarte kreditkartennummer karte carte tarjeta carta cartão kaart kort karta карта карты""",
+    IBAN: """iban bank account konto bankverbindung kontonummer compte cuenta conto rekening bic swift""",
+    KEY: """key keys secret secrets token tokens password passwd passwort pwd passphrase apikey apisecret apitoken
+        accesskey secretkey accesstoken authtoken auth authorization bearer credential credentials clientsecret
+        privatekey signature jwt basic""",
+    SSN: """ssn ssns social""",
+    NINO: """nino insurance ni""",
+    NIR: """nir sécu secu sécurité Sécurité insee immatriculation""",
+    STEUER: """steuer steuerid idnr identifikationsnummer steueridentifikationsnummer steuerliche tin""",
+    DNI: """dni nie nif documento identidad""",
+    CODICE: """codice fiscale""",
+    BSN: """bsn burgerservicenummer sofinummer burgerservice""",
+    PESEL: """pesel""",
+    PERSONNUMMER: """personnummer personnr samordningsnummer pnr""",
+    CPF: """cpf""",
+    SIN: """sin insurance nas""",
+    AADHAAR: """aadhaar aadhar uidai uid""",
+    NISS: """niss rijksregister rijksregisternummer insz national registre""",
+    NIF: """nif contribuinte""",
+    HETU: """hetu henkilötunnus henkilotunnus personbeteckning""",
+    TFN: """tfn tax""",
+    AHV: """ahv avs ahvn13 navs oasi""",
+    OTHER: """order orders invoice isbn issn version serial build tracking sku ticket case commit revision rev ref
+        reference article model part lot batch doi pmid arxiv timestamp bestellung bestellnummer rechnung artikel
+        commande facture pedido factura ordine fattura""",
+}
+
+_OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
+SIZE = 1024
+
+
+def word_hash(word: str) -> int:
+    """64-bit FNV-1a of a word's bytes with ASCII capitals lowered."""
+    value = _OFFSET
+    for byte in word.encode():
+        byte = byte + 32 if 65 <= byte <= 90 else byte
+        value = ((value ^ byte) * _PRIME) % 2**64
+    return value
+
+
+def _table() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Open addressing: hashes (0: free) and meanings."""
+    hashes, meanings = np.zeros(SIZE, np.uint64), np.zeros(SIZE, np.int64)
+    for meaning, words in MEANINGS.items():
+        for word in words.split():
+            hashed = word_hash(word)
+            slot = hashed % SIZE
+            while hashes[slot] not in (0, hashed):
+                slot = (slot + 1) % SIZE
+            hashes[slot] = hashed
+            meanings[slot] |= meaning
+    return hashes, meanings
+
+
+HASHES, WORD_MEANINGS = _table()
