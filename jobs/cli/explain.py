@@ -16,18 +16,20 @@ PREVIEW_LINES = 4
 @click.command(
     epilog=examples(
         "plinth explain https://articles.example/3",
+        'plinth explain "It was the best of times, it was the worst"',
         "plinth batch latest 10 --json | jq -r '.sequences[0].documents[0].id' | xargs plinth explain",
         "plinth explain 9f86d081884c7d659a2feaa0c55ad015 --json | jq .scores",
     )
 )
-@click.argument("target", metavar="DOC_ID|URI")
+@click.argument("target", metavar="DOC_ID|URI|TEXT")
 @shared
 @json_option
 def explain(settings: Settings, target: str, as_json: bool) -> None:
     """Tell where a document came from and what became of it.
 
-    Source and licence, every score, its duplicates, the verdict with its reason, edits, shard and position,
-    and the training steps and checkpoints that saw it. A record that was rejected has its reason.
+    Source, terms and licence, every score, the rules that fired with their values, its duplicates, the verdict
+    with its reason, edits, shard and position, and the training steps and checkpoints that saw it. A record that
+    was rejected has its reason. TEXT is the beginning of the document's text.
     """
     from jobs.cli import output
     from plinth.provenance.explain import document
@@ -52,10 +54,14 @@ def _tell(story: Mapping[str, Any]) -> None:
     _section("document", document)
     for text in preview:
         output.say(f"    | {output.plain_markup(text)}")
+    _section("source", story.get("source", {}))
     _section("scores", {name: _line(columns) for name, columns in story.get("scores", {}).items()})
     for name in ("policy", "verdict", "holdout", "contamination", "curated"):
         if story.get(name):
             _section(name, story[name])
+    fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in story.get("rules", [])}
+    _section("rules that fired", fired)
+    _section("edits", {str(index): _line(edit) for index, edit in enumerate(story.get("edits", []))})
     for kind, found in story.get("dedup", {}).items():
         _section(f"duplicates: {kind}", found)
     for place in story.get("tokens", []):

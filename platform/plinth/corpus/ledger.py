@@ -166,7 +166,7 @@ def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
     rows = documents.num_rows
     domains = [json.loads(extra).get("domain") for extra in documents.column("extra").to_pylist()]
     snapshots = documents.column("snapshot").to_pylist()
-    places = {pair: _source(task.sources, *pair) for pair in set(zip(domains, snapshots, strict=True))}
+    places = {pair: source_of(task.sources, *pair) for pair in set(zip(domains, snapshots, strict=True))}
     index = [places[pair] for pair in zip(domains, snapshots, strict=True)]
     terms = [task.sources[at].get("terms", {}) if at is not None else {} for at in index]
     row = {name: documents.column(name) for name in _DOCUMENTS if name not in ("id", "extra")}
@@ -183,8 +183,8 @@ def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
     return {name: pc.if_else(trained, pa.scalar(value, pa.float64()), nothing) for name, value in values.items()}
 
 
-def _source(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot: str) -> int | None:
-    """The only source that such a document can come from, or None."""
+def source_of(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot: str) -> int | None:
+    """The place of the only source that such a document can come from, or None."""
     fitting = [i for i, one in enumerate(sources) if (one.get("domain"), one.get("snapshot")) == (domain, snapshot)]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -4,6 +4,7 @@
     lineage      walk a manifest's ancestry; verify it down to the raw sources, naming the first broken link
     downstream   the same links read the other way: everything made of a manifest, asset or source
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that saw it
+    search       documents by the beginning of their text
     evidence     the rows that explain reads: one document's row in every table that has one
     seen         tokens, training steps and checkpoints of a curated document
 

@@ -6,43 +6,71 @@ documents than those published is listed under `stale` instead of being believed
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
+from pydantic import ValidationError
+
 from plinth.context import Context
-from plinth.provenance import evidence, seen
+from plinth.corpus.ledger import source_of
+from plinth.errors import MissingError
+from plinth.provenance import evidence, search, seen
 from plinth.provenance.evidence import Place
+from plinth.recipe.policies import Policy
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
 
 PREVIEW_CHARACTERS = 240
+#: Of what an edit cut.
+CUT_CHARACTERS = 120
+MOST_EDITS = 100
 
 #: Assets of a bucket that are no scores: they have sections of their own, or no readable row per document.
-NO_SCORES = frozenset({"documents", "sources", "minhash", "policy", "verdicts", "curated", "shards"})
+NO_SCORES = frozenset(
+    {"documents", "sources", "minhash", "policy", "verdicts", "curated", "shards", "lines", "substring", "semantic"}
+)
 OVER_ALL_BUCKETS = {
     "exact": "dedup/exact",
     "near": "dedup/minhash",
+    "semantic": "dedup/semantic",
+    "lines": "dedup/lines",
+    "substring": "dedup/substring",
     "holdout": "holdout",
     "contamination": "contamination",
 }
+#: What is told beside duplicates, not among them.
+_OWN_SECTION = frozenset({"holdout", "contamination"})
 
 
 def document(ctx: Context, target: str) -> dict[str, Any]:
-    """Everything known about a document, by id (32 hexadecimal digits) or URI.
+    """Everything known about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject` or `undecided`), `reason`,
-    `document`, `scores` (annotator -> column -> value), `policy`, `dedup` (`exact` and `near`, with
-    members), `holdout`, `contamination`, `verdict`, `curated`, `tokens`, `training` (run -> steps and
-    checkpoints), `stale`, `also` (other places of the same URI).
+    `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
+    `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
+    members of clusters), `holdout`, `contamination`, `verdict`, `edits` (what was cut and why; personal data is
+    told by its length), `curated`, `tokens`, `training` (run -> steps and checkpoints), `stale`, `also` (other
+    places of the same URI or text).
 
     Raises:
-        MissingError: no document and no reject has this id or URI; names the nearest URIs.
+        MissingError: no document and no reject has this id, URI or beginning; names the nearest URIs.
     """
-    place, *others = evidence.locate(ctx, target)
+    place, *others = _places(ctx, target)
     story = _reject(ctx, place) if place.rejected else _document(ctx, place)
     if others:
         story["also"] = [_name(ctx, other) for other in others]
     return story
+
+
+def _places(ctx: Context, target: str) -> list[Place]:
+    try:
+        return evidence.locate(ctx, target)
+    except MissingError:
+        found = search.by_text(ctx, target) if len(target.split()) > 1 else []
+        if not found:
+            raise
+        return found
 
 
 def _reject(ctx: Context, place: Place) -> dict[str, Any]:
@@ -63,10 +91,13 @@ def _document(ctx: Context, place: Place) -> dict[str, Any]:
     facts |= {"extra": json.loads(row["extra"]), "characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}
     story: dict[str, Any] = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket}
     story |= {"status": "undecided", "reason": None}
+    origin = _source(place, facts)
+    story |= {"source": origin} if origin else {}
     story["document"] = facts | {"part": place.source.name, "row": place.row}
     stale: list[str] = []
     story["scores"] = _scores(ctx, place, stale)
     _judgements(ctx, place, story, stale)
+    _reasons(ctx, place, story, text)
     _after(ctx, story)
     return story | ({"stale": sorted(stale)} if stale else {})
 
@@ -97,12 +128,55 @@ def _judgements(ctx: Context, place: Place, story: dict[str, Any], stale: list[s
         row = _row(ctx, place, asset, f"{place.bucket}/part-", stale)
         if row is None:
             continue
-        if row.get("cluster"):
+        if row.get("cluster") and "survivor" in row:
             clusters = ctx.refs.current(asset)
             row["members"] = evidence.members(ctx, clusters, row["cluster"]) if row.get("size", 1) > 1 else []
-        (story["dedup"] if key in ("exact", "near") else story)[key] = row
+        (story if key in _OWN_SECTION else story["dedup"])[key] = row
     if "verdict" in story:
         story["status"], story["reason"] = story["verdict"]["decision"], story["verdict"]["reason"]
+
+
+def _source(place: Place, facts: dict[str, Any]) -> dict[str, Any]:
+    """What the recipe says of the document's source, where it can only be one."""
+    sources = place.manifest.params.get("sources", ())
+    at = source_of(sources, facts["extra"].get("domain"), facts["snapshot"])
+    return {} if at is None else {"index": at, **sources[at]}
+
+
+def _reasons(ctx: Context, place: Place, story: dict[str, Any], text: str) -> None:
+    """The rules that fired with their values, and the edits with what they cut."""
+    manifest = _current(ctx, f"{place.bucket}/policy")
+    if manifest is None or "policy" not in story:
+        return
+    try:
+        policy = Policy.model_validate(manifest.params)
+    except ValidationError:  # made by another version: what fired is told without its expression
+        policy = Policy()
+    expressions = {rule.reason: rule.drop for rule in policy.rules}
+    scores = {**story["scores"], "documents": story["document"] | {"uri": story["uri"]}}
+    story["rules"] = [
+        {"reason": reason, "rule": expressions.get(reason), "values": _values(expressions.get(reason), scores)}
+        for reason in story["policy"].get("fired") or ()
+    ]
+    personal = {rule.reason for rule in policy.edits if rule.spans.startswith("pii")}
+    edits = story.get("verdict", {}).get("edits") or ()
+    story["edits"] = [_edit(edit, text, edit["reason"] in personal) for edit in edits[:MOST_EDITS]]
+
+
+def _values(expression: str | None, scores: dict[str, Any]) -> dict[str, Any]:
+    """The columns that an expression names, with the document's values."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(expression.strip(), mode="eval")) if expression else ():
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found[f"{node.value.id}.{node.attr}"] = scores.get(node.value.id, {}).get(node.attr)
+    return dict(sorted(found.items()))
+
+
+def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
+    """An edit with the text that it replaces; nobody needs to read personal data to see that it was cut."""
+    cut = text[edit["start_cp"] : edit["end_cp"]]
+    shown = {} if personal else {"cut": cut if len(cut) <= CUT_CHARACTERS else f"{cut[:CUT_CHARACTERS]}…"}
+    return {**edit, "characters": len(cut), **shown}
 
 
 def _after(ctx: Context, story: dict[str, Any]) -> None:
