@@ -24,6 +24,10 @@ def span(start: int, end: int, kind: str = "email") -> dict[str, Any]:
     return {"start_cp": start, "end_cp": end, "replacement": f"<{kind.upper()}>", "reason": kind}
 
 
+def nothing(kind: pa.DataType) -> Any:
+    return [] if pa.types.is_list(kind) else "" if pa.types.is_string(kind) else pa.scalar(0).cast(kind).as_py()
+
+
 class Bucket:
     """One bucket of four documents in two parts, with three sidecars."""
 
@@ -40,8 +44,13 @@ class Bucket:
 
     def sidecar(self, name: str, rows: Sequence[Mapping[str, Any]], cut: int = 3) -> Manifest:
         schema = ANNOTATORS[name].schema
+        rest = {field.name: nothing(field.type) for field in schema}  # columns that no rule here reads
         parts = [
-            write_table(self.ctx.store, f"part-{i:05d}.parquet", pa.Table.from_pylist(list(some), schema=schema))
+            write_table(
+                self.ctx.store,
+                f"part-{i:05d}.parquet",
+                pa.Table.from_pylist([rest | dict(row) for row in some], schema=schema),
+            )
             for i, some in enumerate((rows[:cut], rows[cut:]))
         ]
         return manifest(f"prose/{name}", Step(name="test", version="1"), {}, parts)

@@ -23,7 +23,7 @@ PLACEHOLDER = re.compile(
     rb"(?:\W*(?:pass(?:word|wd)?|pwd|secret|user|token|pw|x+|\*+|\.+|your\w*|my\w*|change\w*|example\w*)\W*)\Z",
     re.IGNORECASE,
 )
-DOTTED = re.compile(rb"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}")
+DOTTED = re.compile(rb"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 HEXES = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:.])")
 #: Numbers after one of these are a version or a place in a document.
 NUMBERED = re.compile(
