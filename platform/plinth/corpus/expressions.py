@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,6 +64,11 @@ class Expression:
             value = found.as_py() if isinstance(found, pa.Scalar) else found
             return pa.array([bool(value)] * rows, pa.bool_())
         return _true(found)
+
+    def mask(self, columns: Columns, rows: int) -> npt.NDArray[np.bool_]:
+        """As `evaluate`, as a numpy array."""
+        found: npt.NDArray[np.bool_] = self.evaluate(columns, rows).to_numpy(zero_copy_only=False)
+        return found
 
 
 def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expression:
@@ -244,4 +251,6 @@ def _float(values: Any) -> Any:
 
 def _true(values: Any) -> Any:
     """Nulls are false."""
-    return pc.fill_null(values, False) if isinstance(values, pa.Array | pa.ChunkedArray) else values
+    if isinstance(values, pa.Array | pa.ChunkedArray) and values.null_count:
+        return pc.fill_null(values, False)
+    return values

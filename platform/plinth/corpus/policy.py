@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,6 +42,14 @@ SCHEMA = pa.schema(
         pa.field("edits", EDIT_TYPE, nullable=False),
     ]
 )
+
+
+EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
+_NO_EDITS = pa.array([], EDIT_TYPE.value_type)
+#: Rows judged at once.
+BATCH_ROWS = 1 << 15
+
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,7 @@ def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, A
     wanted = {name: sorted({c.split(".")[1] for c in compiled.columns if c.startswith(f"{name}.")}) for name in parts}
     wanted[DOCUMENTS] = sorted({*wanted[DOCUMENTS], "source_bytes"})  # counted, whatever the rules read
     sources = [(name, part, wanted[name]) for name, part in parts.items() if wanted[name]]
-    for batches in iter_aligned(store, *((part, names) for _, part, names in sources)):
+    for batches in iter_aligned(store, *((part, names) for _, part, names in sources), rows=BATCH_ROWS):
         columns = {
             f"{name}.{column}": batch.column(column)
             for (name, _, names), batch in zip(sources, batches, strict=True)
@@ -137,40 +146,81 @@ def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, A
         yield _judged(compiled, columns, batches[0].num_rows, stats)
 
 
+def _fired(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int) -> Bools:
+    """Which rules fire, [rules, rows]."""
+    fired = np.empty((len(compiled.rules), rows), dtype=np.bool_)
+    for index, (_, rule) in enumerate(compiled.rules):
+        fired[index] = rule.mask(columns, rows)
+    return fired
+
+
 def _judged(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int, stats: dict[str, Any]) -> pa.RecordBatch:
     names = [reason for reason, _ in compiled.rules]
-    fired = np.zeros((rows, len(names)), dtype=bool)
-    for index, (_, rule) in enumerate(compiled.rules):
-        fired[:, index] = rule.evaluate(columns, rows).to_numpy(zero_copy_only=False)
-    keep = ~fired.any(axis=1)
-    first = np.where(keep, -1, fired.argmax(axis=1)) if names else np.full(rows, -1)
+    fired = _fired(compiled, columns, rows)
+    first = np.full(rows, -1, dtype=np.int16)
+    for index in reversed(range(len(names))):
+        first[fired[index]] = index
+    keep = first < 0
     reasons = pa.array(names, pa.string()).take(pa.array(first, mask=keep)) if names else pa.nulls(rows, pa.string())
-    edits = _edits(compiled, columns, rows)
+    edits, counted = _edits(compiled, columns, keep)
     stats["documents"] += rows
     stats["kept"] += int(keep.sum())
     stats["kept_bytes"] += int(columns[f"{DOCUMENTS}.source_bytes"].to_numpy()[keep].sum())
+    firsts = np.bincount(first[~keep], minlength=len(names))
     for index, name in enumerate(names):
-        _count(stats["dropped"], name, int((first == index).sum()))
-        _count(stats["fired"], name, int(fired[:, index].sum()))
-    for row in pc.value_counts(pc.struct_field(edits.filter(pa.array(keep)).flatten(), "reason")).to_pylist():
-        _count(stats["edits"], row["values"], row["counts"])
+        _count(stats["dropped"], name, int(firsts[index]))
+        _count(stats["fired"], name, int(np.count_nonzero(fired[index])))
+    for reason, count in counted.items():
+        _count(stats["edits"], reason, count)
     return pa.record_batch([pa.array(keep), reasons, _fired_lists(fired, names), edits], schema=SCHEMA)
 
 
-def _fired_lists(fired: np.ndarray[Any, Any], names: list[str]) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(fired.sum(axis=1))]).astype(np.int32)
-    values = pa.array(names, pa.string()).take(pa.array(np.nonzero(fired)[1])) if names else pa.array([], pa.string())
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+def _fired_lists(fired: Bools, names: list[str]) -> pa.Array:
+    some = np.flatnonzero(fired.any(axis=0)) if names else np.zeros(0, dtype=np.int64)
+    rows, rules = np.nonzero(fired[:, some].T)
+    offsets = _offsets(np.bincount(some[rows], minlength=fired.shape[1]))
+    values = pa.array(names, pa.string()).take(pa.array(rules)) if names else pa.array([], pa.string())
+    return pa.ListArray.from_arrays(offsets, values)
 
 
-def _edits(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int) -> pa.Array:
-    """The edits of every document, sorted and disjoint. Most documents have none and cost nothing."""
-    lists: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
+def _offsets(sizes: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+
+
+def _edits(compiled: _Compiled, columns: Mapping[str, pa.Array], keep: Bools) -> tuple[pa.Array, dict[str, int]]:
+    """The edits of every document, sorted and disjoint, and how many of each reason kept documents have.
+
+    Documents without spans cost nothing, and those whose spans do not overlap no Python.
+    """
+    tables = []
     for reason, column in compiled.edits:
-        some = np.flatnonzero(pc.fill_null(pc.list_value_length(columns[column]), 0).to_numpy(zero_copy_only=False))
-        for row, spans in zip(some.tolist(), columns[column].take(pa.array(some)).to_pylist(), strict=True):
-            lists[row] += [span | {"reason": reason} for span in spans]
-    return pa.array([merged(spans) for spans in lists], EDIT_TYPE)
+        spans = columns[column]
+        table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(spans.flatten())]).select(EDIT_NAMES[:3])
+        table = table.append_column("reason", pa.array([reason]).take(pa.array(np.zeros(len(table), dtype=np.int8))))
+        tables.append(table.append_column("row", pc.list_parent_indices(spans)))
+    if not tables or not sum(map(len, tables)):
+        return pa.ListArray.from_arrays(_offsets(np.zeros(keep.size, dtype=np.int64)), _NO_EDITS), {}
+    table = pa.concat_tables(tables).combine_chunks()
+    row, start, end = (table.column(name).to_numpy() for name in ("row", "start_cp", "end_cp"))
+    table = table.take(pa.array(np.lexsort((-end, start, row)))).combine_chunks()
+    row, start, end = (table.column(name).to_numpy() for name in ("row", "start_cp", "end_cp"))
+    if np.any((row[1:] == row[:-1]) & (start[1:] < end[:-1])):
+        table = _disjoint(table)
+        row = table.column("row").to_numpy()
+    counts = pc.value_counts(table.column("reason").filter(pa.array(keep[row]))).to_pylist()
+    values = pa.StructArray.from_arrays(
+        [table.column(name).combine_chunks() for name in EDIT_NAMES], fields=list(EDIT_TYPE.value_type)
+    )
+    edits = pa.ListArray.from_arrays(_offsets(np.bincount(row, minlength=keep.size)), values)
+    return edits, {str(count["values"]): count["counts"] for count in counts}
+
+
+def _disjoint(table: pa.Table) -> pa.Table:
+    """Sorted spans with those merged that overlap."""
+    spans: dict[int, list[dict[str, Any]]] = {}
+    for span in table.to_pylist():
+        spans.setdefault(span["row"], []).append(span)
+    return pa.Table.from_pylist([edit for mine in spans.values() for edit in merged(mine)], schema=table.schema)
 
 
 def merged(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,185 @@
+"""A policy again, on stored columns: documents per second of one core.
+
+Sidecars of made-up numbers (as spread as real ones: the most frequent rule drops a document in ten), the thirty rules
+and the edits of the default policy in `jobs/recipes/base.yaml`. Three measures, in seconds of CPU time:
+
+    rules      the rules over columns in memory: keep, reason, every rule that fired
+    verdicts   the same, with edits, statistics and the verdicts as Arrow columns
+    stage      the whole stage: columns read from Parquet, verdicts written to Parquet, hashed and recorded
+
+    python tests/benchmarks/bench_policy.py [--documents 5000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import yaml  # noqa: E402
+
+from plinth.compute.stage import manifest  # noqa: E402
+from plinth.context import Context  # noqa: E402
+from plinth.corpus import policy  # noqa: E402
+from plinth.corpus.annotate import annotator  # noqa: E402
+from plinth.recipe.policies import Policy  # noqa: E402
+from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step  # noqa: E402
+from plinth.storage.parts import ROW_GROUP_ROWS, write_batches  # noqa: E402
+from plinth.storage.workspace import Workspace  # noqa: E402
+
+BUCKET = "bench"
+SIDECARS = ("language", "gopher_quality", "gopher_repetition", "c4", "fineweb", "licence", "pii")
+PART_ROWS = 1_000_000
+REQUIRED = 5_000_000
+REPEATS = 3
+BASE = Path(__file__).parents[2] / "jobs" / "recipes" / "base.yaml"
+RESULTS = Path(__file__).parent / "results" / "policy.json"
+#: Values that the rules let pass, by column; one document in a hundred gets another value.
+USUAL = {
+    "word_count": 500, "mean_word_characters": 5, "letter_words": 0.95, "stop_words": 6, "sentences": 20,
+    "ended_lines": 0.6, "score": 0.97,
+}  # fmt: skip
+UNUSUAL = 0.01
+
+
+def default_policy() -> Policy:
+    """The policy of the base recipe."""
+    recipe = yaml.safe_load(BASE.read_text())
+    return Policy.model_validate(recipe["corpus"]["policies"]["default"])
+
+
+def column(field: pa.Field, rows: int, picks: np.random.Generator) -> pa.Array:
+    """Made-up values of a sidecar's column."""
+    odd = picks.random(rows) < UNUSUAL
+    if pa.types.is_boolean(field.type):
+        return pa.array(~odd)
+    if field.type == EDIT_TYPE:
+        starts = np.concatenate([[0], np.cumsum(np.where(odd, 2, 0))]).astype(np.int32)
+        order = np.arange(starts[-1], dtype=np.int32)
+        text = pa.array(["<EMAIL>"] * order.size)
+        made = [pa.array(order * 7), pa.array(order * 7 + 5), text, text]
+        values = pa.StructArray.from_arrays(made, fields=list(field.type.value_type))
+        return pa.ListArray.from_arrays(pa.array(starts), values)
+    if pa.types.is_string(field.type):
+        return pa.array(["en", "de"]).take(pa.array(odd.astype(np.int8)))
+    if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+        usual = USUAL.get(field.name, 0)
+        spread = picks.random(rows) * (usual or 0.01)
+        values = np.where(odd, picks.random(rows) * 40, usual + spread * 0.02)
+        return pa.array(values.astype(field.type.to_pandas_dtype()))
+    return pa.nulls(rows, field.type)
+
+
+def batches(schema: pa.Schema, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
+    picks = np.random.default_rng(seed)
+    for start in range(0, rows, ROW_GROUP_ROWS * 16):
+        size = min(rows - start, ROW_GROUP_ROWS * 16)
+        yield pa.record_batch([column(field, size, picks) for field in schema], schema=schema)
+
+
+def documents(rows: int) -> Iterator[pa.RecordBatch]:
+    """Documents of no text: a policy reads none."""
+    for start in range(0, rows, ROW_GROUP_ROWS * 16):
+        size = min(rows - start, ROW_GROUP_ROWS * 16)
+        made = {
+            "id": pa.array([b"\0" * 16] * size, pa.binary(16)),
+            "source_bytes": pa.array(np.full(size, 5000), pa.int64()),
+        }
+        empty = {f.name: pa.array([""] * size, f.type) for f in DOCUMENT_SCHEMA if pa.types.is_large_string(f.type)}
+        empty |= {f.name: pa.array([""] * size, f.type) for f in DOCUMENT_SCHEMA if pa.types.is_string(f.type)}
+        columns = made | empty
+        yield pa.record_batch(
+            [columns[f.name] if f.name in columns else pa.nulls(size, f.type) for f in DOCUMENT_SCHEMA],
+            schema=DOCUMENT_SCHEMA,
+        )
+
+
+def build(ctx: Context, rows: int) -> tuple[Manifest, dict[str, Manifest]]:
+    sizes = [min(PART_ROWS, rows - start) for start in range(0, rows, PART_ROWS)]
+
+    def made(asset: str, write: Any) -> Manifest:
+        parts: list[Part] = [write(f"part-{i:05d}.parquet", size, i) for i, size in enumerate(sizes)]
+        return manifest(asset, Step(name="bench", version="1"), {}, parts)
+
+    docs = made("bench/documents", lambda name, n, i: write_batches(ctx.store, name, DOCUMENT_SCHEMA, documents(n)))
+    sides = {}
+    for name in SIDECARS:
+        schema = annotator(name).schema
+        sides[name] = made(
+            f"bench/{name}",
+            lambda part, n, i, schema=schema, name=name: write_batches(
+                ctx.store, part, schema, batches(schema, n, i * 100 + SIDECARS.index(name))
+            ),
+        )
+    return docs, sides
+
+
+def seconds(work: Any) -> tuple[float, Any]:
+    started = time.process_time()
+    made = work()
+    return time.process_time() - started, made
+
+
+def in_memory(chosen: Policy, rows: int) -> dict[str, float]:
+    """CPU seconds of the rules alone, and of the verdicts, over columns that are there."""
+    compiled = policy._Compiled(chosen, SIDECARS, "policy")
+    table: dict[str, list[pa.Array]] = {}
+    for name in SIDECARS:
+        schema = annotator(name).schema
+        for batch in batches(schema, rows, SIDECARS.index(name)):
+            for field, values in zip(schema, batch.columns, strict=True):
+                table.setdefault(f"{name}.{field.name}", []).append(values)
+    chunks = [{name: values[i] for name, values in table.items()} for i in range(len(next(iter(table.values()))))]
+    for chunk in chunks:
+        chunk["documents.source_bytes"] = pa.array(np.full(len(chunk["licence.permitted"]), 5000))
+
+    def rules() -> None:
+        for chunk in chunks:
+            policy._fired(compiled, chunk, len(chunk["licence.permitted"]))
+
+    def verdicts() -> None:
+        stats = policy._no_counts()
+        for chunk in chunks:
+            policy._judged(compiled, chunk, len(chunk["licence.permitted"]), stats)
+
+    return {
+        "rules": min(seconds(rules)[0] for _ in range(REPEATS)),
+        "verdicts": min(seconds(verdicts)[0] for _ in range(REPEATS)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--documents", type=int, default=5_000_000)
+    rows = parser.parse_args().documents
+    chosen = default_policy()
+    found = in_memory(chosen, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        ctx = Context(Workspace(folder).ensure())
+        docs, sides = build(ctx, rows)
+        policy.run(ctx, BUCKET, Policy(rules=chosen.rules[:1]), docs, sides)  # imports and caches
+        found["stage"], made = seconds(lambda: policy.run(ctx, BUCKET, chosen, docs, sides))
+    speeds = {name: rows / value for name, value in found.items()}
+    for name, speed in speeds.items():
+        print(f"{name:<10}{speed / 1e6:8.2f} M documents/s")
+    stats = made.stats
+    print(f"{rows} documents, {len(chosen.rules)} rules, {stats['kept']} kept, required: {REQUIRED / 1e6} M/s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    result = {"documents": rows, "rules": len(chosen.rules), "kept": stats["kept"], "documents_per_s": speeds}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(result | {"peak_mb": peak}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
