@@ -19,6 +19,7 @@ from assets import (
     policy,
     shards,
     sources,
+    spans,
     tokenizer,
     training,
 )
@@ -34,6 +35,7 @@ STEMS = (
     annotate,
     policy,
     dedup,
+    spans,
     holdout,
     contamination,
     curate,

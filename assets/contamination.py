@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from assets.inputs import by_bucket, each, shared_owner
+from assets.spans import survivors
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus import contamination
@@ -18,7 +19,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="contamination",
-            deps=(*each(recipe, "documents"), "dedup/minhash", "holdout"),
+            deps=(*each(recipe, "documents"), survivors(recipe), "holdout"),
             make=partial(_make, recipe),
             version=contamination.VERSION,
             params=params.model_dump(mode="json"),
@@ -33,4 +34,4 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents = by_bucket(recipe, inputs, "documents")
     params = recipe.corpus.contamination
-    return contamination.run(ctx, params, documents, inputs["dedup/minhash"], inputs["holdout"])
+    return contamination.run(ctx, params, documents, inputs[survivors(recipe)], inputs["holdout"])

@@ -8,13 +8,12 @@ from typing import Any
 import dagster as dg
 
 from assets.present import table
+from assets.spans import switched_on
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus import curate, verdicts
 from plinth.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
-
-SHARED = ("dedup/exact", "dedup/minhash", "holdout", "contamination")
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -22,15 +21,21 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         stage
         for name, bucket in recipe.corpus.buckets.items()
-        for stage in (_verdicts(name, bucket.owner), _curated(name, bucket.owner))
+        for stage in (_verdicts(name, bucket.owner, _shared(recipe)), _curated(name, bucket.owner))
     ]
 
 
-def _verdicts(name: str, owner: str) -> Stage:
+def _shared(recipe: Recipe) -> dict[str, str]:
+    """What verdicts read that spans all buckets: the parameter of `verdicts.run`, and the asset."""
+    on = (*verdicts.STAGES[1:], *switched_on(recipe))
+    return {name: asset for name, asset in verdicts.ASSETS.items() if name in on}
+
+
+def _verdicts(name: str, owner: str, shared: dict[str, str]) -> Stage:
     return Stage(
         asset=f"{name}/verdicts",
-        deps=(f"{name}/documents", f"{name}/policy", *SHARED),
-        make=partial(_make_verdicts, name),
+        deps=(f"{name}/documents", f"{name}/policy", *shared.values()),
+        make=partial(_make_verdicts, name, shared),
         version=verdicts.VERSION,
         params={},
         group="verdicts",
@@ -57,9 +62,9 @@ def _curated(name: str, owner: str) -> Stage:
     )
 
 
-def _make_verdicts(name: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    shared = (inputs[key] for key in SHARED)
-    return verdicts.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/policy"], *shared)
+def _make_verdicts(name: str, shared: dict[str, str], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    sides = {side: inputs[asset] for side, asset in shared.items()}
+    return verdicts.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/policy"], **sides)
 
 
 def _make_curated(name: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

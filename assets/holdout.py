@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from assets.inputs import by_bucket, each, shared_owner
+from assets.spans import survivors
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus import holdout
@@ -17,7 +18,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="holdout",
-            deps=(*each(recipe, "documents"), "dedup/minhash"),
+            deps=(*each(recipe, "documents"), survivors(recipe)),
             make=partial(_make, recipe),
             version=holdout.VERSION,
             params=recipe.corpus.holdout.model_dump(mode="json"),
@@ -30,4 +31,5 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return holdout.run(ctx, recipe.corpus.holdout, by_bucket(recipe, inputs, "documents"), inputs["dedup/minhash"])
+    documents = by_bucket(recipe, inputs, "documents")
+    return holdout.run(ctx, recipe.corpus.holdout, documents, inputs[survivors(recipe)])

@@ -65,21 +65,22 @@ class Semantic(Frozen):
     """Look-alikes that MinHash does not see: reordered, lightly reworded. Only in buckets chosen for it.
 
     Without `vectors`, documents are compared by hashed TF-IDF of words, learned from the same buckets: it sees
-    the same vocabulary in any order, and no synonyms. Bring vectors of a real model for more than that.
+    the same vocabulary in any order, and no synonyms. Bring vectors of a real model for more than that. Of each
+    cluster the longest document stays; ties go to the smallest id.
     """
 
     buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, with each other too.")
     threshold: float = Field(0.95, gt=0, le=1, description="Cosine similarity from which documents are the same.")
-    dimensions: int = Field(512, ge=16, le=4096, description="Length of our own vectors.")
+    dimensions: int = Field(512, ge=16, le=4096, description="Length of our vectors.")
     min_words: int = Field(30, ge=1, description="Shorter documents are not compared: too few words to tell.")
-    bits: int = Field(14, ge=4, le=32, description="Bits of a SimHash key. More: fewer candidates, fewer found.")
-    tables: int = Field(24, ge=1, le=256, description="SimHash keys per document. More: more candidates, more found.")
+    recall: float = Field(
+        0.99, gt=0, lt=1, description="Share of pairs at the threshold that the search shall find, by its theory."
+    )
     vectors: str | None = Field(
         None,
         description="Name of an entry of `corpus.lists`: Parquet files with columns `uri` and `embedding` (lists of "
         "numbers, one length), from a model of yours. Documents without a vector are not compared.",
     )
-    seed: int = Field(1, description="Of the hyperplanes.")
 
     @model_validator(mode="after")
     def _once(self) -> Self:

@@ -180,7 +180,8 @@ def _wanted(found: Windows, repeated: Lookup) -> Bools:
     if found.anchors.size == 0:
         return np.zeros(0, dtype=np.bool_)
     known: Bools = repeated.find(found.anchors[found.fresh]) >= 0
-    return known[np.cumsum(found.fresh) - 1]
+    wanted: Bools = known[np.cumsum(found.fresh) - 1]
+    return wanted
 
 
 def _first(store: Store, task: _Range) -> tuple[Part, ...]:
