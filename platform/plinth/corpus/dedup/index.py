@@ -118,3 +118,12 @@ def raw_signatures(column: Any, width: int) -> npt.NDArray[np.uint32]:
     """The signatures [rows, width] of a column; rows without one hold anything."""
     raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :]
     return raw[: len(column) * width].reshape(-1, width).astype(np.uint32, copy=False)
+
+
+def params_of(made: Manifest) -> MinHash:
+    """The parameters that an index was made with."""
+    names = ("shingle_words", "shingle_characters", "max_characters", "seed", "bands", "rows")
+    given = {name: made.params.get(name) for name in names}
+    if given["shingle_words"] is None:
+        del given["shingle_words"]
+    return MinHash.model_validate(given)
