@@ -28,6 +28,7 @@ COMMANDS = {
     "sample": ("sample", "Documents that a reason removed, to be looked at."),
     "review": ("sample", "Keep what reviewers say of a sample; sum it up."),
     "label": ("sample", "Say whether one document was rightly removed."),
+    "near": ("near", "Documents near a text: duplicates, leaks, takedown."),
     "batch": ("batch", "The documents of one training step."),
     "verify": ("verify", "Walk from a checkpoint or release back to its sources."),
     "approve": ("release", "Sign an approval of a candidate."),
