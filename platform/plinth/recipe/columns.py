@@ -59,6 +59,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
         yield from _policies(corpus, [name for name in chosen if name in known])
     yield from _models(corpus)
     yield from _terms(corpus)
+    yield from _dedup(corpus)
 
 
 def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
@@ -113,6 +114,21 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
             for one in wanted:
                 if one not in have:
                     yield at, f"there is no {what} {one!r}", nearest(one, have)
+
+
+def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Buckets and lists that the later stages of deduplication name are there."""
+    dedup, buckets = corpus.get("dedup") or {}, corpus.get("buckets") or {}
+    for stage, field in (("semantic", "buckets"), ("lines", "exclude"), ("substring", "exclude")):
+        named = (dedup.get(stage) or {}).get(field) if isinstance(dedup, dict) else None
+        for index, name in enumerate(named if isinstance(named, list) else ()):
+            if name not in buckets:
+                at: Key = ("corpus", "dedup", stage, field, index)
+                yield at, f"there is no bucket {name!r}", nearest(str(name), buckets)
+    vectors = (dedup.get("semantic") or {}).get("vectors") if isinstance(dedup, dict) else None
+    lists = corpus.get("lists") or {}
+    if vectors is not None and vectors not in lists:
+        yield ("corpus", "dedup", "semantic", "vectors"), f"there is no list {vectors!r}", nearest(str(vectors), lists)
 
 
 def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:

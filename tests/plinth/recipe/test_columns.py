@@ -139,3 +139,19 @@ def test_every_annotator_says_what_it_is() -> None:
     for annotator in annotators():
         assert annotator.description.endswith(".")
         assert len(annotator.schema) > 0
+
+
+@pytest.mark.parametrize(
+    ("dedup", "key", "message"),
+    [
+        ({"lines": {"exclude": ["wb"]}}, ("lines", "exclude", 0), "no bucket 'wb'"),
+        ({"substring": {"exclude": ["web", "code"]}}, ("substring", "exclude", 1), "no bucket 'code'"),
+        ({"semantic": {"buckets": ["prose"]}}, ("semantic", "buckets", 0), "no bucket 'prose'"),
+        ({"semantic": {"buckets": ["web"], "vectors": "mine"}}, ("semantic", "vectors"), "no list 'mine'"),
+    ],
+)
+def test_buckets_and_lists_of_the_cascade_are_there(dedup: dict[str, Any], key: tuple[Any, ...], message: str) -> None:
+    assert list(problems_of_columns(corpus(dedup={stage: {} for stage in dedup}))) == []
+    ((where, what, _),) = problems_of_columns(corpus(dedup=dedup))
+    assert where == ("corpus", "dedup", *key)
+    assert message in what
