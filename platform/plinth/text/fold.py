@@ -7,21 +7,20 @@ ends. The rest, punctuation included, stays as it is.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+from numba import njit, uint64
 
 from plinth.text.codepoints import LOWER, WIDE_SPACES, decode, utf8
 from plinth.text.ngrams import U8
 
-#: By ASCII byte: itself lower-cased; 0 for white space (tab to carriage return, the separators 28-31, space).
-_ASCII = np.array(
-    [
-        0 if byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31 else ord(chr(byte).lower()) if byte < 128 else byte
-        for byte in range(256)
-    ],
-    dtype=np.uint8,
+#: By ASCII byte: 1 for white space (tab to carriage return, the separators 28-31, space).
+_SPACES = np.array([byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31 for byte in range(256)], dtype=np.uint64)
+#: By ASCII byte: itself lower-cased; a space for white space.
+_FOLDED = np.array(
+    [32 if _SPACES[byte] else ord(chr(byte).lower()) if byte < 128 else byte for byte in range(256)], dtype=np.uint8
 )
 
 
@@ -41,33 +40,34 @@ def digests(texts: pa.Array) -> pa.Array:
 @njit(nogil=True, cache=True)
 def fold(data: U8, start: int, end: int, out: U8) -> int:
     """Fold `data[start:end]` into `out`, which must hold one byte more; returns the folded length."""
-    size, at, pending = 0, start, 0
+    size, at, space = 0, start, 1
     while at < end:
+        at, size, space = _ascii(data, at, end, out, size, space)
+        while at < end and data[at] >= 128:
+            point, length = decode(data, at, end)
+            if _wide_space(point):
+                out[size] = 32
+                size += 1 - space
+                space = 1
+            else:
+                size = _copy(data, at, point, length, out, size)
+                space = 0
+            at += length
+    return size - 1 if size and space else size
+
+
+@njit(inline="always")
+def _ascii(data: Any, start: Any, end: Any, out: Any, length: Any, within: Any) -> Any:
+    """On until a byte that is not ASCII. A space after a space is written over by what follows: no branch."""
+    at, last, size, space, one = uint64(start), uint64(end), uint64(length), uint64(within), uint64(1)
+    while at < last and data[at] < 128:
         byte = data[at]
-        if byte < 128:
-            at += 1
-            folded = _ASCII[byte]
-            if folded == 0 and byte != 0:
-                pending = 1
-                continue
-            if pending and size:
-                out[size] = 32
-                size += 1
-            out[size] = folded
-            size += 1
-            pending = 0
-            continue
-        point, length = decode(data, at, end)
-        if _wide_space(point):
-            pending = 1
-        else:
-            if pending and size:
-                out[size] = 32
-                size += 1
-            pending = 0
-            size = _copy(data, at, point, length, out, size)
-        at += length
-    return size
+        here = _SPACES[byte]
+        out[size] = _FOLDED[byte]
+        size += one - (here & space)
+        space = here
+        at += one
+    return np.int64(at), np.int64(size), np.int64(space)
 
 
 @njit(inline="always")

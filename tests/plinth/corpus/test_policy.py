@@ -136,9 +136,9 @@ def test_a_new_threshold_reads_numbers_and_no_text(bucket: Bucket, monkeypatch: 
     read: list[str] = []
     original = policy.iter_aligned
 
-    def recording(store: Any, *sources: Any) -> Any:
+    def recording(store: Any, *sources: Any, **how: Any) -> Any:
         read.extend(column for _, columns in sources for column in columns)
-        return original(store, *sources)
+        return original(store, *sources, **how)
 
     monkeypatch.setattr(policy, "iter_aligned", recording)
     assert bucket.judge([("unsure", "language.score < 0.1")]).stats["kept"] == 4
