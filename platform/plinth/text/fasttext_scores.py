@@ -77,4 +77,5 @@ def _softmax(mean: F32, output: F32, most: int, best: I32, top: F32) -> None:
     for label in range(output.shape[0]):
         total += np.exp(np.float64(_dot(mean, output[label]) - highest))
     for place in range(2):
-        top[place] = np.exp(np.float64(top[place] - highest)) / total if best[place] >= 0 else np.float32(0.0)
+        share = np.exp(np.float64(top[place] - highest)) / total + FLOOR
+        top[place] = min(1.0, share) if best[place] >= 0 else 0.0

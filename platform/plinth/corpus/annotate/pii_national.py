@@ -198,6 +198,8 @@ def lettered(raw: bytes, start: int, meaning: int) -> Hit | None:
 
 def _first(rules: tuple[Rule, ...], raw: bytes, start: int, meaning: int) -> Hit | None:
     for rule in rules:
+        if rule.strong is _never and not meaning & rule.meaning:
+            continue
         match = rule.form.match(raw, start)
         if match is None or not (meaning & rule.meaning or rule.strong(match[0])):
             continue

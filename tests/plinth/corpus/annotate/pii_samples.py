@@ -37,8 +37,17 @@ def email(rng: random.Random) -> str:
     return f"{first}{rng.choice(('.', '_', '', '+'))}{last}@{host}.{rng.choice(('net', 'org', 'co.uk', 'io', 'de'))}"
 
 
+def n(rng: random.Random, least: int, most: int) -> str:
+    return str(rng.randint(least, most))
+
+
+def hexes(rng: random.Random, size: int) -> str:
+    return token(rng, size, "0123456789abcdef")
+
+
 def ipv4(rng: random.Random) -> str:
-    return f"{rng.choice((34, 52, 81, 93, 151, 185, 212))}.{rng.randint(1, 99)}.{rng.randint(1, 255)}.{rng.randint(1, 254)}"
+    first = rng.choice(("34", "52", "81", "93", "151", "185", "212"))
+    return f"{first}.{n(rng, 1, 99)}.{n(rng, 1, 255)}.{n(rng, 1, 254)}"
 
 
 def ipv6(rng: random.Random) -> str:
@@ -93,7 +102,8 @@ def ssn(rng: random.Random) -> str:
 
 
 def nino(rng: random.Random) -> str:
-    return f"{rng.choice('ABCEHJ')}{rng.choice('ABCEHJ')} {digits(rng, 2)} {digits(rng, 2)} {digits(rng, 2)} {rng.choice('ABCD')}"
+    letters = rng.choice("ABCEHJ") + rng.choice("ABCEHJ")
+    return f"{letters} {digits(rng, 2)} {digits(rng, 2)} {digits(rng, 2)} {rng.choice('ABCD')}"
 
 
 def nir(rng: random.Random) -> str:
@@ -137,7 +147,8 @@ POSITIVES: dict[str, tuple[tuple[str, Callable[[random.Random], str]], ...]] = {
     ),
     "phone": (
         ("Call {} for an appointment.", phone), ("Our office: {}, open daily", phone), ("Tel.: {}", national_phone),
-        ("Telefon: {} (abends)", national_phone), ("Téléphone {} le matin", national_phone), ("fax no. {}", national_phone),
+        ("Telefon: {} (abends)", national_phone), ("Téléphone {} le matin", national_phone),
+        ("fax no. {}", national_phone),
         ("My number is {}", phone), ("mobile {}", national_phone),
     ),
     "iban": (("Bank account: {}", iban), ("Bitte auf {} zahlen.", iban), ("IBAN {}, BIC COBADEFF", iban)),
@@ -159,48 +170,36 @@ POSITIVES: dict[str, tuple[tuple[str, Callable[[random.Random], str]], ...]] = {
 }  # fmt: skip
 
 NEGATIVES: tuple[Callable[[random.Random], str], ...] = (
+    lambda rng: f"version {n(rng, 33, 99)}.{n(rng, 0, 50)}.{n(rng, 0, 255)}.{n(rng, 0, 255)} is out",
+    lambda rng: f"see section {n(rng, 1, 9)}.{n(rng, 1, 9)}.{n(rng, 1, 9)}.{n(rng, 1, 9)}",
     lambda rng: (
-        f"version {rng.randint(33, 99)}.{rng.randint(0, 50)}.{rng.randint(0, 255)}.{rng.randint(0, 255)} is out"
+        f"at 2024-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d} {n(rng, 10, 23)}:{n(rng, 10, 59)}:33.123456"
     ),
-    lambda rng: f"see section {rng.randint(1, 9)}.{rng.randint(1, 9)}.{rng.randint(1, 9)}.{rng.randint(1, 9)}",
-    lambda rng: (
-        f"at 2024-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d} {rng.randint(10, 23)}:{rng.randint(10, 59)}:33.{digits(rng, 6)}"
-    ),
-    lambda rng: f'"timestamp": 17{digits(rng, 11)}, "id": {rng.randint(10**8, 10**9)}',
+    lambda rng: f'"timestamp": 17{digits(rng, 11)}, "id": {n(rng, 10**8, 10**9)}',
     lambda rng: f"Order number {digits(rng, 10)} has been shipped",
     lambda rng: f"order {luhn_complete('4' + digits(rng, 14))} is ready",
-    lambda rng: f"commit {token(rng, 40, '0123456789abcdef')}",
-    lambda rng: f"sha256: {token(rng, 64, '0123456789abcdef')}",
-    lambda rng: f"ISBN 978-{rng.randint(0, 9)}-{digits(rng, 2)}-{digits(rng, 6)}-{rng.randint(0, 9)}, 300 pages",
+    lambda rng: f"commit {hexes(rng, 40)}",
+    lambda rng: f"sha256: {hexes(rng, 64)}",
+    lambda rng: f"ISBN 978-{n(rng, 0, 9)}-{digits(rng, 2)}-{digits(rng, 6)}-{n(rng, 0, 9)}, 300 pages",
     lambda rng: f"ISBN {digits(rng, 10)}",
-    lambda rng: (
-        f"$x^{{{rng.randint(1, 9)}}} + {digits(rng, 2)}.{digits(rng, 7)}$ and \\cite{{doe{rng.randint(1990, 2020)}a}}"
-    ),
-    lambda rng: f"0x{token(rng, 16, '0123456789abcdef')}, {digits(rng, 12)}UL",
+    lambda rng: f"$x^{{{n(rng, 1, 9)}}} + {digits(rng, 2)}.{digits(rng, 7)}$ and \\cite{{doe{n(rng, 1990, 2020)}a}}",
+    lambda rng: f"0x{hexes(rng, 16)}, {digits(rng, 12)}UL",
     lambda rng: " ".join(f"0.{digits(rng, 6)}" for _ in range(5)),
     lambda rng: " ".join(digits(rng, 4) for _ in range(4)),
-    lambda rng: f"@property def x{rng.randint(1, 9)}(self): return a@b",
-    lambda rng: f"icon-{rng.randint(16, 64)}@2x.png and git@github.com:a/b.git",
-    lambda rng: f"std::vector<int> a{rng.randint(1, 9)}; x[::2]; 12:{rng.randint(10, 59)}:45",
-    lambda rng: (
-        f"uuid {token(rng, 8, '0123456789abcdef')}-{token(rng, 4, '0123456789abcdef')}-4{token(rng, 3, '0123456789abcdef')}-a1b2-{token(rng, 12, '0123456789abcdef')}"
-    ),
-    lambda rng: f"token = get_access_token_from_environment_{rng.randint(1, 99)}(name)",
-    lambda rng: f'password = "your-password-here-{rng.randint(1, 99)}"',
-    lambda rng: (
-        f"Population: {rng.randint(1, 9)} {digits(rng, 3)} {digits(rng, 3)} in {rng.randint(1900, 2020)}-{rng.randint(1900, 2020)}"
-    ),
-    lambda rng: f"Copyright (c) {rng.randint(1990, 2000)}-{rng.randint(2001, 2024)} by all",
-    lambda rng: f"$ {rng.randint(1, 9)},{digits(rng, 3)},{digits(rng, 3)}.00 per year",
+    lambda rng: f"@property def x{n(rng, 1, 9)}(self): return a@b",
+    lambda rng: f"icon-{n(rng, 16, 64)}@2x.png and git@github.com:a/b.git",
+    lambda rng: f"std::vector<int> a{n(rng, 1, 9)}; x[::2]; 12:{n(rng, 10, 59)}:45",
+    lambda rng: f"uuid {hexes(rng, 8)}-{hexes(rng, 4)}-4{hexes(rng, 3)}-a1b2-{hexes(rng, 12)}",
+    lambda rng: f"token = get_access_token_from_environment_{n(rng, 1, 99)}(name)",
+    lambda rng: f'password = "your-password-here-{n(rng, 1, 99)}"',
+    lambda rng: f"Population: {n(rng, 1, 9)} {digits(rng, 3)} {digits(rng, 3)} in 1950-{n(rng, 1960, 2020)}",
+    lambda rng: f"Copyright (c) {n(rng, 1990, 2000)}-{n(rng, 2001, 2024)} by all",
+    lambda rng: f"$ {n(rng, 1, 9)},{digits(rng, 3)},{digits(rng, 3)}.00 per year",
     lambda rng: f"part no. {digits(rng, 3)}-{digits(rng, 2)}-{digits(rng, 3)}, tracking {digits(rng, 12)}",
-    lambda rng: (
-        f"pip install package=={rng.randint(33, 99)}.{rng.randint(1, 9)}.{rng.randint(1, 9)}.{rng.randint(1, 99)}"
-    ),
+    lambda rng: f"pip install package=={n(rng, 33, 99)}.{n(rng, 1, 9)}.{n(rng, 1, 9)}.{n(rng, 1, 99)}",
     lambda rng: f"phone model {digits(rng, 8)}, serial {digits(rng, 11)}",
     lambda rng: f"write to someone@example.com or (212) 555-01{digits(rng, 2)}",
-    lambda rng: (
-        f"sorting keys took {digits(rng, 7)} ns; def test_key_{token(rng, 3)}_with_long_name_{rng.randint(1, 9)}():"
-    ),
+    lambda rng: f"sorting keys took {digits(rng, 7)} ns; def test_key_{token(rng, 3)}_with_long_name_{n(rng, 1, 9)}():",
 )
 
 

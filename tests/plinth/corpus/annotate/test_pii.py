@@ -1,3 +1,4 @@
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -217,6 +218,6 @@ def test_spans_are_sorted_disjoint_inside_and_of_their_own_text(texts: list[str]
 def test_of_overlapping_spans_the_earlier_then_the_longer_stays(pairs: list[tuple[int, int, str]]) -> None:
     spans = [(start, start + size, reason) for start, size, reason in pairs]
     chosen = disjoint(spans)
-    assert all(one[1] <= other[0] for one, other in zip(chosen, chosen[1:], strict=False))
+    assert all(one[1] <= other[0] for one, other in pairwise(chosen))
     for start, end, _ in spans:
         assert any(one[0] < end and start < one[1] and one[0] <= start for one in chosen)
