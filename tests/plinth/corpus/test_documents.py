@@ -19,6 +19,7 @@ from plinth.recipe.sources import Bucket, Documents, Normalisation, Source, Term
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
+from tests.s3_server import serving
 
 PARAMS = Documents(part_bytes=2000, max_reject_rate=0.5)
 
@@ -216,3 +217,72 @@ def test_order_is_kept_where_pages_and_texts_mix(corpus: Corpus) -> None:
     rows = corpus.rows(corpus.run("warc"))
     assert [row["uri"] for row in rows] == [f"https://e.org/{i}" for i in range(200)]
     assert [row["text"] for row in rows[:2]] == ["<p>number 0</p>", "number 1"]
+
+
+def large_warc(records: int = 120) -> bytes:
+    def record(i: int) -> bytes:
+        text = hashlib.sha512(str(i).encode()).hexdigest() * 20
+        http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>%d %s</p>" % (i, text.encode())
+        head = f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: https://e.org/{i}\r\n"
+        head += f"Content-Type: application/http\r\nContent-Length: {len(http)}\r\n\r\n"
+        return gzip.compress(head.encode() + http + b"\r\n\r\n", mtime=0)
+
+    return b"".join(record(i) for i in range(records))
+
+
+def run_in_pieces(corpus: Corpus, piece_bytes: int, **fields: Any) -> Manifest:
+    bucket = corpus.bucket("warc", **fields)
+    params = PARAMS.model_copy(update={"part_bytes": 8000})
+    return documents.run(corpus.ctx, "b", bucket, params, inventory(bucket, corpus.root, piece_bytes=piece_bytes))
+
+
+def test_one_large_file_is_several_parts_on_any_number_of_workers(tmp_path: Path) -> None:
+    made = []
+    for name in ("one", "two"):
+        with Local(2) as engine:
+            corpus = Corpus(tmp_path / name, Inline() if name == "one" else engine)
+            corpus.write("warc/a.warc.gz", large_warc())
+            made.append(run_in_pieces(corpus, 6000))
+    assert made[0].digest == made[1].digest
+    assert len(made[0].named("part-")) > 2
+    assert made[0].stats["files"] == 1
+    rows = corpus.rows(made[1])
+    assert [row["uri"] for row in rows] == [f"https://e.org/{i}" for i in range(120)]
+    whole = corpus.rows(run_in_pieces(corpus, 10**9))
+    assert rows == whole
+
+
+def test_a_large_file_that_grows_costs_its_last_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus(tmp_path)
+    corpus.write("warc/a.warc.gz", large_warc())
+    before = run_in_pieces(corpus, 6000)
+    corpus.write("warc/a.warc.gz", large_warc(125))
+    after = run_in_pieces(corpus, 6000)
+    shared = {part.blob.sha256 for part in before.parts} & {part.blob.sha256 for part in after.parts}
+    assert len(shared) >= len(before.parts) - 2
+    assert after.stats["documents"] == 125
+
+
+def test_a_bucket_on_s3_gives_the_documents_of_the_same_files_on_disk(tmp_path: Path) -> None:
+    """Names bear identity: manifest and all parts are the same, large files cut in pieces and parts included."""
+    corpus = Corpus(tmp_path)
+    fill(corpus, 5)
+    corpus.write("warc/a.warc.gz", large_warc())
+    with serving() as bucket:
+        for path in sorted(tmp_path.rglob("*.*")):
+            kind = path.relative_to(tmp_path).parts[0]
+            if kind in ("text", "jsonl", "html", "warc"):
+                bucket.put_in_parts(f"corpus/{path.relative_to(tmp_path)}", path.read_bytes())
+        elsewhere = Corpus(tmp_path / "elsewhere")
+        for kind in ("text", "jsonl", "html"):
+            there = elsewhere.run(kind, path=bucket.uri(f"corpus/{kind}"))
+            assert there.digest == corpus.run(kind).digest
+        there = run_in_pieces(elsewhere, 6000, path=bucket.uri("corpus/warc"))
+        assert there.digest == run_in_pieces(corpus, 6000).digest
+
+
+def test_boundaries_are_mended_where_the_source_asks(corpus: Corpus) -> None:
+    corpus.write("text/scan.txt", b"An example of a page\n\n12\n\fthat ended.The exam-\nple went on.")
+    assert corpus.rows(corpus.run("text"))[0]["text"].startswith("An example of a page\n\n12")
+    (row,) = corpus.rows(corpus.run("text", repair_boundaries=True))
+    assert row["text"] == "An example of a page that ended. The example went on."

@@ -6,6 +6,7 @@ Facts, by the names they have in a document's `extra`: `title`, `canonical` (add
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,8 @@ DATES = (
     "publish-date",
     "parsely-pub-date",
 )
+#: What Latin-1 means in HTML, and bytes that are no western word.
+WESTERN, _FOREIGN = "cp1252", re.compile(b"[\x80-\xff]{8}")
 ADDRESS, TITLE = "og:url", "og:title"
 _NAMES = ("name", "property", "itemprop")
 _WANTED = frozenset((*DATES, ADDRESS, TITLE))
@@ -55,7 +58,11 @@ def decode(body: bytes, declared: str) -> str:
         except UnicodeDecodeError:
             pass  # decided below
     charset = _utf16(body) or (map_encoding_to_html5(declared, fallback_utf8=False) if declared else None)
-    return str(bytes_to_str(body, charset or detect_encoding(body, from_html_meta=True) or "utf-8"))
+    charset = charset or detect_encoding(body, from_html_meta=True) or "utf-8"
+    if charset == WESTERN and _FOREIGN.search(body):
+        # Many servers and templates say Latin-1 of everything; in no western text do such runs stand.
+        charset = detect_encoding(body, from_html_meta=False) or charset
+    return str(bytes_to_str(body, charset))
 
 
 def _utf16(body: bytes) -> str | None:

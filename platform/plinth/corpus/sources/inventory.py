@@ -26,7 +26,7 @@ from plinth.storage.workspace import Workspace
 DEFAULT_SUFFIXES = {
     "warc": (".warc", ".warc.gz", ".warc.zst"),
     "jsonl": tuple(stem + end for stem in (".jsonl", ".ndjson", ".json") for end in ("", ".gz", ".zst")),
-    "html": (".html", ".htm", ".xhtml"),
+    "html": tuple(stem + end for stem in (".html", ".htm", ".xhtml") for end in ("", ".gz", ".zst")),
     "parquet": (".parquet", ".parq"),
 }
 LICENSED_BY_FILE = ("html", "text", "tree")
