@@ -107,7 +107,9 @@ def _characters(data: U8, offsets: I64, table: Any, keys: U64, out: I64) -> None
         room = room_for(min(_line_ends(data, at, end), (end - at) // 2) + 1)
         shift = shift_for(room)
         keys[:room] = 0
-        size, first, last, value, in_chunk, run, before = 0, 0, 0, FNV, False, 0, np.int64(-1)
+        size, value, in_chunk, run, before = 0, FNV, False, 0, np.int64(-1)
+        first: Any = 0
+        last: Any = 0
         while at <= end:
             point, length = np.int64(10), 1  # the text's end ends its last line
             if at < end:

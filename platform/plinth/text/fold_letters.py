@@ -53,8 +53,8 @@ def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
         table[ord(sign)] = ord(letter) | LEET | SIGN
     for sign in _I_OR_L:
         table[ord(sign)] = ord("i") | LEET | BOTH | SIGN | (0 if sign.isdigit() else MARK)
-    for one, letter in _LOOKALIKES:
-        table[ord(one)] = ord(letter.lower()) | LEET | SIGN
+    for pair in _LOOKALIKES:
+        table[ord(pair[0])] = ord(pair[1].lower()) | LEET | SIGN
     for point in range(0x300, 0x370):  # accents that stand by themselves
         table[point] = INVISIBLE | LEET
     for point in _INVISIBLES:

@@ -98,8 +98,12 @@ class Terms:
         words = scratch(offsets)
         ends = np.empty((words.size, 2), dtype=np.int64)
         starts = np.zeros(offsets.size, dtype=np.int64)
-        arrays = [array for table in self._tables for array in (table.hashes, table.terms, table.bits)]
-        found = _find(data, offsets, words, ends, starts, disguised, *arrays)
+        one, two, three, four = self._tables
+        found = _find(
+            data, offsets, words, ends, starts, disguised,
+            one.hashes, one.terms, one.bits, two.hashes, two.terms, two.bits,
+            three.hashes, three.terms, three.bits, four.hashes, four.terms, four.bits,
+        )  # fmt: skip
         return Hits(starts, found[:, 0].copy(), found[:, 1:3].copy(), found[:, 3].astype(np.bool_))
 
 
@@ -173,19 +177,21 @@ def _find(
         if disguised:
             hidden, covered = _disguised(data, start, end, hidden, skeletons, skeleton_terms, skeleton_bits,
                                          runs, run_terms, run_bits)  # fmt: skip
-        a, b, reached, at, points = 0, 0, start, start, 0
+        a, b, points = 0, 0, 0
+        reached: Any = start
+        byte: Any = start
         while a < clear or b < covered:
             take_plain = b >= covered or (a < clear and plain[a, 0] <= hidden[b, 0])
             hit = plain[a] if take_plain else hidden[b]
             if hit[0] >= reached:
                 found = _room(found, count)
-                while at < hit[0]:
-                    points += (data[at] & 0xC0) != 0x80
-                    at += 1
+                while byte < hit[0]:
+                    points += (data[byte] & 0xC0) != 0x80
+                    byte += 1
                 found[count, 0], found[count, 1], found[count, 3] = hit[2], points, not take_plain
-                while at < hit[1]:
-                    points += (data[at] & 0xC0) != 0x80
-                    at += 1
+                while byte < hit[1]:
+                    points += (data[byte] & 0xC0) != 0x80
+                    byte += 1
                 found[count, 2] = points
                 reached = hit[1]
                 count += 1
@@ -227,7 +233,9 @@ def _joined(words: U64, start: int, count: int) -> Any:
 @njit(nogil=True, cache=True)
 def _words(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
     """Hashes of words with the bytes where they begin and end; `words` and `ends` as for `hash_words`."""
-    count, at, value, first = 0, start, FNV, np.int64(-1)
+    count, value = 0, FNV
+    at: Any = start
+    first: Any = np.int64(-1)
     while at < end:
         point, size = np.int64(data[at]), 1
         if point < 128:
@@ -258,13 +266,17 @@ def _disguised(
     run_bits: Any,
 ) -> tuple[I64, int]:  # fmt: skip
     """Terms in pieces (letters and what may stand for them) that show a disguise, and in runs of single letters."""
-    count, at, before = 0, start, np.int64(-1)
+    count = 0
+    before: Any = np.int64(-1)
+    at: Any = start
     # of the piece: bytes, letters, hashes (`1` read as i and as l; runs once), what shows, the run of one letter
-    first, last, letters, size = np.int64(-1), start, 0, 0
+    first: Any = np.int64(-1)
+    last: Any = start
+    letters, size = 0, 0
     one, two, once, shows, repeated, row = FNV, FNV, FNV, False, False, 0
     # single letters that stand apart: where each begins, its letter, what separates them
     places, singles, joint, run = np.empty(_RUN, np.int64), np.empty(_RUN, np.int64), np.int64(-1), 0
-    last_single = start
+    last_single: Any = start
     while at <= end:
         point, length = np.int64(10), 1
         if at < end:

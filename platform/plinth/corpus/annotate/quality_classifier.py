@@ -63,11 +63,17 @@ def annotate(batch: pa.RecordBatch, prepared: tuple[Params, artefact.Model]) -> 
     return pa.record_batch([pa.array(score), second, pa.array(final), tier], schema=SCHEMA)
 
 
-def staged(model: artefact.Model, texts: pa.Array, lexicon: Lexicon | None) -> tuple[F64, pa.Array, F64]:
-    """Both stages of a classifier: the first's probability, the second's (null where not asked), the last word."""
+def staged(
+    model: artefact.Model, texts: pa.Array, lexicon: Lexicon | None, hits: npt.NDArray[np.bool_] | None = None
+) -> tuple[F64, pa.Array, F64]:
+    """Both stages of a classifier: the first's probability, the second's (null where not asked), the last word.
+
+    Args:
+        lexicon: the one that the model was trained with; `hits`: in which texts it found anything.
+    """
     p, margins = model.probabilities(texts)
     score, second = p[:, 0], np.zeros(len(texts))
-    doubt = classifier.within(score, model.head.band) & (model.forest is not None)
+    doubt = classifier.doubtful(score, model.head.band, hits) & (model.forest is not None)
     at = np.flatnonzero(doubt)
     if at.size:
         second[at] = model.second(margins[at, 0], second_look(texts.take(pa.array(at)), lexicon))

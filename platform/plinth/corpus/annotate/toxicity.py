@@ -2,7 +2,7 @@
 
 The lexicon finds terms, openly or in thin disguise, and where they stand; by itself it knows no context, so anatomy
 and court reports hit it, too. The classifier scores the worst stretch of a text (its model's `window`), and its second
-stage is told of the lexicon's hits. `final` is the last layer's word, or without a model what the lexicon's hits
+stage is told of the lexicon's hits; it is asked where the first doubts, or is at ease although terms were found. `final` is the last layer's word, or without a model what the lexicon's hits
 weigh. Plinth brings no list of words: see docs/learned-gates.md.
 """
 
@@ -111,7 +111,7 @@ def annotate(batch: pa.RecordBatch, layers: Layers) -> pa.RecordBatch:
     final = np.minimum(density / params.saturation, 1.0)
     if layers.model is not None:
         known = layers.lexicon if layers.model.head.lexicon else None
-        first, second, final = staged(layers.model, texts, known)
+        first, second, final = staged(layers.model, texts, known, hits > 0 if known else None)
         score = pa.array(first)
     label = LABELS.take(pa.array((final >= params.uncertain).astype(np.int8) + (final >= params.toxic)))
     columns = [pa.array(hits), pa.array(density), score, second, pa.array(final), label,

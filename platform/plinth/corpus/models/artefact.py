@@ -100,7 +100,7 @@ def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 def write(store: Store, model: Model) -> tuple[Part, ...]:
     """The files of a model as parts."""
-    arrays = {TABLE: model.table}
+    arrays: dict[str, npt.NDArray[Any]] = {TABLE: model.table}
     if model.forest is not None:
         arrays |= {NODES: model.forest.nodes, STARTS: model.forest.starts}
     head = Part(name=HEAD, blob=store.put_bytes(fingerprint.canonical(model.head)))

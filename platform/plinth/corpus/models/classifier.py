@@ -1,7 +1,7 @@
 """Two kinds of text told apart: reference from random, or good from bad as a labelled list says; in two stages.
 
 The first stage is linear and cheap enough for every document. Where its calibrated probability lies in the band of
-doubt, a second one decides: boosted trees over the first stage's margin, what the text looks like and, with a
+doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first stage's margin, what the text looks like and, with a
 lexicon, what was found of it. Each stage learns from documents that the one before it was not trained on, is
 calibrated on others, and measured on others again. A second stage that is no better is left out.
 """
@@ -22,6 +22,7 @@ from plinth.corpus.models.base import Trainer
 from plinth.corpus.models.examples import Examples, Source
 from plinth.corpus.models.learning import Learning
 from plinth.records import Manifest, Step
+from plinth.text.features_dense import NAMES
 
 KIND, VERSION = "classifier", "1"
 F64 = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ F64 = npt.NDArray[np.float64]
 #: The second stage learns from the band and so much beside it, on either side, as a share of what lies there.
 _BESIDE = 0.5
 #: Documents of each truth without which a second stage is not fitted, or not calibrated and shown to be better.
-_ENOUGH, _ENOUGH_TO_PROVE = 60, 20
+_ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 
 
 class Params(Learning):
@@ -115,14 +116,15 @@ def _with_second(params: Params, model: Model, stage: linear.Linear, found: Exam
         return model
     border = found.of("border")
     margins, truth, weights = _judged(stage, border, params.window)
-    chosen = _near(model.head.curves[0](margins), params.band, truth)
+    hits = _hits(params.lexicon, border)
+    chosen = _near(model.head.curves[0](margins), params.band, hits, truth)
     if chosen is None:
         return model
     forest = trees.fit(second_features(margins, border.dense)[chosen], truth[chosen], weights[chosen])
     calibration = found.of("calibration")
     margins, truth, weights = _judged(stage, calibration, params.window)
     first = model.head.curves[0](margins)
-    doubt = within(first, params.band)
+    doubt = doubtful(first, params.band, _hits(params.lexicon, calibration))
     if not _both(truth[doubt], _ENOUGH_TO_PROVE):
         return model
     raw = forest.margins(second_features(margins, calibration.dense)[doubt])
@@ -135,9 +137,16 @@ def _with_second(params: Params, model: Model, stage: linear.Linear, found: Exam
     return Model(head, model.table, forest)
 
 
-def _near(p: F64, band: tuple[float, float], truth: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+def _hits(terms: str | None, some: Examples) -> npt.NDArray[np.bool_] | None:
+    """Whether terms of the lexicon were found in examples; None without one."""
+    return None if terms is None else np.asarray(some.dense[:, len(NAMES)] > 0)
+
+
+def _near(
+    p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | None, truth: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_] | None:
     """Documents of doubt and those beside them; all, where those are too few; None where all are."""
-    wide = within(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE))
+    wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
     for chosen in (wide, np.ones_like(wide)):
         if _both(truth[chosen], _ENOUGH):
             return chosen
@@ -148,15 +157,18 @@ def _both(truth: npt.NDArray[np.int64], least: int) -> bool:
     return bool(min((truth == 0).sum(), (truth == 1).sum()) >= least)
 
 
-def within(p: F64, band: tuple[float, float]) -> npt.NDArray[np.bool_]:
-    """Whether probabilities lie in the band of doubt."""
-    return np.asarray((p >= band[0]) & (p <= band[1]))
+def doubtful(
+    p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | None = None
+) -> npt.NDArray[np.bool_]:
+    """Whether probabilities lie in the band of doubt, or below it although the lexicon has `hits`."""
+    inside = (p >= band[0]) & (p <= band[1])
+    return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 
 
 def _measured(model: Model, stage: linear.Linear, test: Examples) -> dict[str, Any]:
     margins, truth, weights = _judged(stage, test, model.head.window)
     first = model.head.curves[0](margins)
-    doubt = within(first, model.head.band)
+    doubt = doubtful(first, model.head.band, _hits(model.head.lexicon, test))
     final = first.copy()
     border: dict[str, Any] = {"border_share": round(float(np.average(doubt, weights=weights)), 6)}
     if model.forest is not None:

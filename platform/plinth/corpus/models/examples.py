@@ -36,7 +36,7 @@ BATCH_ROWS = 512
 #: A sample by hash is of about the size asked for; so much more is drawn, and the surplus left.
 _MARGIN = 1.1
 #: Share of every split, in this order.
-SPLITS = {"train": 0.55, "validation": 0.10, "border": 0.15, "calibration": 0.10, "test": 0.10}
+SPLITS = {"train": 0.50, "validation": 0.10, "border": 0.15, "calibration": 0.13, "test": 0.12}
 _SPLIT_KEY = 0x5EED
 
 SCHEMA = pa.schema(

@@ -26,7 +26,7 @@ class Learning(Frozen):
     documents: int = Field(20_000, ge=100, le=200_000, description="Most documents of a bucket or list.")
     max_words: int = Field(1000, ge=16, le=5000, description="Words of a document that are learnt from.")
     bits: int = Field(20, ge=8, le=24, description="The table of features has 2^bits rows of 4 bytes a label.")
-    epochs: int = Field(10, ge=1, le=100, description="Passes over the examples; the best one is kept.")
+    epochs: int = Field(20, ge=1, le=100, description="Passes over the examples; the best one is kept.")
     seed: int = Field(1, ge=0, description="Of the sample.")
     calibration: Method = Field("platt", description="`platt`, or `isotonic` where there are thousands of examples.")
     min_documents: int = Field(100, ge=20, description="Fewer examples of a label are refused.")

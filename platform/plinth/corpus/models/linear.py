@@ -88,7 +88,7 @@ def loss(held: Ragged, table: F32, bias: F32) -> float:
 def truth(labels: I64, outputs: int) -> I64:
     """Zeros and ones, [D, K]."""
     wanted = np.arange(outputs) if outputs > 1 else np.ones(1, np.int64)
-    return (labels[:, None] == wanted).astype(np.int64)
+    return np.asarray(labels[:, None] == wanted, dtype=np.int64)
 
 
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:

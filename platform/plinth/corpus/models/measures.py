@@ -70,7 +70,7 @@ def balanced(labels: npt.NDArray[Any], classes: int) -> F64:
     """Weights that give every class the same total; they add up to N."""
     found = np.bincount(labels, minlength=classes)
     share: F64 = np.divide(len(labels), found * np.count_nonzero(found), out=np.zeros(classes), where=found > 0)
-    return share[labels]
+    return np.asarray(share[labels])
 
 
 def quality(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> dict[str, float]:

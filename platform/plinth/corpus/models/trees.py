@@ -20,6 +20,7 @@ F64 = npt.NDArray[np.float64]
 
 #: One node: go left where `feature <= threshold`; a leaf has no children and adds `value`.
 NODE = np.dtype([("feature", "<i4"), ("left", "<i4"), ("right", "<i4"), ("threshold", "<f8"), ("value", "<f8")])
+_FIELDS = ("feature", "left", "right", "threshold", "value")
 
 ITERATIONS, LEAVES, RATE, L2, MIN_LEAF, SEED = 120, 12, 0.08, 1.0, 15, 0
 
@@ -36,8 +37,8 @@ class Forest:
         """The sum of all trees for every document, [D]."""
         out = np.full(len(features), self.base)
         if len(features):
-            fields = (np.ascontiguousarray(self.nodes[name]) for name in NODE.names or ())
-            _margins(features.astype(np.float64), *fields, self.starts, out)
+            feature, left, right, threshold, value = (np.ascontiguousarray(self.nodes[name]) for name in _FIELDS)
+            _margins(features.astype(np.float64), feature, left, right, threshold, value, self.starts, out)
         return out
 
 

@@ -1,4 +1,17 @@
 """Learned gates measured on documents whose truth is known: recall, false positives and over-removal by slice.
 
-    reviews    what reviewers said of documents
+    gates       which gates there are, and what generates documents for each
+    generate    labelled documents of several slices, from the words of `vocabulary`
+    reviews     what reviewers said of documents of the corpus
+    reviewed    those documents, fetched
+    rule        what a gate removes, by the recipe
+    evaluate    run a gate over all of them
+    rates       what came of it, by slice
 """
+
+from plinth.corpus.slices.evaluate import SCHEMA, VERSION, run
+from plinth.corpus.slices.gates import GATES, gate
+from plinth.corpus.slices.rates import table
+from plinth.corpus.slices.rule import GateRule, rule_of
+
+__all__ = ["GATES", "SCHEMA", "VERSION", "GateRule", "gate", "rule_of", "run", "table"]

@@ -1,0 +1,109 @@
+"""`slices/{gate}`: how often a learned gate is right, on documents of known truth, with bounds that block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.annotate import annotator_parameters
+from assets.expectations import Suite, between, rows_between
+from assets.inputs import each, shared_owner
+from assets.present import picture, table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import annotate, slices
+from plinth.corpus.slices import reviews
+from plinth.recipe import Recipe
+from plinth.recipe.gates import GateSlices
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One evaluation per gate of the recipe."""
+    return [_stage(recipe, name, params) for name, params in recipe.corpus.slices.items()]
+
+
+def _stage(recipe: Recipe, name: str, params: GateSlices) -> Stage:
+    given = annotator_parameters(recipe)
+    rule = slices.rule_of(slices.gate(name), params, recipe.corpus.policies, tuple(given))
+    read = {one: given[one] for one in rule.annotators}
+    resources = [key for one, raw in read.items() for key in annotate.annotator(one).needs(_parameters(one, raw))]
+    keys = tuple(dict.fromkeys([*resources, *(f"lists/{one}" for one in params.lists)]))
+    documents = each(recipe, "documents") if params.reviews else ()
+    versions = {one: annotate.annotator(one).version for one in rule.annotators}
+    return Stage(
+        asset=f"slices/{name}",
+        deps=(*keys, *documents),
+        make=partial(_make, recipe, name, params, rule, read, keys),
+        outside=reviewed if params.reviews else None,
+        version=slices.VERSION,
+        params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions},
+        group="models",
+        description=f"What the gate `{name}` removes of good and bad text, by slice: {' or '.join(rule.texts)}",
+        owner=shared_owner(recipe),
+        kinds=("parquet",),
+        schema=slices.SCHEMA,
+        suite=partial(_suite, params),
+        present=_present,
+    )
+
+
+def _parameters(name: str, raw: Mapping[str, Any]) -> Any:
+    return annotate.parameters(name, raw)
+
+
+def reviewed(ctx: Context) -> str:
+    """Identity of what reviewers have said so far."""
+    return reviews.digest(ctx.workspace)
+
+
+def _make(
+    recipe: Recipe,
+    name: str,
+    params: GateSlices,
+    rule: slices.GateRule,
+    read: Mapping[str, Mapping[str, Any]],
+    keys: tuple[str, ...],
+    ctx: Context,
+    inputs: Inputs,
+    say: Say,
+) -> Manifest:
+    documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
+    said = reviews.read(ctx.workspace) if params.reviews else ()
+    return slices.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
+
+
+def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
+    """Bounds of all documents and of every slice that has enough of them."""
+    rows = [
+        {
+            "slice": name,
+            "recall": row["recall"] if row["bad"] >= params.min_documents else None,
+            "false_positive": row["false_positive"] if row["good"] >= params.min_documents else None,
+            "over_removal": row["over_removal"] if row["good"] >= params.min_documents else None,
+        }
+        for name, row in made.stats["slices"].items()
+    ]
+    expectations = [
+        rows_between(1),
+        between("recall", params.min_recall, None),
+        between("false_positive", None, params.max_false_positive),
+        between("over_removal", None, params.max_over_removal),
+    ]
+    return Suite(made.asset.replace("/", "-"), rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import gates
+
+    header = ["slice", "good", "bad", "recall", "95% interval", "false positives", "95% interval", "over-removal"]
+    kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
+    return {
+        "rates": picture(gates.rates(made.stats)),
+        "slices": dg.MetadataValue.md(table(header, slices.table(made.stats))),
+        "made_as": dg.MetadataValue.md(table(["made as", "documents", "removed"], kinds)),
+        "rule": " or ".join(made.stats["rule"]),
+    }

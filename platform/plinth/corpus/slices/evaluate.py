@@ -1,0 +1,247 @@
+"""Run a gate over documents of known truth, through the same annotators and rules as the corpus, and count.
+
+Labelled documents are generated, come from lists of the user, or are documents of the corpus that reviewers labelled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.context import Context
+from plinth.corpus.annotate import annotator, parameters
+from plinth.corpus.models import lexicon
+from plinth.corpus.models.examples import labelled
+from plinth.corpus.slices import rates, reviewed
+from plinth.corpus.slices.gates import GATES
+from plinth.corpus.slices.generate import Labelled, Term, invented
+from plinth.corpus.slices.reviews import Review
+from plinth.corpus.slices.rule import GateRule
+from plinth.errors import MissingError, SourceError
+from plinth.recipe.gates import GateSlices
+from plinth.records import DOCUMENT_SCHEMA, Blob, Manifest, Part, Step
+from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.store import Store
+
+VERSION = "1"
+BATCH_ROWS = 256
+GOOD, BAD = "good", "bad"
+
+#: One row a labelled document: what was known, what the gate did.
+SCHEMA = pa.schema(
+    [
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),  # generated, list/NAME, review
+        pa.field("made_as", pa.string(), nullable=False),  # what the generator planted; a reviewer's reason
+        pa.field("bad", pa.bool_(), nullable=False),
+        pa.field("removed", pa.bool_(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class _Task:
+    gate: str
+    params: GateSlices
+    rule: GateRule
+    annotate: tuple[tuple[str, Mapping[str, Any]], ...]
+    resources: tuple[tuple[str, str, Blob], ...]  # key, name of the part, content
+    lists: tuple[tuple[str, Part], ...]
+    reviewed: tuple[tuple[str, Part], ...]  # bucket, rows of its documents
+    reviews: tuple[Review, ...]
+
+
+def run(
+    ctx: Context,
+    gate_name: str,
+    params: GateSlices,
+    rule: GateRule,
+    annotate: Mapping[str, Mapping[str, Any]],
+    resources: Mapping[str, Manifest],
+    documents: Mapping[str, Manifest],
+    reviews: Sequence[Review] = (),
+) -> Manifest:
+    """`slices/{gate}`.
+
+    Args:
+        rule: what the gate removes (`rule.rule_of`).
+        annotate: parameters of the annotators that the rule reads.
+        resources: models and lists that these need, and the labelled lists, by key.
+        documents: of the buckets, for those that reviewers labelled.
+        reviews: labels of reviewers; those with other reasons than the rule's do not count.
+
+    Returns:
+        Manifest of one table, `labelled.parquet`. Statistics: `slices` (`rates.by_slice`), `origins` (documents by
+        origin), `made_as` (by what the generator planted: `documents`, `removed`), `rule`, `bounds`,
+        `reviews_without_document`.
+
+    Raises:
+        MissingError: a resource is missing.
+        SourceError: a labelled list cannot be read; says the line.
+    """
+    needed = [key for name, raw in annotate.items() for key in annotator(name).needs(parameters(name, raw))]
+    lists = [f"lists/{name}" for name in params.lists]
+    missing = sorted({key for key in (*needed, *lists) if key not in resources})
+    if missing:
+        raise MissingError(f"slices/{gate_name} needs {', '.join(missing)}", found=", ".join(resources) or "nothing")
+    counted = tuple(review for review in reviews if params.reviews and review.reason in rule.reasons)
+    rows = reviewed.rows(ctx, gate_name, counted, documents)
+    task = _Task(
+        gate=gate_name,
+        params=params,
+        rule=rule,
+        annotate=tuple(sorted(annotate.items())),
+        resources=tuple((key, p.name, p.blob) for key in sorted(set(needed)) for p in resources[key].parts),
+        lists=tuple((key, part) for key in lists for part in resources[key].parts),
+        reviewed=rows,
+        reviews=counted,
+    )
+    versions = {name: annotator(name).version for name in sorted(annotate)}
+    kept = {"min_documents", "min_recall", "max_false_positive", "max_over_removal"}
+    step = Step(
+        name="slices",
+        version=VERSION,
+        params={
+            "gate": gate_name,
+            "measured": params.model_dump(mode="json", exclude=kept),
+            "rule": list(rule.texts),
+            "annotators": {name: [versions[name], dict(raw)] for name, raw in sorted(annotate.items())},
+        },
+    )
+    identity = [f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources]
+    identity += [f"{key}/{part.name}:{part.blob.sha256}" for key, part in task.lists]
+    identity += [f"{bucket}:{part.blob.sha256}" for bucket, part in rows]
+    identity += [review.model_dump_json() for review in counted]
+    asset = f"slices/{gate_name}"
+    part = run_items(ctx, step, _measure, [Item(tuple(identity), task)], label=asset)[0][0]
+    inputs = {key: resources[key] for key in sorted({*needed, *lists})}
+    if counted:
+        inputs |= {f"{bucket}/documents": made for bucket, made in documents.items()}
+    bounds = {name: getattr(params, name) for name in sorted(kept)}
+    return manifest(asset, step, inputs, [part], {**part.stats, "bounds": bounds, "rule": list(rule.texts)})
+
+
+def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
+    files: dict[str, dict[str, Path]] = {}
+    for key, name, blob in task.resources:
+        files.setdefault(key, {})[name] = store.open_path(blob)
+    outcomes: list[rates.Outcome] = []
+    origins: dict[str, int] = {}
+    made_as: dict[str, dict[str, int]] = {}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        prepared = {name: _prepared(name, raw, files) for name, raw in task.annotate}
+        for origin, rows in _labelled(store, task, files):
+            for start in range(0, len(rows), BATCH_ROWS):
+                some = rows[start : start + BATCH_ROWS]
+                made = _judged(task, prepared, origin, some)
+                yield made
+                for row, removed in zip(some, made.column("removed").to_pylist(), strict=True):
+                    outcomes.append(rates.Outcome(row.slice, row.bad, removed, len(row.text.encode())))
+                    origins[origin] = origins.get(origin, 0) + 1
+                    kind = made_as.setdefault(row.made_as, {"bad": int(row.bad), "documents": 0, "removed": 0})
+                    kind["documents"] += 1
+                    kind["removed"] += removed
+
+    part = write_batches(store, "labelled.parquet", SCHEMA, batches())
+    told = {review.id for review in task.reviews}
+    stats = {
+        "slices": rates.by_slice(outcomes),
+        "origins": origins,
+        "made_as": dict(sorted(made_as.items())),
+        "reviews_without_document": len(told) - len({row for row in told if row in _ids(store, task)}),
+    }
+    return (part.model_copy(update={"stats": stats}),)
+
+
+def _ids(store: Store, task: _Task) -> set[str]:
+    found: set[str] = set()
+    for _, part in task.reviewed:
+        for batch in iter_batches(store, part, ("id",)):
+            found.update(one.hex() for one in batch.column("id").to_pylist())
+    return found
+
+
+def _prepared(name: str, raw: Mapping[str, Any], files: Mapping[str, Mapping[str, Path]]) -> Any:
+    chosen, params = annotator(name), parameters(name, raw)
+    return params if chosen.prepare is None else chosen.prepare(params, files)
+
+
+def _judged(task: _Task, prepared: Mapping[str, Any], origin: str, rows: Sequence[Labelled]) -> pa.RecordBatch:
+    documents, columns = _documents(rows), dict[str, pa.Array]()
+    for name, params in prepared.items():
+        chosen = annotator(name)
+        made = chosen.annotate(documents.select(list(chosen.reads)), params)
+        columns |= {f"{name}.{column}": made.column(column) for column in made.schema.names}
+    removed = task.rule.removed(columns, len(rows))
+    table = {
+        "slice": [row.slice for row in rows],
+        "origin": [origin] * len(rows),
+        "made_as": [row.made_as for row in rows],
+        "bad": [row.bad for row in rows],
+        "removed": pa.array(removed),
+        "text": [row.text for row in rows],
+    }
+    return pa.RecordBatch.from_pydict(table, schema=SCHEMA)
+
+
+def _documents(rows: Sequence[Labelled]) -> pa.RecordBatch:
+    """Labelled texts as documents of nobody."""
+    size = len(rows)
+    columns = {
+        "id": [hashlib.sha256(row.text.encode()).digest()[:16] for row in rows],
+        "text": [row.text for row in rows],
+        "uri": [f"labelled:{row.slice}" for row in rows],
+        "captured_at": [None] * size,
+        "snapshot": [""] * size,
+        "licence": ["CC0-1.0"] * size,
+        "mime": ["text/plain"] * size,
+        "source_bytes": [len(row.text.encode()) for row in rows],
+        "extra": ["{}"] * size,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=DOCUMENT_SCHEMA)
+
+
+def _labelled(
+    store: Store, task: _Task, files: Mapping[str, Mapping[str, Path]]
+) -> Iterator[tuple[str, list[Labelled]]]:
+    gate = GATES[task.gate]
+    if gate.generate is not None and task.params.documents_per_slice:
+        terms = _terms(files) if gate.plants_terms else ()
+        yield "generated", gate.generate(task.params.seed, task.params.documents_per_slice, terms)
+    for key, part in task.lists:
+        where = f"{key}, {part.name}"
+        yield f"list/{key.removeprefix('lists/')}", _listed(store.open_path(part.blob).read_bytes(), where)
+    yield "review", reviewed.labelled(store, task.reviewed, task.reviews)
+
+
+def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
+    """Terms of the lexicons among the resources, the heaviest first; without any the invented ones."""
+    found: list[Term] = []
+    for key in sorted(files):
+        if key.startswith("lists/"):
+            read = lexicon.read(files[key], key)
+            found += [
+                Term(text, float(weight), category)
+                for text, weight, category in zip(read.terms.terms, read.weights, read.categories, strict=True)
+            ]
+    return tuple(found) or invented(0)
+
+
+def _listed(data: bytes, where: str) -> list[Labelled]:
+    out = []
+    for number, row in enumerate(labelled(data, where), start=1):
+        if row["label"] not in (GOOD, BAD):
+            raise SourceError(
+                f"{where}: example {number} has another label", found=row["label"], expected=f"{GOOD} or {BAD}"
+            )
+        name = str(row.get("slice", "unnamed"))
+        out.append(Labelled(row["text"], row["label"] == BAD, name, str(row.get("made_as", row["label"]))))
+    return out

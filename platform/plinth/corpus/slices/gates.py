@@ -1,0 +1,52 @@
+"""Gates that can be measured: the annotator behind each, and how documents of known truth are made for it.
+
+A new gate is a generator and a line here; or a line alone, for a gate that only lists and reviewers label.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plinth.corpus.slices import generate
+from plinth.corpus.slices.generate import Labelled, Term
+from plinth.errors import RecipeError
+
+#: Of a seed, documents of each truth in every slice, and terms that may be planted.
+Generate = Callable[[int, int, Sequence[Term]], list[Labelled]]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate: the annotator whose columns its rules read, its generator, and whether that plants terms of the lists
+    that the annotator reads, which then are lexicons."""
+
+    name: str
+    annotator: str
+    generate: Generate | None = None
+    plants_terms: bool = False
+
+
+GATES = {
+    gate.name: gate
+    for gate in (
+        Gate("quality", "quality_classifier", generate.quality),
+        Gate("toxicity", "toxicity", generate.toxicity, plants_terms=True),
+        Gate("pii", "pii"),
+        Gate("illegal", "illegal"),
+    )
+}
+
+
+def gate(name: str) -> Gate:
+    """A gate by name.
+
+    Raises:
+        RecipeError: no such gate; the nearest name is given.
+    """
+    if name not in GATES:
+        near = difflib.get_close_matches(name, GATES, n=1, cutoff=0.4)
+        remedy = f"did you mean {near[0]!r}?" if near else None
+        raise RecipeError(f"corpus.slices: no gate {name!r}", expected=", ".join(GATES), remedy=remedy)
+    return GATES[name]

@@ -1,0 +1,229 @@
+"""Labelled documents with known truth, made from words of several slices: the same for the same seed everywhere.
+
+Good documents of a slice hold what an impatient gate trips over: anatomy in medical text, crimes in legal text and
+news, insults between people of fiction, violent words in programs. Sentences that are planted to train with are not
+those to measure with.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from plinth.corpus.slices.vocabulary import (
+    CODE,
+    CODE_WORDS,
+    HARMLESS,
+    HOSTILE,
+    HOSTILE_WORDS,
+    KIND_WISHES,
+    PEOPLE,
+    REPORTED,
+    SENTENCES,
+    SPAM,
+    THINGS,
+    WISHES,
+    WORDS,
+)
+
+Use = Literal["train", "test"]
+SLICES = (*WORDS, "code")
+CATEGORIES = ("insult", "threat", "group")
+#: Invented terms that have an innocent meaning, too, weigh less than this; generated good text may hold them.
+AMBIGUOUS_BELOW = 0.5
+
+_SYLLABLES = "bra dru fle gor gru klo mur nar pla quo rif ska sto tra ubb vex wog yel zan zub".split()  # noqa: SIM905
+_CLOSES = "bik dle fot gim lok mox nuk pash rint sk tof vik wix zle".split()  # noqa: SIM905
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A document whose truth is known: whether a gate should remove it, and what it was made as."""
+
+    text: str
+    bad: bool
+    slice: str
+    made_as: str
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term that may be planted."""
+
+    text: str
+    weight: float
+    category: str
+
+
+def invented(seed: int, count: int = 60) -> tuple[Term, ...]:
+    """A vocabulary of words that no language has, every fourth one of them ambiguous."""
+    rng, found = random.Random(f"terms {seed}"), dict[str, None]()
+    while len(found) < count:
+        found[rng.choice(_SYLLABLES) + rng.choice(("", rng.choice(_SYLLABLES))) + rng.choice(_CLOSES)] = None
+    return tuple(
+        Term(word, 0.3 if at % 4 == 3 else 0.6 + 0.1 * (at % 4), CATEGORIES[at % 3]) for at, word in enumerate(found)
+    )
+
+
+def lexicon_file(terms: Sequence[Term]) -> str:
+    """The terms as a lexicon (`plinth.corpus.models.lexicon`)."""
+    lines = [f"{term.text}\t{term.weight:.2f}\t{term.category}\n" for term in terms]
+    return "# invented words, for tests and for measuring\n" + "".join(lines)
+
+
+def toxicity(seed: int, count: int, terms: Sequence[Term], use: Use = "test") -> list[Labelled]:
+    """`count` clean and `count` toxic documents of every slice. Of the clean ones every third reports a term or uses an
+    ambiguous one, and every third has sentences that begin like insults; every third toxic one has its terms in
+    disguise."""
+    strong = [term for term in terms if term.weight >= AMBIGUOUS_BELOW] or list(terms)
+    weak = [term for term in terms if term.weight < AMBIGUOUS_BELOW] or strong
+    out = []
+    for name, rng, at in _each(f"toxicity {use} {seed}", count):
+        text, made_as = good(rng, name), ("reported", "friendly", "clean")[at % 3]
+        if made_as == "reported":
+            text = _planted(rng, text, [rng.choice(REPORTED).format(t=rng.choice(weak).text)])
+        elif made_as == "friendly":
+            text = _planted(rng, text, [_friendly(rng, one, name) for one in rng.sample(_half(HOSTILE, use), 2)])
+        out.append(Labelled(text, False, name, made_as))
+        out.append(_toxic(rng, name, at % 3 == 0, strong, use))
+    return out
+
+
+def _toxic(rng: random.Random, name: str, hidden: bool, strong: Sequence[Term], use: Use) -> Labelled:
+    sentences = rng.sample(_half(HOSTILE, use), rng.randint(1, 3))
+    said = []
+    for sentence in sentences:
+        word = rng.choice(strong).text
+        said.append(_hurting(rng, sentence).replace("{t}", disguise(rng, word) if hidden else word))
+    text = _planted(rng, good(rng, name), said)
+    return Labelled(text, True, name, "disguised" if hidden else "open")
+
+
+def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test") -> list[Labelled]:
+    """`count` good documents of every slice, and `count` bad ones: spam, lists of words, words in disorder, one
+    sentence over and over."""
+    out = []
+    for name, rng, at in _each(f"quality {use} {seed}", count):
+        out.append(Labelled(good(rng, name), False, name, "good"))
+        made_as, make = _BAD[at % len(_BAD)]
+        out.append(Labelled(make(rng, name), True, name, made_as))
+    return out
+
+
+def good(rng: random.Random, name: str) -> str:
+    """A document of a slice: paragraphs, or a program."""
+    if name == "code":
+        return "\n\n".join(_program(rng) for _ in range(rng.randint(3, 6)))
+    paragraphs = [[_sentence(rng, name) for _ in range(rng.randint(3, 5))] for _ in range(rng.randint(2, 4))]
+    return "\n\n".join(" ".join(sentences) for sentences in paragraphs)
+
+
+def disguise(rng: random.Random, word: str) -> str:
+    """A word so that a reader knows it and a list does not."""
+    ways: list[Callable[[], str]] = [
+        lambda: ".".join(word),
+        lambda: " ".join(word),
+        lambda: word[:1] + word[1:].translate(str.maketrans("aeiost", "431057")),
+        lambda: re.sub(r"([aeiou])", r"\1\1\1\1", word, count=1),
+        lambda: "\u200b".join((word[:2], word[2:])),
+    ]
+    return rng.choice(ways)()
+
+
+def _each(key: str, count: int) -> list[tuple[str, random.Random, int]]:
+    """A generator of its own for every document, so that more of them change none."""
+    return [(name, random.Random(f"{key} {name} {at}"), at) for name in SLICES for at in range(count)]
+
+
+def _planted(rng: random.Random, text: str, sentences: Sequence[str]) -> str:
+    """Sentences somewhere in a text: between its sentences, in a program as comments."""
+    lines = text.split("\n")
+    for sentence in sentences:
+        at = rng.randrange(len(lines))
+        is_code = any(mark in text for mark in ("def ", "class ", "while "))
+        lines[at] = f"{lines[at]}\n# {sentence}" if is_code else f"{lines[at]} {sentence}".strip()
+    return "\n".join(lines)
+
+
+def _half(sentences: Sequence[str], use: Use) -> Sequence[str]:
+    middle = len(sentences) // 2
+    return sentences[:middle] if use == "train" else sentences[middle:]
+
+
+def _sentence(rng: random.Random, name: str) -> str:
+    return _worded(rng, rng.choice(SENTENCES[name]), name)
+
+
+def _hurting(rng: random.Random, text: str) -> str:
+    for slot, words in (("{h}", HOSTILE_WORDS), ("{w}", WISHES), ("{o}", KIND_WISHES)):
+        if slot in text:
+            text = text.replace(slot, rng.choice(words))
+    return text
+
+
+def _friendly(rng: random.Random, hostile: str, name: str) -> str:
+    """A sentence that begins like an insult and is none, or an unkind one about a thing."""
+    text = rng.choice(THINGS) if rng.random() < 0.5 else hostile
+    if text is hostile:
+        for slot, other in HARMLESS.items():
+            text = text.replace(f"{{{slot}}}", other)
+    return _worded(rng, text, "plain" if name == "code" else name)
+
+
+def _worded(rng: random.Random, text: str, name: str) -> str:
+    text = _hurting(rng, text)
+    for slot, words in zip("nva", WORDS[name], strict=True):
+        while f"{{{slot}}}" in text:
+            text = text.replace(f"{{{slot}}}", rng.choice(words.split()), 1)
+    return _filled(rng, text)
+
+
+def _filled(rng: random.Random, text: str) -> str:
+    numbers = {"k": rng.randint(2, 90), "m": rng.randint(100, 400), "y": rng.randint(1950, 2024)}
+    return text.format(p=rng.choice(PEOPLE), **numbers)
+
+
+def _program(rng: random.Random) -> str:
+    first, second = rng.sample(CODE_WORDS, 2)
+    values = {"f": first, "f2": second, "F": first.capitalize(), "x": rng.choice("abcxyz"), "k": rng.randint(2, 90)}
+    return rng.choice(CODE).format(**values)
+
+
+def _nouns(name: str) -> list[str]:
+    return CODE_WORDS if name == "code" else WORDS[name][0].split()
+
+
+def _spam(rng: random.Random, name: str) -> str:
+    lines = []
+    for _ in range(rng.randint(6, 14)):
+        text = rng.choice(SPAM)
+        while "{n}" in text:
+            text = text.replace("{n}", rng.choice(_nouns(name)), 1)
+        lines.append(_filled(rng, text))
+    return "\n".join(lines)
+
+
+def _list(rng: random.Random, name: str) -> str:
+    return "\n".join(f"{rng.choice('-*•|')} {rng.choice(_nouns(name))}" for _ in range(rng.randint(30, 80)))
+
+
+def _disorder(rng: random.Random, name: str) -> str:
+    words = good(rng, name).split()
+    rng.shuffle(words)
+    return " ".join(word.upper() if rng.random() < 0.2 else word.strip(".,") for word in words)
+
+
+def _repeated(rng: random.Random, name: str) -> str:
+    line = _program(rng) if name == "code" else _sentence(rng, name)
+    return "\n".join([line] * rng.randint(12, 30))
+
+
+_BAD: tuple[tuple[str, Callable[[random.Random, str], str]], ...] = (
+    ("spam", _spam),
+    ("list", _list),
+    ("disorder", _disorder),
+    ("repeated", _repeated),
+)

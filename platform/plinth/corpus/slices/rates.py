@@ -1,0 +1,109 @@
+"""How often a gate is right, by slice: recall, false positives and over-removal, each with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Of a two-sided 95% interval.
+Z = 1.959964
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a gate did with one labelled document."""
+
+    slice: str
+    bad: bool
+    removed: bool
+    bytes: int
+
+
+def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
+    """Interval of a share (Wilson 1927): sensible for few trials and for shares of 0 and 1.
+
+    Raises:
+        ValueError: no trials.
+    """
+    if trials < 1:
+        raise ValueError("an interval needs trials")
+    share, square = hits / trials, z * z / trials
+    middle = (share + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def by_slice(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
+    """Rates of every slice, sorted by name, and of all documents as `all`, first.
+
+    Returns:
+        `good`, `bad`: documents; `good_bytes`. `removed_good`, `removed_bad`, `removed_good_bytes`. `recall` and
+        `false_positive` as shares of documents with `_low` and `_high` of their intervals, `over_removal` as the share
+        of bytes of good text; None where there is nothing to divide by.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    for one in outcomes:
+        for name in (ALL, one.slice):
+            _add(counts.setdefault(name, dict.fromkeys(_COUNTS, 0)), one)
+    names = [ALL, *sorted(set(counts) - {ALL})] if counts else []
+    return {name: counts[name] | _rates(counts[name]) for name in names}
+
+
+_COUNTS = ("good", "bad", "good_bytes", "removed_good", "removed_bad", "removed_good_bytes")
+
+
+def _add(counts: dict[str, int], one: Outcome) -> None:
+    kind = "bad" if one.bad else "good"
+    counts[kind] += 1
+    counts[f"removed_{kind}"] += one.removed
+    if not one.bad:
+        counts["good_bytes"] += one.bytes
+        counts["removed_good_bytes"] += one.bytes * one.removed
+
+
+def _rates(n: dict[str, int]) -> dict[str, float | None]:
+    out: dict[str, float | None] = {}
+    for name, hits, trials in (
+        ("recall", n["removed_bad"], n["bad"]),
+        ("false_positive", n["removed_good"], n["good"]),
+    ):
+        low, high = wilson(hits, trials) if trials else (None, None)
+        out[name] = _rounded(hits / trials) if trials else None
+        out |= {f"{name}_low": _rounded(low), f"{name}_high": _rounded(high)}
+    out["over_removal"] = _rounded(n["removed_good_bytes"] / n["good_bytes"]) if n["good_bytes"] else None
+    return out
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def table(stats: Mapping[str, Any]) -> list[list[Any]]:
+    """Rows for people, of the statistics of `slices/{gate}`: slice, good, bad, recall with its interval, false
+    positives with theirs, over-removal."""
+    return [
+        [
+            name,
+            row["good"],
+            row["bad"],
+            percent(row["recall"]),
+            _interval(row, "recall"),
+            percent(row["false_positive"]),
+            _interval(row, "false_positive"),
+            percent(row["over_removal"]),
+        ]
+        for name, row in stats["slices"].items()
+    ]
+
+
+def percent(share: float | None) -> str:
+    """A share with one decimal; a dash where there is none."""
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _interval(row: Mapping[str, Any], name: str) -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return "-" if low is None else f"{percent(low)} to {percent(high)}"

@@ -1,0 +1,85 @@
+"""What a gate removes, as an expression over annotation columns: its own, or rules of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth.corpus.expressions import Expression, parse
+from plinth.corpus.policy import DOCUMENTS, columns_of
+from plinth.corpus.slices.gates import Gate
+from plinth.errors import RecipeError
+from plinth.recipe.gates import GateSlices
+from plinth.recipe.policies import Policy
+
+
+@dataclass(frozen=True)
+class GateRule:
+    """Expressions, one of which suffices to remove a document.
+
+    Args:
+        texts: the expressions.
+        reasons: of the rules they come from; reviewers name these. The gate's own name is one, too.
+        annotators: whose columns they read, sorted.
+    """
+
+    texts: tuple[str, ...]
+    reasons: tuple[str, ...]
+    annotators: tuple[str, ...]
+
+    def removed(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
+        """Which documents are removed, [rows]; `columns` by `annotator.column`."""
+        schema = columns_of(self.annotators)
+        out = np.zeros(rows, np.bool_)
+        for text in self.texts:
+            out |= parse(text, schema, "slices").evaluate(columns, rows).to_numpy(zero_copy_only=False)
+        return out
+
+
+def rule_of(gate: Gate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]) -> GateRule:
+    """What the gate removes by the recipe.
+
+    Args:
+        annotators: names of all of the recipe's.
+
+    Raises:
+        RecipeError: its annotator is not in the recipe, no such policy, no rule that reads its columns, or an
+            expression that cannot be read.
+    """
+    where = f"corpus.slices.{gate.name}"
+    if gate.annotator not in annotators:
+        remedy = f"add `{gate.annotator}` to `corpus.annotate`"
+        raise RecipeError(f"{where}: its annotator is not in the recipe", expected=gate.annotator, remedy=remedy)
+    schema = columns_of(annotators)
+    if params.removes is not None:
+        return _joined(gate, [(gate.name, parse(params.removes, schema, f"{where}.removes"))])
+    if params.policy not in policies:
+        raise RecipeError(f"{where}: no policy {params.policy!r}", expected=", ".join(policies))
+    parsed = [(rule.reason, parse(rule.drop, schema, where)) for rule in policies[params.policy].rules]
+    own = [(reason, rule) for reason, rule in parsed if any(c.startswith(f"{gate.annotator}.") for c in rule.columns)]
+    if not own:
+        raise RecipeError(
+            f"{where}: no rule of policy {params.policy} reads a column of {gate.annotator}",
+            expected="a rule that drops documents by it",
+            remedy="add one, or say what the gate removes: `removes`",
+        )
+    return _joined(gate, own)
+
+
+def _joined(gate: Gate, rules: list[tuple[str, Expression]]) -> GateRule:
+    read = {column.split(".")[0] for _, rule in rules for column in rule.columns} - {DOCUMENTS}
+    reasons = dict.fromkeys([*(reason for reason, _ in rules), gate.name])
+    texts = tuple(rule.text for _, rule in rules)
+    for _, rule in rules:
+        for column in rule.columns:
+            if column.startswith(f"{DOCUMENTS}."):
+                raise RecipeError(
+                    f"corpus.slices.{gate.name}: the gate reads {column}",
+                    expected="columns of annotators alone: labelled documents come from nowhere",
+                    remedy="give `removes` without it",
+                )
+    return GateRule(texts, tuple(reasons), tuple(sorted(read)))
