@@ -23,6 +23,7 @@ COMMANDS = {
     "funnel": ("look", "What each stage let through, and why not the rest."),
     "policy": ("policy", "What another policy would change."),
     "ledger": ("ledger", "One row per document, for any query engine."),
+    "slices": ("slices", "How often learned gates are right, by slice."),
     "report": ("look", "Write the page of results."),
     "explain": ("explain", "The whole story of one document."),
     "sample": ("sample", "Documents that a reason removed, to be looked at."),
