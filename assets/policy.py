@@ -12,6 +12,7 @@ from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus import policy
 from plinth.recipe import Recipe
+from plinth.recipe.sources import Bucket
 from plinth.records import Manifest
 
 
@@ -21,7 +22,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=f"{name}/policy",
-            deps=(f"{name}/documents", *(f"{name}/{annotator}" for annotator in annotators)),
+            deps=(f"{name}/documents", *(f"{name}/{annotator}" for annotator in annotators), *_measured(recipe, bucket)),
             make=partial(_make, name, recipe),
             version=policy.VERSION,
             params=recipe.corpus.policies[bucket.policy].model_dump(mode="json"),
@@ -34,6 +35,12 @@ def stages(recipe: Recipe) -> list[Stage]:
         )
         for name, bucket in recipe.corpus.buckets.items()
     ]
+
+
+def _measured(recipe: Recipe, bucket: Bucket) -> tuple[str, ...]:
+    """Gates of this bucket's policy that are measured: one that fails its bounds judges nothing."""
+    named = recipe.corpus.slices.items()
+    return tuple(f"slices/{gate}" for gate, params in named if params.policy == bucket.policy)
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
