@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from plinth.errors import RecipeError
+from plinth.recipe.gate_checks import problems_of_gates
 from plinth.recipe.lines import Key
 from plinth.records import EDIT_TYPE
 
@@ -57,6 +58,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
             if name not in chosen:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
         yield from _policies(corpus, [name for name in chosen if name in known])
+        yield from problems_of_gates(corpus, tuple(name for name in chosen if name in known))
     yield from _models(corpus)
     yield from _terms(corpus)
     yield from _dedup(corpus)
