@@ -122,6 +122,7 @@ def measure(workspace: Path, workers: int) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     processes = [os.getpid(), *(worker.process.pid for worker in getattr(engine, "_pool", []))]
     own, *workers_peak = (_peak_mb(pid) for pid in processes)
+    cpu = sum(_cpu_s(pid) for pid in processes)
     engine.close()
     total = int(found.stats["documents"])  # type: ignore[call-overload]
     return {
@@ -129,6 +130,8 @@ def measure(workspace: Path, workers: int) -> dict[str, Any]:
         "workers": workers,
         "seconds": seconds,
         "documents_per_minute": 60 * total / seconds,
+        "cpu_seconds": cpu,
+        "documents_per_core_minute": 60 * total / cpu,
         "driver_peak_mb": own,
         "worker_peak_mb": max(workers_peak, default=0.0),
         "clusters": found.stats["clusters"],
@@ -141,6 +144,12 @@ def _peak_mb(pid: int) -> float:
     """Largest resident memory that a process ever had, pages of mapped files included."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def _cpu_s(pid: int) -> float:
+    """Seconds of processor that a process has used, starting and compiling included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def datatrove(total: int) -> dict[str, Any]:

@@ -68,17 +68,25 @@ class Writer:
     def _flush(self, *, last: bool) -> None:
         if not self._waiting_rows:
             return
-        table = np.stack([np.concatenate(column) for column in zip(*self._waiting, strict=True)])
-        size = table.shape[1] if last else table.shape[1] // BLOCK_ROWS * BLOCK_ROWS
-        for start in range(0, size, BLOCK_ROWS):
-            block = np.ascontiguousarray(table[:, start : min(size, start + BLOCK_ROWS)])
-            data = block.tobytes()
-            self._first.append(int(block[0, 0]))
-            self._crcs.append(zlib.crc32(data))
-            self.stream.write(data)
+        columns = [one[0] if len(one) == 1 else np.concatenate(one) for one in zip(*self._waiting, strict=True)]
+        full = columns[0].size // BLOCK_ROWS
+        size = columns[0].size if last else full * BLOCK_ROWS
+        body = np.empty((full, self.columns, BLOCK_ROWS), dtype="<u8")
+        for number, column in enumerate(columns):
+            body[:, number] = column[: full * BLOCK_ROWS].reshape(full, BLOCK_ROWS)
+        for block in body:
+            self._block(block)
+        if size > full * BLOCK_ROWS:
+            self._block(np.stack([column[full * BLOCK_ROWS :] for column in columns]))
         self.rows += size
-        self._waiting = [list(table[:, size:])]
-        self._waiting_rows = table.shape[1] - size
+        self._waiting = [[column[size:] for column in columns]]
+        self._waiting_rows = columns[0].size - size
+
+    def _block(self, block: U64) -> None:
+        data = memoryview(block).cast("B")
+        self._first.append(int(block[0, 0]))
+        self._crcs.append(zlib.crc32(data))
+        self.stream.write(data)
 
 
 @contextmanager

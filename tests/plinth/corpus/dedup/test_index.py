@@ -65,7 +65,7 @@ def test_a_flipped_byte_anywhere_in_a_run_is_refused(tiny: Any) -> None:
     for at in (0, 5000 * 16, len(data) - 100, len(data) - 10):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with (
-            pytest.raises(IntegrityError, match="cannot be trusted|another kind"),
+            pytest.raises(IntegrityError, match=r"cannot be trusted|another kind"),
             runs.Run(store, part, "test") as one,
         ):
             one.all()
