@@ -22,7 +22,11 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=f"{name}/policy",
-            deps=(f"{name}/documents", *(f"{name}/{annotator}" for annotator in annotators), *_measured(recipe, bucket)),
+            deps=(
+                f"{name}/documents",
+                *(f"{name}/{annotator}" for annotator in annotators),
+                *_measured(recipe, bucket),
+            ),
             make=partial(_make, name, recipe),
             version=policy.VERSION,
             params=recipe.corpus.policies[bucket.policy].model_dump(mode="json"),
