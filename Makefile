@@ -17,7 +17,7 @@ export PATH             := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev setup-test demo up test test-fast check docs bench screenshots clean
+.PHONY: help setup setup-dev setup-test demo up test test-fast check docs bench screenshots fuzz clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,13 @@ test: setup-test check ## everything: checks and the whole suite
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, under two minutes
 	@$(BIN)/python -m pytest -n 2 --dist loadscope
+
+$(VENV)/.setup-fuzz: $(VENV)/.setup-dev
+	@$(PIP) atheris
+	@touch $@
+
+fuzz: $(VENV)/.setup-fuzz ## fuzz every parser and kernel; SECONDS_EACH=60
+	@$(BIN)/python -m tests.fuzz.run $(or $(SECONDS_EACH),60)
 
 docs: $(VENV)/.setup ## write docs/recipe.md from the models
 	@$(BIN)/python -m plinth.recipe.reference docs/recipe.md

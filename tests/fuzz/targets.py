@@ -1,0 +1,154 @@
+"""What is fuzzed: each target takes any bytes and raises only when a promise is broken.
+
+A parser may refuse what it is given, by name (`PlinthError`) or as a counted reject; a kernel must agree with a
+slow, obvious reference. Everything else is a finding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from plinth.corpus.expressions import parse
+from plinth.corpus.listfiles import entries
+from plinth.corpus.normalize import normalize
+from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.errors import PlinthError
+from plinth.recipe.lines import read as read_yaml
+from plinth.recipe.sources import Normalisation, Source, Terms
+from plinth.storage.uris import SourceFile
+from plinth.text import minhash, pages, quality, repetition, sentences
+from plinth.text.fold import fold_text
+
+MAX_RECORD = 2**20
+
+
+@contextmanager
+def _file(data: bytes, name: str) -> Iterator[SourceFile]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(data)
+        yield SourceFile(uri=str(path), name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _read(data: bytes, kind: str, name: str) -> None:
+    terms = Terms(train=True, redistribute=True, commercial=True)
+    source = Source(kind=kind, path=name, licence="MIT", terms=terms, domain="fuzz", snapshot="fuzz")
+    with _file(data, name) as file:
+        try:
+            for item in read(file, source, "MIT", MAX_RECORD):
+                assert isinstance(item, RawRecord | Reject)
+        except PlinthError:
+            return
+
+
+def warc(data: bytes) -> None:
+    """Any bytes as an uncompressed WARC file."""
+    _read(data, "warc", "a.warc")
+
+
+def warc_gzip(data: bytes) -> None:
+    """Any bytes as a compressed WARC file."""
+    _read(b"\x1f\x8b" + data, "warc", "a.warc.gz")
+
+
+def jsonl(data: bytes) -> None:
+    """Any bytes as lines of JSON."""
+    _read(data, "jsonl", "a.jsonl")
+
+
+def zstandard(data: bytes) -> None:
+    """Any bytes behind the magic number of zstd."""
+    _read(b"\x28\xb5\x2f\xfd" + data, "jsonl", "a.jsonl.zst")
+
+
+def parquet(data: bytes) -> None:
+    """Any bytes between the marks of Parquet."""
+    _read(b"PAR1" + data + b"PAR1", "parquet", "a.parquet")
+
+
+def recipe(data: bytes) -> None:
+    """Any bytes as a recipe's YAML."""
+    with _file(data, "recipe.yaml") as file:
+        try:
+            read_yaml(Path(file.uri), file.name)
+        except PlinthError:
+            return
+
+
+def policy(data: bytes) -> None:
+    """Any text as a policy's expression."""
+    try:
+        parse(data.decode("utf-8", "replace"), {"a.b": pa.int64(), "a.c": pa.string()}, "rule")
+    except PlinthError:
+        return
+
+
+def lists(data: bytes) -> None:
+    """Any bytes as a list of words."""
+    with _file(data, "words.txt.gz" if data[:1] == b"\x1f" else "words.txt") as file:
+        try:
+            for number, line in entries(file.name, Path(file.uri)):
+                assert number >= 1
+                assert line == line.strip() != ""
+        except PlinthError:
+            return
+
+
+def normal_form(data: bytes) -> None:
+    """Normalisation is idempotent and loses no letter."""
+    text = data.decode("utf-8", "replace")
+    params = Normalisation(repair_mojibake=False)
+    once = normalize(text, params)
+    assert normalize(once, params) == once
+    before, after = (sum(map(str.isalpha, one)) for one in (unicodedata.normalize("NFC", text), once))
+    assert after == before
+
+
+def kernels(data: bytes) -> None:
+    """Every kernel reads any text, whatever stands before and after it in the buffer."""
+    text = data.decode("utf-8", "replace")
+    alone, among = pa.array([text], pa.large_string()), pa.array(["é", text, "x y"], pa.large_string())
+    assert (quality.gopher_counts(alone)[0] == quality.gopher_counts(among)[1]).all()
+    assert (quality.fineweb_counts(alone, 30)[0] == quality.fineweb_counts(among, 30)[1]).all()
+    assert (pages.page_counts(alone, 3, 1000)[0] == pages.page_counts(among, 3, 1000)[1]).all()
+    assert (repetition.repetition_shares(alone)[0] == repetition.repetition_shares(among)[1]).all()
+    a, b = minhash.permutations(16, 1)
+    assert (minhash.signatures(alone, 5, a, b)[0][0] == minhash.signatures(among, 5, a, b)[0][1]).all()
+    hashes, _, offsets = sentences.tokens(among)
+    assert (sentences.tokens(alone)[0] == hashes[offsets[1] : offsets[2]]).all()
+    assert fold_text(fold_text(text)) == fold_text(text)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    function.__name__: function
+    for function in (
+        warc, warc_gzip, jsonl, zstandard, parquet, recipe, policy, lists, normal_form, kernels,
+    )
+}  # fmt: skip
+
+#: Where each target starts from; all are run as ordinary tests, too.
+SEEDS: dict[str, tuple[bytes, ...]] = {
+    "warc": (
+        b"WARC/1.0\r\nWARC-Type: response\r\nContent-Length: 0\r\n\r\n\r\n\r\n",
+        b"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a.example/\r\nContent-Length: 60\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"WARC/1.0\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    ),
+    "warc_gzip": (b"\x08\x00\x00\x00\x00\x00\x00\x03\x03\x00", b""),
+    "jsonl": (b'{"text": "a"}\n{"text": 3}\n[]\n{"text"', b"\xff\xfe{\x00", b'{"text": "\\ud800"}\n', b"[" * 5000),
+    "zstandard": (b"\x00\x00", b"\x24\x00\x01\x00\x00"),
+    "parquet": (b"", b"\x15\x04" * 20),
+    "recipe": (b"a: &a [*a]\n", b"x: !!python/object/apply:os.system [id]\n", b"\x00", b"a: 1\na: 2\n", b"- " * 3000),
+    "policy": (b"a.b < 3 and not (a.c in ['x'])", b"(" * 2000, b"a.b < 1e999", b"__import__('os')"),
+    "lists": (b"# words\none\ntwo\n", b"\x1f\x8b\x08", b"\xff", b"x" * 5000),
+    "normal_form": ("a\u0301 ﬁ\u00ad\u200b\r\n\r\n\r\n\x00é".encode(), b"\xc3"),
+    "kernels": ("The quick… {brown} fox\u2028jumps. 1 2 3\n\n- a\n- a\n日本語 text".encode(), b"", b"\n" * 50),
+}
