@@ -33,8 +33,8 @@ from plinth.text.fasttext_words import ROOM, add, features, known, word_table
 from plinth.text.ngrams import I64, U8, U64, mix
 
 BROKEN = 32  # beside the flags of `characters`
-#: Words whose sums are kept, a power of two: 1 MB of sums for 16 dimensions.
-CACHE = 1 << 14
+#: Words whose sums are kept, a power of two: half a megabyte of sums for 16 dimensions, so that they stay in the second cache.
+CACHE = 1 << 13
 #: Columns of the counts by document.
 LETTERS, CHARACTERS, DAMAGED = 0, 1, 2
 
