@@ -140,8 +140,8 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
         sources = bucket.get("sources") if isinstance(bucket, dict) else None
         for index, source in enumerate(sources if isinstance(sources, list) else ()):
             terms = source.get("terms") if isinstance(source, dict) else None
-            for use in uses if isinstance(terms, dict) else ():
-                if terms.get(use) is False:
+            for use in uses:
+                if isinstance(terms, dict) and terms.get(use) is False:
                     at: Key = ("corpus", "buckets", name, "sources", index, "terms", use)
                     yield (
                         at,
