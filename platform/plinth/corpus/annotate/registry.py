@@ -27,6 +27,12 @@ MODULES = (
     "quality_classifier",
     "domain",
     "toxicity",
+    "gopher_dolma",
+    "redpajama",
+    "c4_lines",
+    "refinedweb_lines",
+    "repeated_tokens",
+    "characters",
 )
 
 ANNOTATORS: dict[str, Annotator] = {name: import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES}
