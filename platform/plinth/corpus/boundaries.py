@@ -43,7 +43,8 @@ def mend(text: str) -> str:
 
 def _mend_pages(pages: list[str]) -> str:
     """Pages one after another, without the blank lines and page numbers at their joints."""
-    pieces, last_line = [], ""
+    pieces: list[str] = []
+    last_line = ""
     for index, page in enumerate(pages):
         lines = page.split("\n")
         if index > 0:
