@@ -155,6 +155,7 @@ def _cpu_s(pid: int) -> float:
 def datatrove(total: int) -> dict[str, Any]:
     """Steps 2 and 3 over files in its own format; writing and sorting those is not counted."""
     from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupBuckets, MinhashDedupCluster
+    from datatrove.utils.hashing import HashConfig
 
     bands, rows = PARAMS.minhash.bands, PARAMS.minhash.rows
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +169,7 @@ def datatrove(total: int) -> dict[str, Any]:
                 records["doc"] = np.arange(len(signed))
                 records.sort(order=records.dtype.names)
                 target.write_bytes(records.tobytes())
-        config = MinhashConfig(num_buckets=bands, hashes_per_bucket=rows)
+        config = MinhashConfig(num_buckets=bands, hashes_per_bucket=rows, hash_config=HashConfig(hash_fc="sha1"))
         started = time.process_time()
         for band in range(bands):
             MinhashDedupBuckets(f"{folder}/sigs", f"{folder}/dups", config=config).run(None, band, bands)
@@ -183,7 +184,8 @@ def datasketch(total: int) -> dict[str, Any]:
     from datasketch import MinHashLSH
     from datasketch.lean_minhash import LeanMinHash
 
-    signatures = [LeanMinHash(seed=1, hashvalues=row.astype(np.uint64)) for _, signed in parts(total) for row in signed]
+    rows = (row.astype(np.uint64) for _, signed in parts(total) for row in signed)
+    signatures = [LeanMinHash(seed=1, hashvalues=row, scheme="legacy") for row in rows]
     started = time.process_time()
     index = MinHashLSH(
         num_perm=PARAMS.minhash.bands * PARAMS.minhash.rows, params=(PARAMS.minhash.bands, PARAMS.minhash.rows)
