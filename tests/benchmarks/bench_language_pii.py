@@ -81,7 +81,7 @@ def catalogue(folder: Path, least: int = 60, size: int = 3000) -> list[str]:
         try:
             with path.open("rb") as file:
                 messages = dict(gettext.GNUTranslations(file)._catalog)  # type: ignore[attr-defined]
-        except UnicodeDecodeError:  # a catalogue that does not say its encoding
+        except (ValueError, IndexError):  # a catalogue that does not say its encoding or its plurals
             continue
         pairs = [(key, text) for key, text in messages.items() if isinstance(key, str) and isinstance(text, str)]
         kept = [text for key, text in pairs if text != key and len(re.findall(r"\w", text)) > least]

@@ -33,7 +33,7 @@ from plinth.text.fasttext_words import ROOM, add, features, known, word_table
 from plinth.text.ngrams import I64, U8, U64, mix
 
 BROKEN = 32  # beside the flags of `characters`
-#: Words whose sums are kept, a power of two: half a megabyte of sums for 16 dimensions, so that they stay in the second cache.
+#: Words whose sums are kept, a power of two: half a megabyte for 16 dimensions, which stays in the processor's cache.
 CACHE = 1 << 13
 #: Columns of the counts by document.
 LETTERS, CHARACTERS, DAMAGED = 0, 1, 2

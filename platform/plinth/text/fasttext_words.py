@@ -23,8 +23,8 @@ _PREFIX = np.frombuffer(LABEL_PREFIX.encode(), dtype=np.uint8)
 
 
 def word_table(model: Model) -> tuple[npt.NDArray[np.uint32], I32]:
-    """Open addressing by fastText's hash: hashes and word numbers (-1: free); at most a quarter is taken."""
-    size = 1 << (4 * model.word_ends.size).bit_length()
+    """Open addressing by fastText's hash: hashes and word numbers (-1: free); at most half are taken."""
+    size = 1 << (2 * model.word_ends.size).bit_length()
     table, slots = np.zeros(size, np.uint32), np.full(size, _NONE)
     _fill(model.words, model.word_ends, table, slots)
     return table, slots
