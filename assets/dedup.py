@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,19 @@ from assets.present import table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus.dedup import exact, index, minhash
+from plinth.errors import RecipeError
 from plinth.recipe import Recipe
 from plinth.records import Manifest
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Exact first, then near duplicates among its survivors; the index of all documents on the way."""
+    """Exact first, then near duplicates among its survivors; the index of all documents on the way.
+
+    Raises:
+        RecipeError: the rule for survivors names a bucket or an annotation that the recipe has not.
+    """
+    _require(recipe.corpus.dedup.prefer, recipe.corpus.buckets, "corpus.dedup.prefer", "bucket")
+    _require(_quality(recipe), recipe.corpus.annotate, "corpus.dedup.quality", "annotation")
     params, owner, kinds = recipe.corpus.dedup, shared_owner(recipe), ("parquet", "numba")
     near = params.minhash.resolved()
     return [
@@ -73,6 +81,17 @@ def _signed(recipe: Recipe, name: str) -> Stage:
         owner=recipe.corpus.buckets[name].owner,
         kinds=("parquet", "numba"),
     )
+
+
+def _require(names: Iterable[str], known: Iterable[str], key: str, what: str) -> None:
+    unknown = [name for name in names if name not in set(known)]
+    if unknown:
+        raise RecipeError(
+            f"{key} names no {what} of the recipe",
+            found=", ".join(unknown),
+            expected=f"one of {', '.join(sorted(known))}",
+            remedy=f"correct {key}",
+        )
 
 
 def _quality(recipe: Recipe) -> tuple[str, ...]:
