@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from assets import curate
+from assets.annotate import annotator_parameters
 from assets.expectations import Suite, equal_columns, rows_between
 from assets.inputs import by_bucket, each, shared_owner
 from assets.present import table
@@ -25,7 +26,7 @@ NAMES = {"dedup/minhash": "near"}
 
 def stages(recipe: Recipe) -> list[Stage]:
     """The ledger of the whole corpus."""
-    kinds = ("documents", *recipe.corpus.annotate, "policy", "verdicts", "curated", "shards")
+    kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated", "shards")
     return [
         Stage(
             asset=ledger.ASSET,
@@ -60,7 +61,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         documents=of("documents"),
         policies=of("policy"),
         verdicts=of("verdicts"),
-        annotations={name: of(name) for name in recipe.corpus.annotate},
+        annotations={name: of(name) for name in annotator_parameters(recipe)},
         shared={name: inputs[key] for name, key in shared(recipe).items()},
         curated=of("curated"),
         shards=of("shards"),

@@ -9,7 +9,7 @@ import click
 from jobs.cli.options import Settings, examples, json_option, shared
 
 
-@click.group()
+@click.group(epilog=examples("plinth ledger export ledger"))
 def ledger() -> None:
     """One row per document, for DuckDB, Polars, Spark and whatever else reads Parquet."""
 

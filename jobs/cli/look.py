@@ -127,8 +127,7 @@ def _tell_account(title: str, account: dict[str, Any]) -> None:
         for row in account["stages"]
         for reason, count in sorted(row["reasons"].items(), key=lambda each: -each[1]["documents"])
     ]
-    columns = ("reason", "stage", "documents", "text", "it alone")
-    output.table(columns, reasons, right=columns[2:])
+    output.table(("reason", "stage", "documents", "text", "it alone"), reasons, right=("documents", "text", "it alone"))
     effective = account["effective"]
     factors = " ".join(f"{name} {effective[name]:.3f}" for name in ("rho_parse", "rho_quality", "r_dup", "r_pad"))
     output.say(

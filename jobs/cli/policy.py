@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ALONE_BELOW = 2_000_000
 
 
-@click.group()
+@click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy try --help"))
 def policy() -> None:
     """Try policies on what is already measured."""
 

@@ -83,7 +83,7 @@ def run(ctx: Context, made: Made) -> Manifest:
     Raises:
         IntegrityError: a sidecar or an index does not belong to the documents.
     """
-    sides = {**made.annotations, **made.shared}
+    sides: dict[str, Manifest | Mapping[str, Manifest]] = {**made.annotations, **made.shared}
     places = slots(made.documents, policy=made.policies, verdicts=made.verdicts, **sides)
     step = Step(name=ASSET, version=VERSION)
     items = [_item(made, slot, tuple(sorted(sides))) for slot in places]

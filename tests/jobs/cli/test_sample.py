@@ -100,3 +100,24 @@ def test_ledger_before_it_is_made(plinth: Plinth, workspace: Path) -> None:
     assert "plinth run --select ledger" in outcome.err
     assert not Path("out").exists()
     assert Workspace(workspace).root.is_dir()
+
+
+def test_source_value(plinth: Plinth, workspace: Path) -> None:
+    recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "recipes" / "tiny.yaml"
+    tried = {"extends": str(recipe), "corpus": {"annotate": {"c4": None, "fineweb": None, "gopher_repetition": None}}}
+    tried["corpus"]["policies"] = {"default": judged_corpus.POLICY.model_dump(mode="json"), "code": {"rules": []}}
+    tried["corpus"]["policies"]["code"]["rules"] = judged_corpus.POLICY.model_dump(mode="json")["rules"]
+    Path("r.yaml").write_text(json.dumps(tried))
+    lines = [json.dumps({"text": text}) for text, _ in judged_corpus.texts("prose")]
+    Path("new.jsonl").write_text("\n".join(lines) + "\n")
+    words = ("source", "value", "new.jsonl", "-r", "r.yaml", "--kind", "jsonl", "--licence", "MIT")
+    outcome = plinth(*words, "--json")
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert found["acceptance"]["duplicates_of_corpus"]["value"] == 1.0
+    assert found["effective"]["bytes"]["value"] == 0.0
+    shown = plinth(*words).out
+    assert "in the corpus already" in shown
+    assert "too_few_words" in shown
+    unknown = plinth("source", "value", "nowhere", "-r", "r.yaml")
+    assert (unknown.code, "--kind and --licence" in unknown.err) == (3, True)
