@@ -1,0 +1,136 @@
+"""Find protected items in documents: candidates by shared n-grams, each verified in the best stretch of the text.
+
+A stretch of at most `STRETCH` times the item's words around the shared n-grams is compared with the item: the
+weight of the item's distinct words that it holds, of the weight of them all, whatever their order; and the longest
+run of words that both have in the same order. Insertions, deletions and reworded sentences leave most of the
+weight where it was; a text on the same subject does not bring it together in one stretch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import njit
+
+from plinth.corpus.protected.index import Index
+from plinth.text.lookup import Lookup
+from plinth.text.ngrams import I64, U64, ngram_hashes
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+
+STRETCH = 1.5
+#: Distinct n-grams that a candidate shares with a document.
+LEAST_SHARED = 2
+
+
+def find(texts: pa.Array, n: int, index: Index, lookups: tuple[Lookup, Lookup]) -> tuple[I64, I64, I64, F32]:
+    """Every (document, item) that share enough to be looked at.
+
+    Returns:
+        documents, items, longest run in words, share of the item's weight; [pairs] each.
+    """
+    gram_starts, grams = ngram_hashes(texts, n)
+    where = lookups[0].find(grams)
+    hit = np.flatnonzero(where >= 0)
+    owner = np.searchsorted(gram_starts, hit, side="right") - 1
+    found = _pairs(owner, hit - gram_starts[owner], where[hit], index.posting_starts, index.postings)
+    documents, wanted, places = found[:, 0], found[:, 1], found[:, 2]
+    order = np.lexsort((places, wanted, documents))
+    starts, words = ngram_hashes(texts, 1)
+    longest, share, kept = _verify(
+        documents[order], wanted[order], places[order], starts, words, lookups[1].find(words) if order.size else starts,
+        index.starts, index.words, index.numbers, index.weights, n,
+    )  # fmt: skip
+    return kept[:, 0], kept[:, 1], longest, share
+
+
+@njit(nogil=True, cache=True)
+def _pairs(owner: I64, places: I64, grams: I64, starts: I64, postings: I32) -> I64:
+    """(document, item, position) for every hit and every item that holds the n-gram."""
+    total = 0
+    for i in range(grams.size):
+        total += starts[grams[i] + 1] - starts[grams[i]]
+    out = np.empty((total, 3), dtype=np.int64)
+    row = 0
+    for i in range(grams.size):
+        for k in range(starts[grams[i]], starts[grams[i] + 1]):
+            out[row, 0], out[row, 1], out[row, 2] = owner[i], postings[k], places[i]
+            row += 1
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _verify(
+    documents: I64, wanted: I64, places: I64, starts: I64, words: U64, known: I64,
+    item_starts: I64, item_words: U64, item_numbers: I32, weights: F32, n: int,
+) -> tuple[I64, F32, I64]:  # fmt: skip
+    longest = np.empty(documents.size, dtype=np.int64)
+    share = np.empty(documents.size, dtype=np.float32)
+    kept = np.empty((documents.size, 2), dtype=np.int64)
+    seen = np.full(weights.size, -1, dtype=np.int64)  # last pair that met the word
+    size, first = 0, 0
+    while first < documents.size:
+        last = first
+        while last < documents.size and documents[last] == documents[first] and wanted[last] == wanted[first]:
+            last += 1
+        if last - first >= LEAST_SHARED:
+            doc, item = documents[first], wanted[first]
+            a, b = item_starts[item], item_starts[item + 1]
+            room = int(STRETCH * (b - a)) + n
+            low, high = _densest(places, first, last, room)
+            start = max(starts[doc], starts[doc] + (low + high + n) // 2 - room // 2)
+            stop = min(starts[doc + 1], start + room)
+            longest[size] = _run(words, start, stop, item_words, a, b)
+            share[size] = _weight(known, start, stop, item_numbers, a, b, weights, seen, 2 * size)
+            kept[size, 0], kept[size, 1] = doc, item
+            size += 1
+        first = last
+    return longest[:size], share[:size], kept[:size]
+
+
+@njit(nogil=True, cache=True)
+def _densest(places: I64, first: int, last: int, room: int) -> tuple[int, int]:
+    """First and last place of the most hits that lie within `room` words."""
+    best, left, low, high = 0, first, places[first], places[first]
+    for right in range(first, last):
+        while places[right] - places[left] > room:
+            left += 1
+        if right - left + 1 > best:
+            best, low, high = right - left + 1, places[left], places[right]
+    return low, high
+
+
+@njit(nogil=True, cache=True)
+def _run(words: U64, start: int, stop: int, item: U64, a: int, b: int) -> int:
+    """Longest run of words that stretch and item have in common, by the table of common suffixes."""
+    before = np.zeros(b - a + 1, dtype=np.int64)
+    now = np.zeros(b - a + 1, dtype=np.int64)
+    best = 0
+    for i in range(start, stop):
+        for k in range(a, b):
+            now[k - a + 1] = before[k - a] + 1 if words[i] == item[k] else 0
+            best = max(best, now[k - a + 1])
+        before, now = now, before
+    return best
+
+
+@njit(nogil=True, cache=True)
+def _weight(known: I64, start: int, stop: int, numbers: I32, a: int, b: int, weights: F32, seen: I64, mark: int) -> Any:
+    """Share of the weight of the item's distinct words that the stretch holds."""
+    for i in range(start, stop):
+        if known[i] >= 0:
+            seen[known[i]] = mark
+    held, total = 0.0, 0.0
+    for k in range(a, b):
+        word = numbers[k]
+        if seen[word] == mark + 1:  # counted already
+            continue
+        total += weights[word]
+        if seen[word] == mark:
+            held += weights[word]
+        seen[word] = mark + 1
+    return held / total if total else 0.0

@@ -1,0 +1,76 @@
+"""Items of a protected set: one row each, with the text that training must not hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.compute.stage import manifest
+from plinth.context import Context
+from plinth.errors import SourceError
+from plinth.recipe.protected import ProtectedSet
+from plinth.records import Manifest, Step
+from plinth.storage import uris
+from plinth.storage.parts import write_table
+
+SET_VERSION = "1"
+ITEMS = pa.schema([pa.field("item", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
+
+#: Looked up in memory; a set that is larger is a corpus.
+MAX_BYTES = 2**30
+
+
+def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
+    """The items of a set.
+
+    Returns:
+        Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines that none of the fields is in).
+
+    Raises:
+        SourceError: nothing is there, a line is no JSON object, or no line has text.
+    """
+    files = uris.inventory(given.path, ctx.workspace.input)
+    if (size := sum(file.bytes for file in files)) > MAX_BYTES:
+        raise SourceError(f"protected set {name} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES}")
+    rows: list[tuple[str, str]] = []
+    silent = 0
+    for file in files:
+        for number, record in _records(file):
+            text = "\n".join(str(record[field]) for field in given.fields if record.get(field) not in (None, ""))
+            silent += not text
+            if text:
+                rows.append((str(record.get(given.id_field, f"{file.name.strip('/')}:{number}")), text))
+    if not rows:
+        raise SourceError(
+            f"protected set {name} has no text",
+            found=f"{silent} lines without the fields {', '.join(given.fields)}",
+            remedy=f"correct corpus.protected.sets.{name}.fields",
+        )
+    table = pa.table({"item": [row[0] for row in rows], "text": [row[1] for row in rows]}, schema=ITEMS)
+    inputs = {f"file:{file.name.strip('/')}": file.sha256 for file in files}
+    step = Step(name="protected", version=SET_VERSION, params=given.model_dump(mode="json", exclude={"path"}))
+    part = write_table(ctx.store, "items.parquet", table)
+    return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})
+
+
+def _records(file: uris.SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    with uris.opened(file) as stream:
+        data = stream.read()
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError(f"a {type(record).__name__}")
+        except (ValueError, RecursionError) as error:
+            raise SourceError(
+                f"{file.name}, line {number} is no item of a protected set",
+                found=error,
+                expected="a JSON object",
+                remedy="correct the file: an item that is not read is not protected",
+            ) from error
+        yield number, record

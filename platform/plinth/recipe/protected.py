@@ -1,0 +1,41 @@
+"""Sets that training must not see: benchmarks, probes, red-team prompts, and how text is held against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+
+class ProtectedSet(Frozen):
+    """One set of items, a JSON object a line."""
+
+    path: str = Field(description="JSONL file or folder, relative to `input/`.")
+    kind: Literal["benchmark", "probe", "red_team"] = Field("benchmark", description="What it is used for.")
+    family: str = Field("", description="Sets of one family share what is denied; by default the set's own name.")
+    fields: tuple[str, ...] = Field(("text",), min_length=1, description="Fields whose texts make an item, in order.")
+    id_field: str = Field("id", description="Field that names an item; lines without it are named by their number.")
+
+
+class Family(Frozen):
+    """Where a family of sets is published."""
+
+    deny: tuple[str, ...] = Field(description="Pieces of addresses; a document whose `uri` holds one is dropped.")
+
+
+class Protected(Frozen):
+    """Overlap of training text with protected sets: longest match in words, and fuzzy by the weight of words."""
+
+    sets: Mapping[str, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
+    families: Mapping[str, Family] = Field(default_factory=dict, description="Families by name.")
+    candidate_words: int = Field(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
+    longest_words: int = Field(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13).")
+    fuzzy: float = Field(
+        0.8, gt=0, le=1, description="A leak: a stretch of the document holds this share of an item's word weight."
+    )
+    suspect: float = Field(0.65, gt=0, le=1, description="From here a document is a suspect, and down-weighted.")
+    suspect_weight: float = Field(0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id.")
+    min_words: int = Field(8, ge=2, description="Shorter items are not looked for, and reported as such.")
