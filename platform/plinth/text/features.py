@@ -138,4 +138,4 @@ def _sum(words: U64, start: int, count: int, table: F32, shift: Any, total: F64)
     for i in range(start + 1, start + count):
         one, two = table[word_row(words[i], shift)], table[pair_row(words[i - 1], words[i], shift)]
         for k in range(total.size):
-            total[k] += one[k] + two[k]
+            total[k] += np.float64(one[k]) + two[k]

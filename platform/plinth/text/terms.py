@@ -236,6 +236,7 @@ def _words(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
     count, value = 0, FNV
     at: Any = start
     first: Any = np.int64(-1)
+    what: Any = SEPARATOR
     while at < end:
         point, size = np.int64(data[at]), 1
         if point < 128:

@@ -122,7 +122,7 @@ def good(rng: random.Random, name: str) -> str:
 
 
 def disguise(rng: random.Random, word: str) -> str:
-    """A word so that a reader knows it and a list does not."""
+    """A word, spelt so that a reader knows it and a list does not."""
     ways: list[Callable[[], str]] = [
         lambda: ".".join(word),
         lambda: " ".join(word),
@@ -130,7 +130,8 @@ def disguise(rng: random.Random, word: str) -> str:
         lambda: re.sub(r"([aeiou])", r"\1\1\1\1", word, count=1),
         lambda: "\u200b".join((word[:2], word[2:])),
     ]
-    return rng.choice(ways)()
+    made = [way() for way in ways]
+    return rng.choice([other for other in made if other != word])
 
 
 def _each(key: str, count: int) -> list[tuple[str, random.Random, int]]:

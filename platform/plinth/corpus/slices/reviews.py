@@ -55,9 +55,15 @@ class Review(Frozen):
 
 
 def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
-    """Add labels to the reviewer's file; one write per call, so that two reviewers do not mix lines."""
+    """Add labels of one reviewer to that reviewer's file, in one write, so that two sessions do not mix lines.
+
+    Raises:
+        ValueError: no labels, or those of several reviewers.
+    """
     given = list(reviews)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", given[0].reviewer).strip("._") if given else "reviewer"
+    if len({review.reviewer for review in given}) != 1:
+        raise ValueError("labels of one reviewer are needed")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", given[0].reviewer).strip("._")
     path = workspace.root / FOLDER / f"{name or 'reviewer'}.jsonl"
     with named_failures(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,38 @@
+"""Rates and intervals by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plinth.corpus.slices.rates import Outcome, by_slice, table, wilson
+
+
+def test_wilson_of_published_examples() -> None:
+    low, high = wilson(81, 263)  # Newcombe 1998, table I: 0.2553 to 0.3662
+    assert (low, high) == (pytest.approx(0.2553, abs=5e-5), pytest.approx(0.3662, abs=5e-5))
+    low, high = wilson(0, 20)
+    assert (low, high) == (0.0, pytest.approx(0.1611, abs=5e-5))
+    with pytest.raises(ValueError, match="trials"):
+        wilson(0, 0)
+
+
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_an_interval_holds_its_share(pair: tuple[int, int]) -> None:
+    low, high = wilson(*pair)
+    assert 0 <= low <= pair[0] / pair[1] + 1e-12
+    assert pair[0] / pair[1] - 1e-12 <= high <= 1
+
+
+def test_rates_by_slice() -> None:
+    outcomes = [
+        Outcome("law", True, True, 10), Outcome("law", True, False, 10),
+        Outcome("law", False, True, 30), Outcome("law", False, False, 10), Outcome("code", False, False, 100),
+    ]  # fmt: skip
+    made = by_slice(outcomes)
+    assert list(made) == ["all", "code", "law"]
+    assert (made["law"]["recall"], made["law"]["false_positive"], made["law"]["over_removal"]) == (0.5, 0.5, 0.75)
+    assert made["code"]["recall"] is None
+    assert made["all"]["over_removal"] == pytest.approx(30 / 140, abs=1e-6)
+    assert (made["all"]["good"], made["all"]["bad"]) == (3, 2)
+    assert table({"slices": made})[1][:4] == ["code", 1, 0, "-"]
+    assert by_slice([]) == {}
