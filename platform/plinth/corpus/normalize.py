@@ -22,6 +22,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ufdd0-\ufdef\ufffe\uf
 _SOFT_BREAK = re.compile("(?<=[^\\W\\d_])\xad[ \t]*\n[ \t]*(?=[^\\W\\d_])")
 #: Soft hyphen, word joiner; zero-width space but in scripts that write no spaces (Thai, Lao, Tibetan, Myanmar, Khmer),
 #: where it parts words; joiners between Latin letters, where they join nothing.
+_INVISIBLES = "\xad\u2060\u200b\u200c\u200d"
 _INVISIBLE = re.compile(
     "[\xad\u2060]"
     "|(?<![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff])\u200b(?![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff])"
@@ -69,7 +70,7 @@ def _beyond_ascii(text: str, params: Normalisation) -> list[str]:
     for end in _OTHER_LINE_ENDS:
         text = text.replace(end, "\n")
     text = _CONTROLS.sub("", text)
-    if params.strip_invisible:
+    if params.strip_invisible and any(mark in text for mark in _INVISIBLES):
         text = _INVISIBLE.sub("", _SOFT_BREAK.sub("", text))
     return unicodedata.normalize("NFC", text).split("\n")
 
