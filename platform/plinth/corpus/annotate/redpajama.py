@@ -15,26 +15,25 @@ from plinth.text import redpajama
 
 _COUNTS = frozenset({"word_count", "javascript_words", "raw_words", "sentences", "lines"})
 SCHEMA = pa.schema(
-    [
-        pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=name == "stop_words")
-        for name in redpajama.COLUMNS
-    ]
+    [pa.field(name, pa.int32() if name in _COUNTS else pa.float64(), nullable=False) for name in redpajama.COLUMNS]
 )
 #: Decimals of published signals; thresholds are compared with rounded values.
 PRECISION = 8
+#: Gopher's (Rae et al. 2021). RedPajama's own list has 540 more words: state it to get its signal.
+STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
 class Params(Frozen):
     """What the signals rest on."""
 
     stop_words: str | None = Field(
-        None, description="A list of `corpus.lists`, one stop word a line; without it that column is empty."
+        None, description="A list of `corpus.lists`, one stop word a line; without it, Gopher's eight stop words."
     )
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The stop words of the list; None without one."""
+    """The stop words of the list, or None for Gopher's."""
 
     stop_words: frozenset[str] | None
 
@@ -68,15 +67,11 @@ def prepare(params: Params, files: Files) -> Prepared:
 
 def annotate(batch: pa.RecordBatch, prepared: Prepared) -> pa.RecordBatch:
     """The signals by the names of their columns, rounded as published; see `plinth.text.redpajama`."""
-    stops = prepared.stop_words
-    signals = np.round(redpajama.signals(batch.column("text"), stops or frozenset()), PRECISION)
-    columns = []
-    for field, values in zip(SCHEMA, signals.T, strict=True):
-        if field.name == "stop_words" and stops is None:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-        else:
-            columns.append(pa.array(np.ascontiguousarray(values)).cast(field.type))
-    return pa.record_batch(columns, schema=SCHEMA)
+    signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
+    columns = [np.ascontiguousarray(column) for column in signals.T]
+    return pa.record_batch(
+        [pa.array(one).cast(field.type) for one, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
 
 
 ANNOTATOR = Annotator(

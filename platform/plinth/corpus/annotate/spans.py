@@ -21,9 +21,11 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
         reasons: names of the reasons.
         rows: how many documents.
     """
+    full = end > begin  # the last line of a text that ends with a line end holds nothing
+    of, begin, end, why = of[full], begin[full], end[full], why[full]
     if of.size:
         order = np.lexsort((begin, of))
-        of, begin, end, why = (np.asarray(values)[order] for values in (of, begin, end, why))
+        of, begin, end, why = of[order], begin[order], end[order], why[order]
         fresh = np.ones(of.size, dtype=np.bool_)
         fresh[1:] = (of[1:] != of[:-1]) | (begin[1:] != end[:-1]) | (why[1:] != why[:-1])
         first = np.flatnonzero(fresh)
