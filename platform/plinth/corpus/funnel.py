@@ -39,6 +39,8 @@ REASONS = {
     "exact": "exact_duplicate",
     "near": "near_duplicate",
     "semantic": "semantic_duplicate",
+    "lines": "mostly_repeated_lines",
+    "substring": "mostly_repeated",
     "holdout": "held_out",
     "contamination": "contaminated",
 }
