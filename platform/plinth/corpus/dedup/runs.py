@@ -83,7 +83,7 @@ class Writer:
         self._waiting_rows = columns[0].size - size
 
     def _block(self, block: U64) -> None:
-        data = memoryview(block).cast("B")
+        data = block.data.cast("B")
         self._first.append(int(block[0, 0]))
         self._crcs.append(zlib.crc32(data))
         self.stream.write(data)
