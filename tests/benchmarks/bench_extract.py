@@ -115,7 +115,6 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", default=FOLDERS)
     parser.add_argument("--megabytes", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--save", action="store_true", help="keep the figures in results/extract.json")
     args = parser.parse_args()
     pages = real_pages(args.folders, args.megabytes)
     found = [
@@ -129,8 +128,7 @@ def main() -> None:
             line = f"{figures['pages_per_s']:>6} pages/s  {figures['mb_per_s']:>6} MB/s  {figures['cpu_s']:>7} s of CPU"
             print(f"  {who:<5} {line}")
         print(f"  ours / bare: {one['ratio_wall']} by wall clock, {one['ratio_cpu']} by CPU time")
-    if args.save:
-        RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
