@@ -15,13 +15,10 @@ from assets.inputs import by_bucket, each, shared_owner
 from assets.present import table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
-from plinth.corpus import ledger
+from plinth.corpus import ledger, verdicts
 from plinth.corpus.ledger_columns import BASE
 from plinth.recipe import Recipe
 from plinth.records import Manifest
-
-#: Stages over all buckets that have another name in columns than the last piece of their key.
-NAMES = {"dedup/minhash": "near"}
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -50,7 +47,8 @@ def shared(recipe: Recipe) -> dict[str, str]:
     buckets = recipe.corpus.buckets
     deps = [dep for stage in curate.stages(recipe) if stage.asset.endswith("/verdicts") for dep in stage.deps]
     keys = dict.fromkeys(dep for dep in deps if dep.partition("/")[0] not in buckets)
-    return {NAMES.get(key, key.rpartition("/")[2]): key for key in keys}
+    names = {asset: name for name, asset in verdicts.ASSETS.items()}
+    return {names.get(key, key.rpartition("/")[2]): key for key in keys}
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

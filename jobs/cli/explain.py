@@ -56,7 +56,7 @@ def _tell(story: Mapping[str, Any]) -> None:
         output.say(f"    | {output.plain_markup(text)}")
     _section("source", story.get("source", {}))
     _section("scores", {name: _line(columns) for name, columns in story.get("scores", {}).items()})
-    for name in ("policy", "verdict", "holdout", "contamination", "curated"):
+    for name in ("policy", "verdict", "holdout", "contamination", "protected", "curated"):
         if story.get(name):
             _section(name, story[name])
     fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in story.get("rules", [])}

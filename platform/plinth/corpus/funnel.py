@@ -25,25 +25,18 @@ from typing import Any
 
 from plinth.compute.stage import manifest, sum_stats
 from plinth.context import Context
+from plinth.corpus import verdicts as verdicts_stage
+from plinth.corpus.funnel_budget import effective, padding
+from plinth.corpus.verdicts import CASCADE, STAGES
 from plinth.records import Manifest, Step
 
 ASSET = "funnel"
 VERSION = "2"
 
-#: Stages between documents and curated text, in order; a line has those that its recipe switches on.
-ORDER = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination")
-#: What the stages after deduplication are.
-_AFTER = ("holdout", "contamination")
-#: The reason that a stage gives; the policy's are its rules, another stage's is its own name.
-REASONS = {
-    "exact": "exact_duplicate",
-    "near": "near_duplicate",
-    "semantic": "semantic_duplicate",
-    "lines": "mostly_repeated_lines",
-    "substring": "mostly_repeated",
-    "holdout": "held_out",
-    "contamination": "contaminated",
-}
+#: Stages that take documents out of training once duplicates are gone.
+_AFTER = CASCADE[CASCADE.index("holdout") :]
+#: The reason that a stage gives; the policy's are its rules, and protected sets give their own.
+REASONS = {**verdicts_stage.REASONS, "holdout": "held_out"}
 #: Statistics of curated text where there is none yet.
 _NO_CURATED = {
     "documents": 0, "text_bytes": 0, "heldout_documents": 0, "heldout_bytes": 0, "edits": 0, "edited_documents": 0,
@@ -170,10 +163,10 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
-    """The stages that verdicts were made by, in order; one that is not known here stands before the holdout."""
-    found = set(verdicts["stages"]) | {"policy", "exact", "near", *_AFTER}
-    before = [stage for stage in ORDER if stage in found and stage not in _AFTER]
-    return [*before, *sorted(found - set(ORDER)), *_AFTER]
+    """The stages that verdicts were made by, in order; one that the cascade does not know stands before the holdout."""
+    found = {*verdicts["stages"], *STAGES}
+    before = [stage for stage in CASCADE if stage in found and stage not in _AFTER]
+    return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
 
 
 def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -183,6 +176,8 @@ def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
         removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
         if stage == "policy":
             reasons = _policy_reasons(verdicts)
+        elif stage == "protected":
+            reasons = _own_reasons(verdicts)
         else:
             name = REASONS.get(stage, stage)
             reasons = {name: {"documents": removed, "bytes": removed_bytes}} if removed else {}
@@ -200,6 +195,18 @@ def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
         )
         documents, size = documents - removed, size - removed_bytes
     return rows
+
+
+def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """Reasons that protected sets gave: those of no other stage."""
+    first, fixed = verdicts["policy_reasons"], set(REASONS.values())
+    left = {reason: n - first.get(reason, 0) for reason, n in verdicts["reasons"].items() if reason not in fixed}
+    sizes, before = verdicts["reason_bytes"], verdicts["policy_reason_bytes"]
+    return {
+        reason: {"documents": n, "bytes": sizes[reason] - before.get(reason, 0)}
+        for reason, n in sorted(left.items())
+        if n
+    }
 
 
 def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,53 +236,3 @@ def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> d
         "removed_bytes": removed,
         "reasons": {"edited": edits} if curated["edited_documents"] else {},
     }
-
-
-def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
-    """r_pad of the whole run, or of one bucket's sequences; 0 before there is a mixture."""
-    if mixture is None:
-        return 0.0
-    if bucket is None:
-        return float(mixture.stats["packing"]["r_pad"])
-    packing = mixture.stats["buckets"].get(bucket, {}).get("packing")
-    return (packing["padding"] + packing["masked"]) / packing["targets"] if packing and packing["targets"] else 0.0
-
-
-def effective(
-    documents: Mapping[str, Any], stages: list[dict[str, Any]], trained_bytes: int, tokens: int, r_pad: float
-) -> dict[str, float]:
-    """D_eff with every factor as measured, in bytes of text and, once there are tokens, in tokens.
-
-    Args:
-        documents: counts of the documents stage.
-        stages: the rows of the funnel.
-        trained_bytes: curated text that may be trained on.
-        tokens: what it became; 0 before there are shards.
-        r_pad: share of padding.
-    """
-    rows = {row["stage"]: row for row in stages}
-    records = documents["documents"] + sum(documents["rejects"].values())
-    rho_parse = _share(documents["documents"], records)
-    kept, deduplicated = rows["policy"]["bytes_out"], rows["holdout"]["bytes_in"]
-    rho_quality = _share(kept, documents["text_bytes"])
-    r_dup = 1.0 - _share(deduplicated, kept)
-    nominal = documents["text_bytes"] / rho_parse if rho_parse else 0.0
-    d_eff = nominal * (1 - r_dup) * (1 - r_pad) * rho_parse * rho_quality
-    tokens_per_byte = tokens / trained_bytes if trained_bytes else 0.0
-    return {
-        "nominal_bytes": nominal,
-        "rho_parse": rho_parse,
-        "rho_quality": rho_quality,
-        "r_dup": r_dup,
-        "r_pad": r_pad,
-        "rho_rest": _share(trained_bytes, deduplicated),
-        "effective_bytes": d_eff,
-        "tokens_per_byte": tokens_per_byte,
-        "nominal_tokens": nominal * tokens_per_byte,
-        "effective_tokens": d_eff * tokens_per_byte,
-    }
-
-
-def _share(part: float, whole: float) -> float:
-    """A part of a whole; all of it where there is nothing."""
-    return part / whole if whole else 1.0

@@ -32,6 +32,8 @@ VERSION = "1"
 
 _DOCUMENTS = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source_bytes", "extra"]
 _VERDICTS = ["decision", "reason", "cluster", "cluster_size", "edits"]
+#: Protected sets give reasons of their own; every other stage after the policy has one that is known.
+PROTECTED = "protected"
 _STAGES = {reason: stage for stage, reason in REASONS.items()}
 
 
@@ -194,7 +196,7 @@ def _judged(policy: pa.RecordBatch, verdicts: pa.RecordBatch) -> dict[str, pa.Ar
     decision, reason = verdicts.column("decision"), verdicts.column("reason")
     nothing = pa.scalar(None, pa.string())
     others = reason.dictionary_encode()
-    stages = pa.array([_STAGES.get(name, name) for name in others.dictionary.to_pylist()], pa.string())
+    stages = pa.array([_STAGES.get(name, PROTECTED) for name in others.dictionary.to_pylist()], pa.string())
     by_reason = stages.take(others.indices) if len(stages) else pa.nulls(len(reason), pa.string())
     stage = pc.if_else(pc.equal(decision, "heldout"), "holdout", by_reason)
     stage = pc.if_else(pc.invert(policy.column("keep")), "policy", stage)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from plinth.context import Context
 from plinth.corpus.funnel import REASONS
+from plinth.corpus.ledger import PROTECTED
 from plinth.corpus.ruled import ruled
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.reviews import Review
@@ -155,7 +156,7 @@ def _told_document(ctx: Context, documents: Manifest, bucket: str, reason: str, 
         "bucket": bucket,
         "uri": found["uri"],
         "reason": reason,
-        "stage": "policy" if rule else _STAGES.get(reason, reason),
+        "stage": "policy" if rule else _STAGES.get(reason, PROTECTED),
         "rule": rule,
         "values": values,
         "fired": read_row(ctx.store, policy.named("part-")[part], row, ["fired"])["fired"],

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from plinth.context import Context
+from plinth.corpus import verdicts
 from plinth.corpus.ledger import source_of
 from plinth.errors import MissingError
 from plinth.provenance import evidence, search, seen
@@ -30,17 +31,8 @@ MOST_EDITS = 100
 NO_SCORES = frozenset(
     {"documents", "sources", "minhash", "policy", "verdicts", "curated", "shards", "lines", "substring", "semantic"}
 )
-OVER_ALL_BUCKETS = {
-    "exact": "dedup/exact",
-    "near": "dedup/minhash",
-    "semantic": "dedup/semantic",
-    "lines": "dedup/lines",
-    "substring": "dedup/substring",
-    "holdout": "holdout",
-    "contamination": "contamination",
-}
 #: What is told beside duplicates, not among them.
-_OWN_SECTION = frozenset({"holdout", "contamination"})
+_OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
 
 
 def document(ctx: Context, target: str) -> dict[str, Any]:
@@ -124,7 +116,7 @@ def _judgements(ctx: Context, place: Place, story: dict[str, Any], stale: list[s
         if row is not None:
             story["verdict" if key == "verdicts" else key] = row
     story["dedup"] = {}
-    for key, asset in OVER_ALL_BUCKETS.items():
+    for key, asset in verdicts.ASSETS.items():
         row = _row(ctx, place, asset, f"{place.bucket}/part-", stale)
         if row is None:
             continue

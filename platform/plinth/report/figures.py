@@ -23,6 +23,7 @@ STAGE_NAMES = {
     "substring": "repeated passages",
     "holdout": "held out",
     "contamination": "contaminated",
+    "protected": "protected sets",
     "curated": "for training",
 }
 

@@ -123,7 +123,7 @@ def test_any_stage_that_the_verdicts_have_is_in_its_place(tiny: Any) -> None:
     names = [row["stage"] for row in made["stages"]]
     assert names == ["documents", "policy", "exact", "near", "lines", "substring", "look", "holdout", "contamination"]
     assert made["stages"][-1]["documents_out"] == stats["decisions"]["train"]
-    assert made["stages"][5]["reasons"] == {"substring": {"documents": 2, "bytes": 200}}
+    assert made["stages"][5]["reasons"] == {"mostly_repeated": {"documents": 2, "bytes": 200}}
     kept = made["stages"][1]["bytes_out"]
     assert made["effective"]["r_dup"] == pytest.approx(plain["effective"]["r_dup"] + 350 / kept)
 
@@ -143,3 +143,16 @@ def test_rules_fire_first_and_alone(tiny: Any) -> None:
     rate = 6 / total["trained"]["bytes"]
     assert (policy["tokens_removed"], policy["tokens_out"]) == (round(8 * rate), round(10 * rate))
     assert total["stages"][0]["tokens_removed"] is None
+
+
+def test_protected_sets_give_their_own_reasons(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    stats = dict(corpus.verdicts["a"].stats)
+    stats["stages"] = stats["stages"] | {"protected": 3}
+    stats["stage_bytes"] = stats["stage_bytes"] | {"protected": 30}
+    stats["reasons"] = stats["reasons"] | {"in_gsm8k": 2, "bad": stats["reasons"]["bad"] + 1}
+    stats["reason_bytes"] = stats["reason_bytes"] | {"in_gsm8k": 20, "bad": stats["reason_bytes"]["bad"] + 10}
+    verdicts = corpus.verdicts["a"].model_copy(update={"stats": stats})
+    made = funnel.run(tiny.ctx, {"a": corpus.documents["a"]}, {"a": verdicts}).stats["total"]["stages"][-1]
+    assert made["stage"] == "protected"
+    assert made["reasons"] == {"bad": {"documents": 1, "bytes": 10}, "in_gsm8k": {"documents": 2, "bytes": 20}}
