@@ -99,11 +99,10 @@ def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import gates
 
-    header = ["slice", "good", "bad", "recall", "95% interval", "false positives", "95% interval", "over-removal"]
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
         "rates": picture(gates.rates(made.stats)),
-        "slices": dg.MetadataValue.md(table(header, slices.table(made.stats))),
+        "slices": dg.MetadataValue.md(table(list(slices.HEADER), slices.table(made.stats))),
         "made_as": dg.MetadataValue.md(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),
     }

@@ -11,8 +11,6 @@ import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
 
-COLUMNS = ("slice", "good", "bad", "recall", "interval", "false positives", "interval", "over-removal")
-
 
 @click.command(
     epilog=examples(
@@ -48,11 +46,11 @@ def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path
     if as_json:
         output.emit_json({name: one.stats for name, one in made.items()})
         return
-    from plinth.corpus.slices.rates import table
+    from plinth.corpus.slices.rates import HEADER, table
 
     for name, one in made.items():
         output.heading(f"{name}: {' or '.join(one.stats['rule'])}")
-        output.table(COLUMNS, table(one.stats), right=COLUMNS[1:])
+        output.table(HEADER, table(one.stats), right=HEADER[1:])
         bounds = {key: value for key, value in one.stats["bounds"].items() if key != "min_documents"}
         output.say("bounds: " + ", ".join(f"{key} {value:g}" for key, value in bounds.items()))
         _tell_origin(one.stats)

@@ -89,9 +89,7 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
 
 
 @njit(nogil=True, cache=True)
-def _margin(
-    data: U8, offsets: I64, table: F32, bias: Any, shift: Any, window: int, words: U64, out: F64
-) -> None:
+def _margin(data: U8, offsets: I64, table: F32, bias: Any, shift: Any, window: int, words: U64, out: F64) -> None:
     for doc in range(offsets.size - 1):
         count = hash_words(data, offsets[doc], offsets[doc + 1], words)
         out[doc] = _of_words(words, 0, count, table, shift) + bias
@@ -114,9 +112,7 @@ def _of_words(words: Any, start: Any, count: Any, table: Any, shift: Any) -> Any
 
 
 @njit(nogil=True, cache=True)
-def _margins(
-    data: U8, offsets: I64, table: F32, bias: F32, shift: Any, window: int, words: U64, out: F64
-) -> None:
+def _margins(data: U8, offsets: I64, table: F32, bias: F32, shift: Any, window: int, words: U64, out: F64) -> None:
     labels = table.shape[1]
     total = np.empty(labels, dtype=np.float64)
     for doc in range(offsets.size - 1):

@@ -106,7 +106,6 @@ class Terms:
         )  # fmt: skip
         return Hits(starts, found[:, 0].copy(), found[:, 1:3].copy(), found[:, 3].astype(np.bool_))
 
-
     @staticmethod
     def words(texts: pa.Array) -> I64:
         """The number of words of every text, [D]."""

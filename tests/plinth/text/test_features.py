@@ -25,10 +25,7 @@ def words_of(text: str) -> list[int]:
 def reference(text: str, bits: int, most: int) -> list[int]:
     """The definition, in Python's integers."""
     words = words_of(text)[:most]
-    pairs = [
-        ((one * 0xD6E8FEB86659FD93 + two) * 0x9E3779B97F4A7C15) & MASK
-        for one, two in pairwise(words)
-    ]
+    pairs = [((one * 0xD6E8FEB86659FD93 + two) * 0x9E3779B97F4A7C15) & MASK for one, two in pairwise(words)]
     return [value >> (64 - bits) for value in (*words, *pairs)]
 
 
@@ -56,10 +53,7 @@ def test_margins_are_the_largest_mean_of_a_stretch(texts: list[str], labels: int
         stretches = []
         for begin in begins:
             own = words[begin : begin + size]
-            pairs = [
-                ((one * 0xD6E8FEB86659FD93 + two) * 0x9E3779B97F4A7C15) & MASK
-                for one, two in pairwise(own)
-            ]
+            pairs = [((one * 0xD6E8FEB86659FD93 + two) * 0x9E3779B97F4A7C15) & MASK for one, two in pairwise(own)]
             rows = [value >> (64 - BITS) for value in (*own, *pairs)]
             stretches.append(weights[rows].astype(np.float64).mean(axis=0) + bias)
         expected = np.max(stretches, axis=0) if stretches else bias

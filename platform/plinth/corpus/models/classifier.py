@@ -157,9 +157,7 @@ def _both(truth: npt.NDArray[np.int64], least: int) -> bool:
     return bool(min((truth == 0).sum(), (truth == 1).sum()) >= least)
 
 
-def doubtful(
-    p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | None = None
-) -> npt.NDArray[np.bool_]:
+def doubtful(p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
     """Whether probabilities lie in the band of doubt, or below it although the lexicon has `hits`."""
     inside = (p >= band[0]) & (p <= band[1])
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))

@@ -7,11 +7,13 @@
     rule        what a gate removes, by the recipe
     evaluate    run a gate over all of them
     rates       what came of it, by slice
+
+Nothing here knows how a gate judges: every one runs through its own annotators and the recipe's own rules.
 """
 
 from plinth.corpus.slices.evaluate import SCHEMA, VERSION, run
 from plinth.corpus.slices.gates import GATES, gate
-from plinth.corpus.slices.rates import table
+from plinth.corpus.slices.rates import HEADER, table
 from plinth.corpus.slices.rule import GateRule, rule_of
 
-__all__ = ["GATES", "SCHEMA", "VERSION", "GateRule", "gate", "rule_of", "run", "table"]
+__all__ = ["GATES", "HEADER", "SCHEMA", "VERSION", "GateRule", "gate", "rule_of", "run", "table"]

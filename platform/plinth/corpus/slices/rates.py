@@ -81,18 +81,19 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
+#: Columns of `table`.
+HEADER = ("slice", "good", "bad", "recall (95%)", "false positives (95%)", "over-removal")
+
+
 def table(stats: Mapping[str, Any]) -> list[list[Any]]:
-    """Rows for people, of the statistics of `slices/{gate}`: slice, good, bad, recall with its interval, false
-    positives with theirs, over-removal."""
+    """Rows for people under `HEADER`, of the statistics of `slices/{gate}`."""
     return [
         [
             name,
             row["good"],
             row["bad"],
-            percent(row["recall"]),
-            _interval(row, "recall"),
-            percent(row["false_positive"]),
-            _interval(row, "false_positive"),
+            _with_interval(row, "recall"),
+            _with_interval(row, "false_positive"),
             percent(row["over_removal"]),
         ]
         for name, row in stats["slices"].items()
@@ -104,6 +105,6 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def _interval(row: Mapping[str, Any], name: str) -> str:
+def _with_interval(row: Mapping[str, Any], name: str) -> str:
     low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return "-" if low is None else f"{percent(low)} to {percent(high)}"
+    return "-" if low is None else f"{percent(row[name])} ({100 * low:.1f}-{100 * high:.1f})"
