@@ -1,12 +1,14 @@
 """Whole documents to verdicts: MB of text per second of one core by stage, and peak memory at 1x and 10x.
 
-Every annotator of the demo's recipe, policy, exact and near deduplication, holdout, contamination and verdicts
-run in one process over parts of real documents. Each corpus is written by one process and measured in
-another, so that what the measured process holds is the stages' own.
+Parquet to Parquet: language, heuristics, PII and licence in one reading, policy (the base recipe's for code, which
+keeps most of these documents), exact and near deduplication, verdicts; holdout, contamination and curation are
+measured beside them. One process over parts of real documents. Each corpus is written by one process and measured
+in another, so that what the measured process holds is the stages' own.
 
-    python tests/benchmarks/bench_corpus.py [--megabytes 8] [--times 10] [--no-annotators]
+    python tests/benchmarks/bench_corpus.py [--megabytes 8] [--times 10] [--part-megabytes 4] [--no-annotators]
 
-`--no-annotators` measures from the policy on, over synthetic documents; the memory test uses it.
+Parts are small, so that memory shows; the default of a recipe is 128 MB. `--no-annotators` measures from the policy
+on, over synthetic documents; the memory tests use `--phase`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import yaml
 
 from plinth.compute.stage import manifest
 from plinth.context import Context
@@ -32,7 +35,7 @@ from plinth.corpus import contamination, curate, holdout, verdicts
 from plinth.corpus.dedup import exact, minhash
 from plinth.recipe.dedup import Dedup
 from plinth.recipe.heldout import Contamination, Holdout
-from plinth.recipe.policies import Policy, Rule
+from plinth.recipe.policies import Policy
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
@@ -42,12 +45,10 @@ PART_MEGABYTES = 4.0
 #: Reduce ranges small enough that a corpus of a few parts already fills one.
 RANGE_ROWS = 50_000
 ANNOTATORS = ("language", "gopher_quality", "gopher_repetition", "c4", "fineweb", "licence", "pii")
-RULES = Policy(
-    rules=(
-        Rule(reason="too_short", drop="gopher_quality.word_count < 50"),
-        Rule(reason="repetitive", drop="gopher_repetition.top_2_gram > 0.5"),
-    )
-)
+BASE = Path(__file__).parents[2] / "jobs" / "recipes" / "base.yaml"
+#: Stages that the figure of documents to verdicts covers.
+TO_VERDICTS = ("annotators", "policy", "dedup/exact", "minhash", "dedup/minhash", "verdicts")
+REQUIRED_MB_PER_S = 20
 RESULTS = Path(__file__).parent / "results" / "corpus.json"
 
 
@@ -70,7 +71,7 @@ def synthetic_texts(megabytes: float) -> Iterator[str]:
         made += 5 * len(words)
 
 
-def build(workspace: Path, texts: Iterable[str]) -> None:
+def build(workspace: Path, texts: Iterable[str], part_megabytes: float = PART_MEGABYTES) -> None:
     """Write documents as parts, and a policy that keeps everything."""
     ctx = Context(Workspace(workspace).ensure())
     parts, policies, waiting, size = [], [], [], 0.0
@@ -86,7 +87,7 @@ def build(workspace: Path, texts: Iterable[str]) -> None:
         waiting.append(text)
         length = len(text.encode())
         size, total = size + length, total + length
-        if size >= PART_MEGABYTES * 1e6:
+        if size >= part_megabytes * 1e6:
             flush()
             size = 0.0
     if waiting:
@@ -127,13 +128,11 @@ def line(ctx: Context, annotators: bool, clock: Callable[[str, Callable[[], Any]
     documents = {BUCKET: ctx.refs.current(f"{BUCKET}/documents")}
     mine, policies = documents[BUCKET], {BUCKET: ctx.refs.current(f"{BUCKET}/policy")}
     if annotators:
-        from plinth.corpus import annotate, policy
+        from plinth.corpus import policy
 
-        sides = {
-            name: clock(name, lambda name=name: annotate.run(ctx, BUCKET, name, _raw(name), mine))
-            for name in ANNOTATORS
-        }
-        policies = {BUCKET: clock("policy", lambda: policy.run(ctx, BUCKET, RULES, mine, sides))}
+        sides = clock("annotators", lambda: _annotated(ctx, mine))
+        rules = Policy.model_validate(yaml.safe_load(BASE.read_text())["corpus"]["policies"]["code"])
+        policies = {BUCKET: clock("policy", lambda: policy.run(ctx, BUCKET, rules, mine, sides))}
     dedup = Dedup()
     same = clock("dedup/exact", lambda: exact.run(ctx, dedup, documents, policies, range_rows=RANGE_ROWS))
     signed = {BUCKET: clock("minhash", lambda: minhash.signatures(ctx, BUCKET, dedup.minhash, mine))}
@@ -145,8 +144,12 @@ def line(ctx: Context, annotators: bool, clock: Callable[[str, Callable[[], Any]
     return {"verdicts": judged, "curated": curated, "contamination": leaks, "near": near}
 
 
-def _raw(name: str) -> dict[str, Any]:
-    return {"permitted": ["MIT"]} if name == "licence" else {}
+def _annotated(ctx: Context, documents: Manifest) -> dict[str, Manifest]:
+    """All annotators; the first one asked for makes the sidecars of all in one reading."""
+    from plinth.corpus import annotate
+
+    raw = {name: {"permitted": ["MIT"]} if name == "licence" else {} for name in ANNOTATORS}
+    return {name: annotate.run(ctx, BUCKET, name, raw[name], documents, beside=raw) for name in ANNOTATORS}
 
 
 def measure(workspace: Path, annotators: bool) -> dict[str, Any]:
@@ -165,23 +168,25 @@ def measure(workspace: Path, annotators: bool) -> dict[str, Any]:
         return made
 
     made = line(ctx, annotators, clock)
-    through = {name: value for name, value in seconds.items() if name != "curated"}
+    through = sum(seconds[name] for name in TO_VERDICTS if name in seconds)
     return {
         "megabytes": size,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "seconds": seconds,
-        "mb_per_s": size / sum(through.values()),
+        "mb_per_s": size / through,
+        "mb_per_s_with_the_rest": size / sum(seconds.values()),
         "decisions": made["verdicts"].stats["decisions"],
         "reasons": made["verdicts"].stats["reasons"],
     }
 
 
-def apart(megabytes: float, annotators: bool) -> dict[str, Any]:
+def apart(megabytes: float, part_megabytes: float, annotators: bool) -> dict[str, Any]:
     """Build in one process, measure in another."""
     flags = [] if annotators else ["--no-annotators"]
     with tempfile.TemporaryDirectory() as folder:
         for verb in ("build", "measure"):
             command = [sys.executable, __file__, "--phase", verb, "--workspace", folder, "--megabytes", str(megabytes)]
+            command += ["--part-megabytes", str(part_megabytes)]
             done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise SystemExit(done.stderr)
@@ -193,23 +198,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=8.0)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--part-megabytes", type=float, default=PART_MEGABYTES)
     parser.add_argument("--no-annotators", action="store_true")
+    parser.add_argument("--synthetic", action="store_true", help="Documents all of one size.")
     parser.add_argument("--phase", choices=("build", "measure"))
     parser.add_argument("--workspace", type=Path)
     options = parser.parse_args()
     annotators = not options.no_annotators
     if options.phase == "build":
-        build(options.workspace, (real_texts if annotators else synthetic_texts)(options.megabytes))
+        texts = (real_texts if annotators and not options.synthetic else synthetic_texts)(options.megabytes)
+        build(options.workspace, texts, options.part_megabytes)
         return
     if options.phase == "measure":
         print(json.dumps(measure(options.workspace, annotators)))
         return
-    rows = [apart(options.megabytes * times, annotators) for times in (1, options.times)]
+    rows = [apart(options.megabytes * times, options.part_megabytes, annotators) for times in (1, options.times)]
     for row in rows:
-        speed = f"{row['megabytes']:8.1f} MB  {row['mb_per_s']:6.1f} MB/s per core"
-        print(f"{speed}  peak {row['peak_mb']:.0f} MB  {row['decisions']}")
+        speed = f"{row['megabytes']:8.1f} MB  {row['mb_per_s']:6.1f} MB/s per core (required: {REQUIRED_MB_PER_S})"
+        print(f"{speed}  {row['mb_per_s_with_the_rest']:.1f} with the rest  peak {row['peak_mb']:.0f} MB")
     for name, seconds in rows[-1]["seconds"].items():
-        print(f"  {name:<20}{rows[-1]['megabytes'] / seconds:9.1f} MB/s")
+        print(f"  {name:<20}{rows[-1]['megabytes'] / seconds:9.1f} MB/s{'' if name in TO_VERDICTS else '  (beside)'}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -18,6 +18,7 @@ U8 = npt.NDArray[np.uint8]
 
 _FACTOR = np.uint64(0x9FB21C651E98DF25)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
+_TOPS = np.uint64(0x8080808080808080)
 
 
 def _where(context: Any, builder: Any, types_of: Any, arguments: Any) -> Any:
@@ -115,3 +116,14 @@ def is_ascii(data: U8, start: int, end: int) -> bool:
     for byte in data[start:end]:
         joined |= byte
     return bool(joined < 128)
+
+
+@njit(nogil=True, cache=True)
+def ascii_end(data: U8, start: int, end: int) -> int:
+    """The first position of `data[start:end]` with a byte above 127, or `end`."""
+    at = start
+    while at + 8 <= end and read8(data, at) & _TOPS == 0:
+        at += 8
+    while at < end and data[at] < 128:
+        at += 1
+    return at

@@ -28,7 +28,7 @@ _FACTOR = np.uint64(0x9FB21C651E98DF25)
 #: Lengths in bytes of starts that are compared, each twice the one before.
 _STARTS = np.array([16, 24, 32, 40, 48, 64, 96], dtype=np.int64)
 _PADDING = 128
-_ANY = np.int64(1) << 62
+_ANY, _MOST = 2**31 - 1, 2**29
 
 
 class Room(NamedTuple):
@@ -44,13 +44,13 @@ class Room(NamedTuple):
     """
 
     packed: U8
-    places: I64
+    places: I32
     words: U64
     grams: U64
-    buckets: I64
-    starts: I64
-    limits: I64
-    active: I64
+    buckets: I32
+    starts: I32
+    limits: I32
+    active: I32
     counts: I32
     keys: U64
     tally: I32
@@ -58,10 +58,16 @@ class Room(NamedTuple):
 
 
 def room(longest: int) -> Room:
-    """Room for texts of up to so many bytes."""
+    """Room for texts of up to so many bytes.
+
+    Raises:
+        ValueError: from 512 MiB on, where the numbers of buckets no longer fit 32 bits.
+    """
+    if longest >= _MOST:
+        raise ValueError(f"a text of {longest} bytes")
     words = longest // 2 + 3
     slots = room_for(words)
-    whole = [np.empty(words, dtype=np.int64) for _ in range(5)]
+    whole = [np.empty(words, dtype=np.int32) for _ in range(5)]
     return Room(
         np.empty(longest + _PADDING, dtype=np.uint8), whole[0], np.empty(words, dtype=np.uint64),
         np.empty(words, dtype=np.uint64), whole[1], whole[2], whole[3], whole[4], np.empty(2 * slots, dtype=np.int32),

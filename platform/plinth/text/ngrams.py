@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit, uint64
 
+from plinth.text.chunks import ascii_end
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
 
 U8 = npt.NDArray[np.uint8]
@@ -35,12 +36,14 @@ _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 #: n-grams hashed in one pass.
 _BLOCK = 1024
 
-#: By ASCII byte: the lower-cased byte of a word character, and 1 for it; zeros for a separator.
+#: By ASCII byte: the lower-cased byte of a word character, else 0; and all ones for a word character, else 0.
 _ASCII_LOWER = np.array(
     [ord(chr(byte).lower()) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else 0 for byte in range(256)],
     dtype=np.uint64,
 )
-_ASCII_WORD = (_ASCII_LOWER > 0).astype(np.uint64)
+_ASCII_WORD = np.where(_ASCII_LOWER > 0, np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0))
+#: Runs of ASCII from this many bytes on are hashed in two halves at once.
+_TWO_HALVES = 64
 
 
 @njit(inline="always")
@@ -58,12 +61,15 @@ def mix(value: Any) -> Any:
 def hash_words(data: U8, start: int, end: int, out: U64) -> int:
     """Hash the words of `data[start:end]` into `out`; returns how many there are.
 
-    `out` must hold (end - start) // 2 + 2 values: no encoding packs words closer.
+    `out` must hold (end - start) // 2 + 4 values: no encoding packs words closer.
     """
     count, at, inside = 0, start, 0
     state = uint64(0)
     while at < end:
-        at, count, state, inside = _ascii_run(data, at, end, out, count, state, inside)
+        stop = ascii_end(data, at, end)
+        if stop - at >= _TWO_HALVES:
+            at, count, state, inside = _two_halves(data, at, stop, out, count, state, inside)
+        at, count, state, inside = _ascii_run(data, at, stop, out, count, state, inside)
         while at < end and data[at] >= 128:
             point, size = decode(data, at, end)
             at += size
@@ -88,21 +94,54 @@ def hash_words(data: U8, start: int, end: int, out: U64) -> int:
 
 @njit(inline="always")
 def _ascii_run(data: Any, start: Any, end: Any, out: Any, words: Any, state: Any, inside: Any) -> Any:
-    """Hash on until a byte that is not ASCII; returns the position, the number of words, the state.
+    """Hash ASCII on to `end`; returns the position, the number of words, the state, whether it is inside a word.
 
-    No branch but that: the state is stored at every byte, and the number advances only where a word ends.
-    Everything is unsigned, which spares a test for negative indices at every access.
+    No branch: the state is stored at every byte, and the number advances only where a word ends. Everything is
+    unsigned, which spares a test for negative indices at every access; a number advances by taking away minus one.
     """
-    at, last, count, one, within = uint64(start), uint64(end), uint64(words), uint64(1), uint64(inside)
-    while at < last and data[at] < 128:
+    at, last, count, one, within = uint64(start), uint64(end), uint64(words), uint64(1), uint64(0) - uint64(inside)
+    while at < last:
         byte = data[at]
         word = _ASCII_WORD[byte]
         out[count] = state
-        count += within & (one - word)
-        state = ((state ^ _ASCII_LOWER[byte]) * _WORD_FACTOR) & (uint64(0) - word)
+        count -= within & ~word
+        state = ((state ^ _ASCII_LOWER[byte]) * _WORD_FACTOR) & word
         within = word
         at += one
-    return np.int64(at), np.int64(count), state, np.int64(within)
+    return np.int64(at), np.int64(count), state, np.int64(within & one)
+
+
+@njit(inline="always")
+def _two_halves(data: Any, start: Any, end: Any, out: Any, words: Any, state: Any, inside: Any) -> Any:
+    """As `_ascii_run` on two halves of the run at once, up to where the first ends; the processor has work for both.
+
+    The halves meet at a separator, so that the first ends no word later. Returns as `_ascii_run`, for the second.
+    """
+    middle = (start + end) >> 1
+    while middle > start and _ASCII_WORD[data[middle]]:
+        middle -= 1
+    size = middle - start
+    at, last, ahead, one = uint64(start), uint64(middle), uint64(size), uint64(1)
+    first, second = uint64(words), uint64(words + size // 2 + 2)
+    own, other, within, beyond = state, uint64(0), uint64(0) - uint64(inside), uint64(0)
+    if size == 0:
+        return start, words, state, inside
+    while at < last:
+        here, there = data[at], data[at + ahead]
+        word, away = _ASCII_WORD[here], _ASCII_WORD[there]
+        out[first], out[second] = own, other
+        first -= within & ~word
+        second -= beyond & ~away
+        own = ((own ^ _ASCII_LOWER[here]) * _WORD_FACTOR) & word
+        other = ((other ^ _ASCII_LOWER[there]) * _WORD_FACTOR) & away
+        within, beyond = word, away
+        at += one
+    out[first] = own
+    first -= within
+    for i in range(words + size // 2 + 2, np.int64(second)):
+        out[first] = out[i]
+        first += one
+    return middle + size, np.int64(first), other, np.int64(beyond & one)
 
 
 @njit(nogil=True, cache=True)
@@ -139,7 +178,7 @@ def _fill(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> 
 def scratch(offsets: I64) -> U64:
     """Room for the word hashes of the longest text of a column."""
     longest = int(np.diff(offsets).max(initial=0))
-    return np.empty(longest // 2 + 2, dtype=np.uint64)
+    return np.empty(longest // 2 + 4, dtype=np.uint64)
 
 
 def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
@@ -150,7 +189,7 @@ def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
     """
     data, offsets = utf8(texts)
     starts = np.zeros(offsets.size, dtype=np.int64)
-    out = np.empty(int(offsets[-1] - offsets[0]) // 2 + 2 * offsets.size, dtype=np.uint64)
+    out = np.empty(int(offsets[-1] - offsets[0]) // 2 + 4 * offsets.size, dtype=np.uint64)
     _fill(data, offsets, n, scratch(offsets), starts, out)
     return starts, out[: starts[-1]]
 
