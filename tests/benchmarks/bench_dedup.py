@@ -234,13 +234,14 @@ def main() -> None:
     if options.phase:
         print(json.dumps(_phase(options)))
         return
-    found: dict[str, Any] = {"sizes": [], "peers": {}}
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"sizes": [], "peers": {}}
     for size in options.sizes:
         with tempfile.TemporaryDirectory(dir=options.workspace) as folder:
             common = ("--workspace", folder, "--documents", str(size), "--workers", str(options.workers))
             for phase in ("build", "measure"):
                 row = apart("--phase", phase, *common)
-        found["sizes"].append(row)
+        others = [one for one in found["sizes"] if one["documents"] != size]
+        found["sizes"] = sorted([*others, row], key=lambda one: one["documents"])
         print(json.dumps(row), flush=True)
     for name in PEERS if options.peers else ():
         row = apart("--phase", name, "--documents", str(options.peers))

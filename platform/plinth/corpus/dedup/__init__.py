@@ -2,10 +2,13 @@
 
 exact       equal but for case and white space, by SHA-256
 minhash     near duplicates: signatures, candidates, verification; the stage itself
-candidates  documents that share a band key
-verify      true Jaccard similarity of every candidate pair; union-find
-clusters    roots, survivors, and the sidecar columns
-shuffle     sorted parts and reading one range of keys from many of them
+index       band keys and digests of all documents, sorted; near asks it
+candidates  documents that share a band key, in components
+verify      the components' pairs compared: payloads carries sets, linking walks pairs, facts remembers them
+clusters    survivors (ranks) and the sidecar columns
+shingles    sets and signatures of words or characters; plan chooses bands and rows
+runs, tree  sorted columns read by range, and their merging; dense numbers the documents
+shuffle     sorted Parquet parts, read by range
 
 Then, where the recipe switches them on:
 

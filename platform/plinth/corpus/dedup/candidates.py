@@ -122,7 +122,7 @@ def _components(store: Store, task: _Components) -> tuple[Part, ...]:
     parent = np.arange(task.documents, dtype=task.width)
     for part in task.groups:
         with runs.Run(store, part, GROUPS) as opened:
-            last = np.zeros(2, dtype=np.uint64)  # key and document of the row before
+            last = np.zeros(3, dtype=np.uint64)  # key and document of the row before, and whether there is one
             for key, at in opened.chunks():
                 _unite(parent, key, at, last)
     sizes = np.zeros(task.documents, dtype=task.width)
@@ -142,16 +142,16 @@ def _root(parent: Column, node: Any) -> Any:
 @njit(nogil=True, cache=True)
 def _unite(parent: Column, key: U64, at: U64, last: U64) -> None:
     """Connect documents under equal neighbouring keys; the smaller number becomes the root."""
-    before, other = last[0], last[1]
+    before, other, any_before = last[0], last[1], last[2] > 0
     for i in range(key.size):
-        if key[i] == before:
+        if any_before and key[i] == before:
             a, b = _root(parent, other), _root(parent, at[i])
             if a < b:
                 parent[b] = a
             elif b < a:
                 parent[a] = b
-        before, other = key[i], at[i]
-    last[0], last[1] = before, other
+        before, other, any_before = key[i], at[i], True
+    last[0], last[1], last[2] = before, other, any_before
 
 
 @njit(nogil=True, cache=True)
