@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
@@ -117,6 +118,27 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
         mine[0] = mine[0] - np.uint64(base)
         made.append(runs.write(store, "slot.run", task.kind, [mine], task.columns))
     return tuple(made)
+
+
+@njit(nogil=True, cache=True)
+def connect(count: int, left: I64, right: I64) -> I64:
+    """Roots [count] of the components that the edges make: the smallest index of each (union-find)."""
+    parent = np.arange(count)
+    for edge in range(left.size):
+        a, b = left[edge], right[edge]
+        while parent[a] != a:
+            parent[a] = parent[parent[a]]
+            a = parent[a]
+        while parent[b] != b:
+            parent[b] = parent[parent[b]]
+            b = parent[b]
+        if a < b:
+            parent[b] = a
+        else:
+            parent[a] = b
+    for node in range(count):  # a parent is never above its child, so one pass from below finishes
+        parent[node] = parent[parent[node]]
+    return parent
 
 
 def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]]) -> Part:
