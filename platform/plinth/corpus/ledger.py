@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
-from plinth.corpus.funnel import REASONS
 from plinth.corpus.ledger_columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
 from plinth.corpus.ledger_places import Places, Tokens, tokens_of
 from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.verdicts import STAGE_OF
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -34,7 +34,7 @@ _DOCUMENTS = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source
 _VERDICTS = ["decision", "reason", "cluster", "cluster_size", "edits"]
 #: Protected sets give reasons of their own; every other stage after the policy has one that is known.
 PROTECTED = "protected"
-_STAGES = {reason: stage for stage, reason in REASONS.items()}
+_STAGES = {**STAGE_OF, "held_out": "holdout"}
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.context import Context
-from plinth.corpus.funnel import REASONS
 from plinth.corpus.ledger import PROTECTED
 from plinth.corpus.ruled import ruled
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.reviews import Review
+from plinth.corpus.verdicts import STAGE_OF
 from plinth.corpus.whatif import annotations_of
 from plinth.errors import MissingError, PlinthError
 from plinth.recipe.policies import Policy
@@ -30,7 +30,7 @@ from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_aligned, iter_batches, read_row
 
 EXCERPT_CHARACTERS = 1200
-_STAGES = {reason: stage for stage, reason in REASONS.items()}
+_STAGES = {**STAGE_OF, "held_out": "holdout"}
 #: z of a two-sided 95% interval.
 Z95 = 1.959963984540054
 

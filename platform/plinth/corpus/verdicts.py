@@ -1,9 +1,9 @@
 """One decision and one reason per document, from the sidecars alone; no text is read.
 
 The cascade is policy, exact duplicates, near duplicates, look-alikes, repeated lines, repeated passages, holdout,
-contamination, less what the recipe leaves off: the first stage that takes a document out of training gives the
-reason. Lines and passages take out documents of which too little is left; of the others their spans become
-edits, beside the policy's. Statistics count documents and bytes by stage and reason, and for
+contamination, protected sets, less what the recipe leaves off: the first stage that takes a document out of
+training gives the reason. Lines and passages take out documents of which too little is left; of the others
+their spans become edits, beside the policy's. Statistics count documents and bytes by stage and reason, and for
 every rule of the policy how often it fired and on how many documents nothing but it did.
 """
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.context import Context
 from plinth.corpus.policy import merged
+from plinth.corpus.protected.run import REASONS as protected_reasons
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
@@ -43,9 +44,11 @@ SCHEMA = pa.schema(
 #: Stages that every line has, in order.
 STAGES = ("policy", "exact", "near", "holdout", "contamination")
 #: Those too that a recipe may switch on.
-CASCADE = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination")
+CASCADE = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination", "protected")
+#: Of them, those whose sidecars say who survives.
+DEDUP = ("exact", "near", "semantic", "lines", "substring")
 DECISIONS = ("train", "heldout", "drop")
-#: The reason that a stage gives; a policy gives its own.
+#: The reason that a stage gives; policies and protected sets give their own.
 REASONS = {
     "exact": "exact_duplicate",
     "near": "near_duplicate",
@@ -54,6 +57,8 @@ REASONS = {
     "substring": "mostly_repeated",
     "contamination": "contaminated",
 }
+#: By reason, the stage that gives it; what is not here is a rule of a policy.
+STAGE_OF = {reason: stage for stage, reason in REASONS.items()} | dict.fromkeys(protected_reasons, "protected")
 #: Stages whose sidecars have edits.
 EDITING = ("policy", "lines", "substring")
 #: Where the sidecars come from that span all buckets.
@@ -65,6 +70,7 @@ ASSETS = {
     "substring": "dedup/substring",
     "holdout": "holdout",
     "contamination": "contamination",
+    "protected": "protected",
 }
 _COUNTED = ("decision", "reason", "policy_reason", "stage", "fired", "only")
 _COLUMNS = {
@@ -76,6 +82,7 @@ _COLUMNS = {
     "substring": ["survivor", "edits"],
     "holdout": ["held_out"],
     "contamination": ["contaminated"],
+    "protected": ["reason"],
 }
 
 Bools = npt.NDArray[np.bool_]
@@ -94,13 +101,14 @@ def run(
     semantic: Manifest | None = None,
     lines: Manifest | None = None,
     substring: Manifest | None = None,
+    protected: Manifest | None = None,
 ) -> Manifest:
     """Decide on every document of a bucket.
 
     Args:
         documents, policy: of this bucket.
         exact, near, holdout, contamination: of all buckets.
-        semantic, lines, substring: the same, where they are switched on.
+        semantic, lines, substring, protected: the same, where they are switched on.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with the documents. Statistics: `documents`, `bytes`,
@@ -112,7 +120,7 @@ def run(
         IntegrityError: a sidecar does not belong to the documents.
     """
     given = {"exact": exact, "near": near, "semantic": semantic, "lines": lines, "substring": substring}
-    given |= {"holdout": holdout, "contamination": contamination}
+    given |= {"holdout": holdout, "contamination": contamination, "protected": protected}
     sides = {name: one for name, one in given.items() if one is not None}
     places = slots({bucket_name: documents}, policy={bucket_name: policy}, **sides)
     step = Step(name="verdicts", version=VERSION)
@@ -144,6 +152,8 @@ def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch
         for name in stages:
             if name in REASONS:
                 reason = pc.if_else(taken[name], REASONS[name], reason)
+        if "protected" in side:
+            reason = pc.coalesce(reason, side["protected"].column("reason"))
         decision = pc.if_else(taken["holdout"], "heldout", pc.if_else(pc.is_valid(reason), "drop", "train"))
         cluster, size = _cluster(side)
         edits = _edits([side[name].column("edits") for name in stages if name in EDITING])
@@ -156,13 +166,16 @@ def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
     """By stage, which documents it took out; at most one stage per document."""
     alive = side["policy"].column("keep")
     taken = {"policy": pc.invert(alive)}
-    for name in CASCADE[1:-2]:
+    for name in DEDUP:
         if name in side:
             survivor = side[name].column("survivor")
             taken[name] = pc.and_not(alive, survivor)
             alive = pc.and_(alive, survivor)
     held_out, contaminated = side["holdout"].column("held_out"), side["contamination"].column("contaminated")
-    return taken | {"holdout": held_out, "contamination": contaminated}
+    taken |= {"holdout": held_out, "contamination": contaminated}
+    if "protected" in side:
+        taken["protected"] = pc.and_not(pc.is_valid(side["protected"].column("reason")), contaminated)
+    return taken
 
 
 def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:

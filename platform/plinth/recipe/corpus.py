@@ -11,6 +11,7 @@ from plinth.recipe.dedup import Dedup
 from plinth.recipe.gates import GateSlices
 from plinth.recipe.heldout import Contamination, Holdout
 from plinth.recipe.policies import Policy
+from plinth.recipe.protected import Protected
 from plinth.recipe.sources import Bucket, Documents
 from plinth.records import Frozen
 
@@ -39,6 +40,7 @@ class Corpus(Frozen):
     dedup: Dedup = Dedup()
     holdout: Holdout = Holdout()
     contamination: Contamination = Contamination()
+    protected: Protected = Protected()
     permitted_licences: tuple[str, ...] = Field(
         description="SPDX identifiers that may reach a shard; everything else is stopped by the licence gate."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from plinth.compute.engine import Local
 from plinth.context import Context
-from plinth.corpus import protected
+from plinth.corpus import contamination, funnel, protected, verdicts
 from plinth.corpus.protected import index as indexes
 from plinth.corpus.protected.match import find
 from plinth.errors import SourceError
@@ -35,8 +36,8 @@ class Language:
         words = {"".join(self.rng.choices(syllables, k=self.rng.randint(2, 4))) for _ in range(6000)}
         self.words = sorted(words)
         self.rng.shuffle(self.words)
-        self.weights = [1 / (rank + 10) for rank in range(len(self.words))]
-        self.stop = ["the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on"]
+        self.weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(len(self.words))))
+        self.stop = ["the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with"]
 
     def sentence(self, subject: list[str]) -> str:
         """Words of a subject, words of the language, and stop words between them."""
@@ -48,7 +49,7 @@ class Language:
             elif draw < 0.7:
                 found.append(self.rng.choice(subject))
             else:
-                found.append(self.rng.choices(self.words, self.weights)[0])
+                found.append(self.rng.choices(self.words, cum_weights=self.weights)[0])
         return " ".join(found).capitalize() + "."
 
     def text(self, sentences: int, subject: list[str]) -> str:
@@ -231,3 +232,20 @@ def test_the_items_found_are_listed_for_evaluation(tiny: Any, planted: dict[str,
     assert rows
     assert all(row["set"] == "quiz" and row["documents"] >= max(1, row["leaked"]) for row in rows)
     assert sum(row["leaked"] > 0 for row in rows) == made.stats["sets"]["quiz"]["leaked"]
+
+
+def test_verdicts_take_its_reasons_and_the_funnel_counts_them(tiny: Any, planted: dict[str, Any]) -> None:
+    docs = [tiny.Doc(text, name=f"{kind}-{i}") for i, (kind, _, text) in enumerate(planted["docs"][:200])]
+    corpus, made = run(tiny, docs, planted["items"], families={"quiz": Family(deny=("innocent-1",))})
+    corpus.contamination = contamination.run(
+        tiny.ctx, corpus.contamination_params, corpus.documents, corpus.near, corpus.holdout
+    )
+    shared = (corpus.exact, corpus.near, corpus.holdout, corpus.contamination)
+    judged = verdicts.run(tiny.ctx, "web", corpus.documents["web"], corpus.policies["web"], *shared, protected=made)
+    rows = corpus.rows(judged)
+    assert {row["reason"] for row in rows.values()} >= {"leaked", "benchmark_source"}
+    taken = judged.stats["stages"]["protected"]
+    assert taken == sum(row["reason"] in protected.REASONS for row in rows.values())
+    found = funnel.run(tiny.ctx, corpus.documents, {"web": judged}).stats["total"]["stages"]
+    stage = next(row for row in found if row["stage"] == "protected")
+    assert stage["removed"] == taken == sum(reason["documents"] for reason in stage["reasons"].values())
