@@ -1,0 +1,90 @@
+"""`protected/{set}` and `protected`: sets that training must not see, and the documents that hold their items."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.expectations import Suite, between, rows_between
+from assets.inputs import by_bucket, each, shared_owner
+from assets.present import table
+from assets.spans import survivors
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.corpus import lists, protected
+from plinth.recipe import Recipe
+from plinth.recipe.protected import ProtectedSet
+from plinth.records import Manifest
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One asset per set, and the comparison, where the recipe names sets."""
+    sets = recipe.corpus.protected.sets
+    return [*(_set(recipe, name, given) for name, given in sets.items()), *([_comparison(recipe)] if sets else [])]
+
+
+def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
+    return Stage(
+        asset=f"protected/{name}",
+        deps=(),
+        make=partial(_read, name, given),
+        outside=partial(_outside, given.path),
+        version=protected.SET_VERSION,
+        params=given.model_dump(mode="json"),
+        group="sources",
+        description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
+        owner=shared_owner(recipe),
+        kinds=("json",),
+        suite=_set_suite,
+    )
+
+
+def _comparison(recipe: Recipe) -> Stage:
+    sets = recipe.corpus.protected.sets
+    return Stage(
+        asset=protected.ASSET,
+        deps=(*each(recipe, "documents"), survivors(recipe), "holdout", *(f"protected/{name}" for name in sets)),
+        make=partial(_compare, recipe),
+        version=protected.VERSION,
+        params=recipe.corpus.protected.model_dump(mode="json"),
+        group="verdicts",
+        description="Training documents that hold items of protected sets: copied, edited, reworded, or from a mirror.",
+        owner=shared_owner(recipe),
+        kinds=("parquet", "numba"),
+        schema=protected.SCHEMA,
+        present=_present,
+    )
+
+
+def _outside(location: str, ctx: Context) -> str:
+    return lists.digest(ctx, location)
+
+
+def _read(name: str, given: ProtectedSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return protected.read_set(ctx, name, given)
+
+
+def _compare(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    params, documents = recipe.corpus.protected, by_bucket(recipe, inputs, "documents")
+    sets = {name: inputs[f"protected/{name}"] for name in params.sets}
+    return protected.run(ctx, params, documents, inputs[survivors(recipe)], inputs["holdout"], sets)
+
+
+def _set_suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [{"items": made.stats["items"], "without_text": made.stats["without_text"]}]
+    return Suite(made.asset.replace("/", "-"), rows, [rows_between(1), between("items", 1, None)])
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    header = ["set", "items", "leaked", "suspected", "too short to look for"]
+    rows = [
+        [name, own["items"], own["leaked"], own["suspected"], own["too_short"]]
+        for name, own in made.stats["sets"].items()
+    ]
+    reasons = [[reason, made.stats[reason]] for reason in protected.REASONS]
+    return {
+        "sets": dg.MetadataValue.md(table(header, rows)),
+        "documents": dg.MetadataValue.md(table(["reason", "documents"], reasons)),
+    }
