@@ -10,6 +10,7 @@ from pydantic import Field
 from plinth.recipe.dedup import Dedup
 from plinth.recipe.gates import GateSlices
 from plinth.recipe.heldout import Contamination, Holdout
+from plinth.recipe.illegal import Illegal
 from plinth.recipe.policies import Policy
 from plinth.recipe.protected import Protected
 from plinth.recipe.sources import Bucket, Documents
@@ -21,6 +22,7 @@ class Corpus(Frozen):
 
     buckets: Mapping[str, Bucket] = Field(min_length=1, description="Buckets by name.")
     documents: Documents = Documents()
+    illegal: Illegal = Illegal()
     annotate: Mapping[str, Mapping[str, Any]] = Field(
         description="Annotators by name, each with its parameters (`{}` for the defaults)."
     )
