@@ -39,6 +39,7 @@ for _word in _STOP_WORDS:
     _value = np.frombuffer(_word.ljust(8, b"\0"), dtype=np.uint64)[0]
     _STOPS[int(_value) * int(_SEND) % 2**64 >> 61] = _value
 _EACH = 0x0101010101010101
+_BLOCK = 256  # bytes searched at once for what is rare
 _TOPS = np.uint64(0x80 * _EACH)
 _LOWER = np.uint64(0x20 * _EACH)
 
@@ -124,19 +125,29 @@ def _wide_word(data: U8, start: int, end: int, table: U8) -> tuple[int, bool, bo
 @njit(nogil=True, cache=True)
 def _symbols(text: U8, counts: I64) -> None:
     """`#`, and ellipses: three dots, each dot in one of them alone, or U+2026."""
-    hashes, any_ellipsis = 0, False
+    hashes, after = 0, 3
     for byte in text:
         hashes += byte == HASH
     counts[HASHES] = hashes
+    for low in range(0, text.size, _BLOCK):
+        high = min(text.size, low + _BLOCK)
+        if _any_ellipsis(text[max(0, low - 2) : high]):
+            after = max(after, low + 1)
+            while after <= high:
+                found = _ellipsis(text, after)
+                counts[ELLIPSES] += found
+                after += 3 if found else 1
+
+
+@njit(inline="always")
+def _any_ellipsis(text: Any) -> Any:
+    """Whether there may be one: the loop vectorises."""
+    found = False
     first, second, third = text[:-2], text[1:-1], text[2:]
     for at in range(third.size):
-        any_ellipsis |= (first[at] == second[at]) & (second[at] == third[at]) & (third[at] == DOT)
-        any_ellipsis |= (first[at] == _GENERAL[0]) & (third[at] == _ELLIPSIS)
-    at = 3 if any_ellipsis else text.size + 1
-    while at <= text.size:
-        found = _ellipsis(text, at)
-        counts[ELLIPSES] += found
-        at += 3 if found else 1
+        found |= (first[at] == second[at]) & (second[at] == third[at]) & (third[at] == DOT)
+        found |= (first[at] == _GENERAL[0]) & (third[at] == _ELLIPSIS)
+    return found
 
 
 @njit(inline="always")
