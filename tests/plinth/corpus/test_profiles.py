@@ -1,0 +1,134 @@
+"""Profiles: what they promise, how they become rules, and what the recipe says of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plinth.corpus.annotate import annotator
+from plinth.corpus.expressions import parse
+from plinth.corpus.policy import check, columns_of
+from plinth.corpus.profiles import PROFILES, profile, resolved
+from plinth.errors import RecipeError
+from plinth.recipe import columns
+from plinth.recipe.policies import Policy
+from plinth.records import EDIT_TYPE
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "tests" / "benchmarks" / "results" / "agreement.json"
+
+
+def policy(**given: Any) -> Policy:
+    """As a recipe file is read."""
+    return Policy.model_validate_json(json.dumps(given), strict=True)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_rules_read_and_rest_on_the_annotators_they_name(name: str) -> None:
+    chosen = PROFILES[name]
+    assert chosen.name == name
+    assert chosen.source
+    assert chosen.version
+    types = columns_of(tuple(chosen.annotators))
+    used = {column.split(".")[0] for reason, drop in chosen.rules for column in parse(drop, types, reason).columns}
+    used |= {spans.split(".")[0] for _, spans in chosen.edits}
+    assert used == set(chosen.annotators)
+    assert all(types[spans] == EDIT_TYPE for _, spans in chosen.edits)
+    for needed, params in chosen.annotators.items():
+        annotator(needed).params(**params)
+    assert len({reason for reason, _ in chosen.rules}) == len(chosen.rules)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_was_run_beside_its_project(name: str) -> None:
+    """Measured by tests/agreement/compare.py. No verdict differs, so nothing is left to explain."""
+    entry = json.loads(RESULTS.read_text())[name]
+    assert entry["documents"] >= 5000
+    assert entry["peer"]
+    assert entry["verdicts"] == 1.0
+    assert entry["apart"] == {}
+    assert entry["dropped"], "documents that are all kept prove nothing"
+    assert sum(entry["dropped"].values()) < entry["documents"]
+    if PROFILES[name].edits:
+        assert entry["pages"] == 1.0
+        assert entry["pages_compared"] > 1000
+
+
+def test_rules_of_profiles_come_first_in_order() -> None:
+    made = policy(profiles=["fineweb/datatrove", "c4/fineweb"], rules=[{"reason": "own", "drop": "x.y > 1"}])
+    assert [rule.reason for rule in made.rules] == [
+        "unended_lines", "short_lines", "duplicate_characters", "list_like",
+        "too_few_sentences", "lorem_ipsum", "curly_bracket", "own",
+    ]  # fmt: skip
+    assert made.edits == ()
+    assert [edit.spans for edit in policy(profiles=["c4/dclm"]).edits] == ["c4_lines.cuts"]
+
+
+def test_reasons_that_two_profiles_share_are_told_apart() -> None:
+    made = policy(profiles=["c4/datatrove", "c4/dclm", "gopher/datatrove", "gopher/redpajama"])
+    reasons = [rule.reason for rule in made.rules]
+    assert len(set(reasons)) == len(reasons)
+    assert reasons[:3] == ["too_few_sentences", "lorem_ipsum", "curly_bracket"]
+    assert "c4_lorem_ipsum" in reasons
+    assert "gopher_top_2_gram" in reasons
+    thrice, _ = resolved(["gopher/datatrove", "gopher/dolma", "gopher/redpajama"], (), ())
+    assert ("gopher_redpajama_bullets", "redpajama.bullet_lines > 0.9") in thrice
+    again, _ = resolved(["dolma/1.6", "c4/paper", "c4/paper"], (), ())
+    assert len(again) == len(profile("dolma/1.6").rules) + len(profile("c4/paper").rules)
+
+
+def test_an_own_rule_takes_the_place_of_one_with_its_reason() -> None:
+    made = policy(
+        profiles=["fineweb/datatrove"], rules=[{"reason": "short_lines", "drop": "fineweb.short_lines > 0.9"}]
+    )
+    assert [(rule.reason, rule.drop) for rule in made.rules][1] == ("short_lines", "fineweb.short_lines > 0.9")
+    assert len(made.rules) == 4
+
+
+def test_what_is_resolved_stays_as_it_is() -> None:
+    made = policy(profiles=["gopher/dolma", "c4/paper", "gopher/datatrove"], rules=[{"reason": "a", "drop": "x.y > 1"}])
+    assert Policy.model_validate(made.model_dump(mode="json")) == made
+    assert Policy.model_validate_json(made.model_dump_json(), strict=True) == made
+    assert check(policy(profiles=["gopher/dolma"]), ("gopher_dolma",)) == {"gopher_dolma"}
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="no profile 'gopher/dolmo'") as error:
+        profile("gopher/dolmo")
+    assert error.value.remedy == "did you mean 'gopher/dolma'?"
+    with pytest.raises(ValueError, match="did you mean 'gopher/dolma'"):
+        policy(profiles=["gopher/dolmo"])
+
+
+def problems(annotate: dict[str, Any], *profiles: str) -> list[Any]:
+    data = {"annotate": annotate, "policies": {"default": {"profiles": list(profiles)}}}
+    found = columns.problems_of_columns({"corpus": data})
+    return [one for one in found if one[0][-2:-1] == ("profiles",)]
+
+
+def test_missing_annotators_are_named_with_what_to_write() -> None:
+    ((where, what, hint),) = problems({"language": {}}, "c4/dclm")
+    assert where == ("corpus", "policies", "default", "profiles", 0)
+    assert what == "c4/dclm needs the annotator `c4_lines`, which is not in `corpus.annotate`"
+    assert hint == 'add `c4_lines: {profile: "dclm", max_word_characters: 1000}` to corpus.annotate'
+    added = yaml.safe_load(hint.split("`")[1])
+    assert problems(added, "c4/dclm") == []
+
+
+def test_another_counting_than_the_project_has_is_named() -> None:
+    assert problems({"c4": {"terminal_punctuation": False}}, "c4/fineweb") == []
+    ((where, what, _),) = problems({"c4": {"terminal_punctuation": False}}, "fineweb/datatrove", "c4/datatrove")[1:]
+    assert where[-1] == 1
+    assert what == "c4/datatrove needs `corpus.annotate.c4.terminal_punctuation` = True, found False"
+
+
+def test_the_default_policy_is_three_profiles_with_licence_and_language_before() -> None:
+    """They stand written out in base.yaml because licence and language come first there."""
+    base = yaml.safe_load((ROOT / "jobs" / "recipes" / "base.yaml").read_text())["corpus"]
+    rules, edits = resolved(["gopher/datatrove", "c4/fineweb", "fineweb/datatrove"], (), ())
+    written = [(rule["reason"], rule["drop"]) for rule in base["policies"]["default"]["rules"]]
+    assert written[2:] == list(rules)
+    assert edits == ()
+    assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/datatrove") == []
