@@ -23,16 +23,13 @@ import pyarrow as pa
 from numba import njit
 
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
-from plinth.text.fold_letters import BOTH, FOLDED, INVISIBLE, LEET, LEET_L, MARK, SIGN, code
+from plinth.text.disguise import FILTER_BITS, MIN_LETTERS, hidden_terms, look_up, room_in
+from plinth.text.fold_letters import FOLDED, INVISIBLE, code
 from plinth.text.ngrams import I64, U8, U64, hash_words, mix, scratch
 from plinth.text.sets import FNV, PRIME
 
 #: Words of the longest phrase.
 MAX_WORDS = 8
-#: Letters of the longest run of single letters in which terms are sought.
-_RUN = 24
-_MIN_LETTERS = 3
-_FILTER_BITS = 16
 _NEXT = np.uint64(0xD6E8FEB86659FD93)
 
 
@@ -83,7 +80,7 @@ class Terms:
             firsts[int(words[0])] = max(firsts.get(int(words[0]), 0), words.size)
             if words.size == 1:
                 plain, runs, letters = _skeletons(term)
-                if letters >= _MIN_LETTERS:
+                if letters >= MIN_LETTERS:
                     skeletons.setdefault(plain, index)
                     collapsed.setdefault(runs, index)
         self._tables = tuple(_table(one) for one in (firsts, phrases, skeletons, collapsed))
@@ -119,8 +116,8 @@ class Terms:
 
 def _table(values: dict[int, int]) -> _Table:
     keys = np.array(sorted(values), dtype=np.uint64)
-    bits = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
-    bits[keys >> np.uint64(64 - _FILTER_BITS)] = True
+    bits = np.zeros(1 << FILTER_BITS, dtype=np.bool_)
+    bits[keys >> np.uint64(64 - FILTER_BITS)] = True
     return _Table(keys, np.array([values[int(key)] for key in keys], dtype=np.int64), bits)
 
 
@@ -162,19 +159,19 @@ def _find(
         clear, i = 0, 0
         while i < total:
             taken = 0
-            place = _place(firsts, first_bits, words[i])
+            place = look_up(firsts, first_bits, words[i])
             if place >= 0:
                 for length in range(min(lengths[place], total - i), 0, -1):
-                    at = _place(phrases, phrase_bits, _joined(words, i, length))
+                    at = look_up(phrases, phrase_bits, _joined(words, i, length))
                     if at >= 0 and taken == 0:
                         taken = length
-                        plain = _room(plain, clear)
+                        plain = room_in(plain, clear)
                         plain[clear] = ends[i, 0], ends[i + length - 1, 1], terms[at]
                         clear += 1
             i += max(taken, 1)
         covered = 0
         if disguised:
-            hidden, covered = _disguised(data, start, end, hidden, skeletons, skeleton_terms, skeleton_bits,
+            hidden, covered = hidden_terms(data, start, end, hidden, skeletons, skeleton_terms, skeleton_bits,
                                          runs, run_terms, run_bits)  # fmt: skip
         a, b, points = 0, 0, 0
         reached: Any = start
@@ -183,7 +180,7 @@ def _find(
             take_plain = b >= covered or (a < clear and plain[a, 0] <= hidden[b, 0])
             hit = plain[a] if take_plain else hidden[b]
             if hit[0] >= reached:
-                found = _room(found, count)
+                found = room_in(found, count)
                 while byte < hit[0]:
                     points += (data[byte] & 0xC0) != 0x80
                     byte += 1
@@ -198,27 +195,6 @@ def _find(
             b += not take_plain
         starts[doc + 1] = count
     return found[:count]
-
-
-@njit(nogil=True, cache=True)
-def _room(rows: I64, count: int) -> I64:
-    """The same rows, twice as many where they are full."""
-    if count < rows.shape[0]:
-        return rows
-    more = np.empty((2 * rows.shape[0], rows.shape[1]), dtype=np.int64)
-    more[: rows.shape[0]] = rows
-    return more
-
-
-@njit(inline="always")
-def _place(table: Any, bits: Any, value: Any) -> Any:
-    """Where a hash stands in a sorted table, or -1."""
-    found = np.int64(-1)
-    if bits[value >> np.uint64(64 - _FILTER_BITS)]:
-        at = np.searchsorted(table, value)
-        if at < table.size and table[at] == value:
-            found = np.int64(at)
-    return found
 
 
 @njit(nogil=True, cache=True)
@@ -258,103 +234,3 @@ def _words(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
         words[count], ends[count, 0], ends[count, 1] = mix(value), first, end
         count += 1
     return count
-
-
-@njit(nogil=True, cache=True)
-def _disguised(
-    data: U8, start: int, end: int, out: I64, skeletons: U64, terms: I64, bits: Any, runs: U64, run_terms: I64,
-    run_bits: Any,
-) -> tuple[I64, int]:  # fmt: skip
-    """Terms in pieces (letters and what may stand for them) that show a disguise, and in runs of single letters."""
-    count = 0
-    before: Any = np.int64(-1)
-    at: Any = start
-    # of the piece: bytes, letters, hashes (`1` read as i and as l; runs once), what shows, the run of one letter
-    first: Any = np.int64(-1)
-    last: Any = start
-    letters, size = 0, 0
-    one, two, once, shows, repeated, row = FNV, FNV, FNV, False, False, 0
-    # single letters that stand apart: where each begins, its letter, what separates them
-    places, singles, joint, run = np.empty(_RUN, np.int64), np.empty(_RUN, np.int64), np.int64(-1), 0
-    last_single: Any = start
-    while at <= end:
-        point, length = np.int64(10), 1
-        if at < end:
-            point = np.int64(data[at])
-            if point >= 128:
-                point, length = decode(data, at, end)
-        sort = code(point)
-        plain = sort & FOLDED
-        if at < end and sort and not (sort & MARK and _ends(data, at + length, end)):
-            first = at if first < 0 else first
-            last = at + length
-            shows |= sort & LEET != 0
-            if plain != INVISIBLE:
-                other = np.int64(LEET_L) if sort & BOTH else plain
-                letters += (sort & SIGN) == 0
-                size += 1
-                row = row + 1 if plain == before else 1
-                repeated |= row >= 3 and sort & LEET == 0
-                one, two = (one ^ np.uint64(plain)) * PRIME, (two ^ np.uint64(other)) * PRIME
-                once = (once ^ np.uint64(plain)) * PRIME if row == 1 else once
-                before = plain
-        else:
-            if first >= 0 and size > 1 and letters and (shows or repeated):
-                found = _place(skeletons, bits, mix(one))
-                found = found if found >= 0 else _place(skeletons, bits, mix(two))
-                term = terms[found] if found >= 0 else np.int64(-1)
-                if term < 0 and repeated:
-                    found = _place(runs, run_bits, mix(once))
-                    term = run_terms[found] if found >= 0 else term
-                if term >= 0:
-                    out = _room(out, count)
-                    out[count] = first, last, term
-                    count += 1
-            single = size == 1 and letters == 1
-            if first >= 0:
-                mark = np.int64(data[first - 1]) if first > start else np.int64(10)
-                beside = single and 0 < run < _RUN and last_single + 1 == first and mark != 10
-                if beside and run > 1 and mark != joint:  # the letter before begins a run of another mark
-                    out, count = _apart(places, singles, run, last_single, out, count, skeletons, terms, bits)
-                    places[0], singles[0], run = places[run - 1], singles[run - 1], 1
-                elif not beside:
-                    out, count = _apart(places, singles, run, last_single, out, count, skeletons, terms, bits)
-                    run = 0
-                joint = mark
-                if single:
-                    places[run], singles[run] = first, before
-                    run, last_single = run + 1, last
-            if at == end:
-                out, count = _apart(places, singles, run, last_single, out, count, skeletons, terms, bits)
-            first, letters, size, before = np.int64(-1), 0, 0, np.int64(-1)
-            one, two, once, shows, repeated, row = FNV, FNV, FNV, False, False, 0
-        at += length
-    return out, count
-
-
-@njit(inline="always")
-def _ends(data: Any, at: Any, end: Any) -> Any:
-    """Whether the piece is over: a mark such as `!` is a letter only before another one."""
-    after = np.int64(data[at]) if at < end else np.int64(32)
-    return not (after >= 128 or 97 <= after <= 122 or 65 <= after <= 90 or 48 <= after <= 57)
-
-
-@njit(nogil=True, cache=True)
-def _apart(
-    places: I64, singles: I64, run: int, end: int, out: I64, count: int, skeletons: U64, terms: I64, bits: Any
-) -> tuple[I64, int]:
-    """Terms spelt in single letters: from every letter on the longest one."""
-    i = 0
-    while i + _MIN_LETTERS <= run:
-        value, taken, term = FNV, 0, np.int64(-1)
-        for j in range(i, run):
-            value = (value ^ np.uint64(singles[j])) * PRIME
-            found = _place(skeletons, bits, mix(value)) if j - i + 1 >= _MIN_LETTERS else np.int64(-1)
-            if found >= 0:
-                taken, term = j - i + 1, terms[found]
-        if taken:
-            out = _room(out, count)
-            out[count] = places[i], (places[i + taken] - 1 if i + taken < run else end), term
-            count += 1
-        i += max(taken, 1)
-    return out, count
