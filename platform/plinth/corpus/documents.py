@@ -12,6 +12,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -19,6 +21,8 @@ from plinth import fingerprint
 from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.context import Context
 from plinth.corpus.extract import Extractor, Failure, Page
+from plinth.corpus.illegal import gate as illegal
+from plinth.corpus.illegal import report
 from plinth.corpus.normalize import normalize
 from plinth.corpus.repeats import drop_repeats
 from plinth.corpus.sources.inventory import Group, Inventory, groups
@@ -43,10 +47,23 @@ class Work(Frozen):
     source: Source
     group: Group
     params: Documents
+    gate: illegal.Gate | None = None
 
 
-def run(ctx: Context, name: str, bucket: Bucket, params: Documents, inventory: Inventory) -> Manifest:
+def run(
+    ctx: Context,
+    name: str,
+    bucket: Bucket,
+    params: Documents,
+    inventory: Inventory,
+    gate: illegal.Gate | None = None,
+    lists: Mapping[str, Manifest] | None = None,
+) -> Manifest:
     """The documents of a bucket and the rejects of its sources.
+
+    Args:
+        gate: what stops illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
+        lists: manifests that the gate was made of, by key.
 
     Raises:
         SourceError: a file cannot be read, or nothing in the bucket is a document.
@@ -62,31 +79,45 @@ def run(ctx: Context, name: str, bucket: Bucket, params: Documents, inventory: I
         # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
         facts = fingerprint.digest(_facts(source, params))
         files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
-        task = Work(bucket=name, source=source, group=group, params=params)
-        items.append(Item(inputs=(facts, *files), task=task, rows=len(group.files)))
-    pairs = drop_repeats(ctx, name, run_items(ctx, step, make_part, items, label=label))
+        task = Work(bucket=name, source=source, group=group, params=params, gate=gate)
+        stops = () if gate is None else (gate.identity,)
+        items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
+    made = run_items(ctx, step, make_part, items, label=label)
+    pairs = drop_repeats(ctx, name, [one[:2] for one in made])
+    told = [one[2] for one in made if one[2:]]
+    reports = renamed((part for part in told if part.rows), report.STEM)
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
-    stats = _stats(parts, rejects, len(read_files))
+    stats = _stats([*parts, *rejects, *told], len(read_files))
     _require_quality(ctx.store, label, params, stats, rejects)
     whole = Step(
         name="documents",
         version=VERSION,
-        params=fingerprint_ready({**rules, "sources": [_facts(source, params) for source in bucket.sources]}),
+        params=fingerprint_ready(
+            {**rules, "sources": [_facts(source, params) for source in bucket.sources]}
+            | ({"illegal": gate.identity} if gate else {})
+        ),
     )
-    return manifest(label, whole, {f"{name}/sources": inventory.digest}, [*parts, *rejects], stats)
+    inputs: dict[str, Manifest | str] = {f"{name}/sources": inventory.digest, **(lists or {})}
+    return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
 
 
-def make_part(store: Store, work: Work) -> tuple[Part, Part]:
-    """The documents of one group, and its rejects. Memory is one batch of pages and one row group."""
+def make_part(store: Store, work: Work) -> tuple[Part, ...]:
+    """The documents of one group, its rejects, and behind a gate its reports. Memory is one batch of pages and one
+    row group."""
     counts: Counter[str] = Counter()
-    with Extractor(work.params.extraction) as extractor, RejectSpill(store) as spill:
-        finished = _finished(_extracted(_records(work), extractor), work)
-        rows = _divert(finished, spill)
+    with ExitStack() as stack:
+        extractor = stack.enter_context(Extractor(work.params.extraction))
+        spill, reports = stack.enter_context(RejectSpill(store)), None
+        if work.gate is not None:
+            reports = stack.enter_context(report.Reports(store, work.bucket, work.gate.params.keep_uri))
+        normalised = _normalised(_extracted(_records(store, work), extractor), work)
+        rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
-    return part.model_copy(update={"stats": dict(counts)}), rejects
+        told = () if reports is None else (reports.finish(),)
+    return part.model_copy(update={"stats": dict(counts)}), rejects, *told
 
 
 def document_id(bucket: str, uri: str, text: bytes) -> bytes:
@@ -109,9 +140,10 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
     return facts
 
 
-def _records(work: Work) -> Iterator[RawRecord | Reject]:
+def _records(store: Store, work: Work) -> Iterator[RawRecord | Reject]:
     for file, licence in work.group.files:
-        yield from read(file, work.source, licence, work.params.extraction.max_bytes)
+        found = read(file, work.source, licence, work.params.extraction.max_bytes)
+        yield from illegal.arriving(work.gate, store, file.name, found)
 
 
 def _extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
@@ -143,21 +175,11 @@ def _answered(waiting: list[RawRecord | Reject], extractor: Extractor) -> Iterat
         if isinstance(answer, Failure):
             yield refuse(item, answer.reason, answer.detail)
         else:
-            yield RawRecord(
-                item.uri,
-                answer.text,
-                item.mime,
-                item.licence,
-                item.source_bytes,
-                item.where,
-                captured_at=item.captured_at,
-                extra={**item.extra, **answer.facts},
-            )
+            yield replace(item, content=answer.text, charset="", extra={**item.extra, **answer.facts})
 
 
-def _finished(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple[Any, ...] | Reject]:
-    """Rows of DOCUMENT_SCHEMA, normalised and identified."""
-    seen: set[bytes] = set()
+def _normalised(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[RawRecord | Reject]:
+    """Records whose text has its normal form, and can be written."""
     for item in items:
         if isinstance(item, Reject):
             yield item
@@ -175,8 +197,19 @@ def _finished(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple
         if not encoded.strip():
             yield refuse(item, "empty", f"nothing is left of {item.source_bytes} bytes")
             continue
+        yield replace(item, content=text)
+
+
+def _identified(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple[Any, ...] | Reject]:
+    """Rows of DOCUMENT_SCHEMA."""
+    seen: set[bytes] = set()
+    for item in items:
+        if isinstance(item, Reject):
+            yield item
+            continue
+        text = str(item.content)
         uri = _clean(item.uri)
-        key = document_id(work.bucket, uri, encoded)
+        key = document_id(work.bucket, uri, text.encode())
         if key in seen:
             yield refuse(item, "duplicate_id", f"the same address and text as an earlier record: {key.hex()}")
             continue
@@ -195,10 +228,14 @@ def _finished(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple
         )
 
 
-def _divert(items: Iterable[tuple[Any, ...] | Reject], spill: RejectSpill) -> Iterator[tuple[Any, ...]]:
+def _divert(
+    items: Iterable[tuple[Any, ...] | Reject], spill: RejectSpill, reports: report.Reports | None
+) -> Iterator[tuple[Any, ...]]:
     for item in items:
         if isinstance(item, Reject):
             spill.add(item)
+            if reports is not None and isinstance(item, illegal.Quarantined):
+                reports.add(item)
         else:
             yield item
 
@@ -207,9 +244,10 @@ def _clean(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _stats(parts: list[Part], rejects: list[Part], files: int) -> dict[str, Any]:
-    total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats([*parts, *rejects])}
-    refused = sum(total["rejects"].values())
+def _stats(parts: list[Part], files: int) -> dict[str, Any]:
+    """Counts of all parts; what is quarantined was read without fault, and the rate of rejects does not count it."""
+    total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
+    refused = sum(count for reason, count in total["rejects"].items() if reason != illegal.REASON)
     seen = refused + total["documents"]
     return {**total, "files": files, "reject_rate": round(refused / seen, 6) if seen else 0.0}
 
@@ -218,7 +256,8 @@ def _require_quality(
     store: Store, label: str, params: Documents, stats: Mapping[str, Any], rejects: list[Part]
 ) -> None:
     if stats["reject_rate"] > params.max_reject_rate:
-        reasons = sorted(stats["rejects"].items(), key=lambda pair: (-pair[1], pair[0]))
+        failures = [pair for pair in stats["rejects"].items() if pair[0] != illegal.REASON]
+        reasons = sorted(failures, key=lambda pair: (-pair[1], pair[0]))
         raise RejectRateError(
             f"{label}: {stats['reject_rate']:.1%} of the records were rejected",
             found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])

@@ -2,7 +2,7 @@
 
 Understood beside the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
 `created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field.
-Other scalar fields travel in `extra`.
+Other scalar fields travel in `extra`, and so do the hashes of `media`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.media import media
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.recipe.sources import Source
 from plinth.storage.uris import SourceFile
@@ -72,6 +73,10 @@ class Fields:
             if mark in self._seen:
                 return refused("duplicate_id", f"id {key!r} was used earlier in this file")
             self._seen.add(mark)
+        try:
+            hashes = media(found.get("media"))
+        except ValueError as error:
+            return refused("broken_record", f"{error}")
         return RawRecord(
             uri=_first_string(found, self._address) or f"{self._file.name}#{at if key is None else key}",
             content=text,
@@ -80,7 +85,7 @@ class Fields:
             source_bytes=size,
             where=where,
             captured_at=self._captured_at(found),
-            extra=self._extra(found),
+            extra=self._extra(found) | ({"media": hashes} if hashes else {}),
         )
 
     def _captured_at(self, found: Mapping[str, Any]) -> datetime | None:

@@ -79,7 +79,7 @@ def _begins_in(file: SourceFile, group: Any, index: int) -> bool:
 
 
 def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
-    """The columns to read: scalars, and those that hold what the recipe names.
+    """The columns to read: scalars, those that hold what the recipe names, and `media`.
 
     Raises:
         SourceError: the text's column is not there.
@@ -87,7 +87,7 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
     import pyarrow as pa
 
     named = (source.text_field, source.uri_field, source.date_field, source.licence_field)
-    outer = {name if name in schema.names else name.partition(".")[0] for name in named if name}
+    outer = {name if name in schema.names else name.partition(".")[0] for name in named if name} | {"media"}
     if source.text_field not in schema.names and source.text_field.partition(".")[0] not in schema.names:
         raise SourceError(
             f"{file.uri} has no column {source.text_field!r}",

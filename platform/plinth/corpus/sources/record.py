@@ -18,6 +18,7 @@ missing_field      a JSON line or row without text, a capture without address
 duplicate_id       the same record identifier twice in a file or piece, or the same document twice in a bucket
 extract_failed     the parser failed or died on the page
 extract_timeout    the parser ran longer than `extraction.seconds_per_page`
+illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`): no failure, and no text is told
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class RawRecord:
         charset: what the server said, for HTML.
         captured_at: UTC.
         extra: further facts, JSON-ready.
+        file, sha256: name of the source file and digest of the content as it came, where the illegal-content gate asks.
     """
 
     uri: str
@@ -55,6 +57,8 @@ class RawRecord:
     charset: str = ""
     captured_at: datetime | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
