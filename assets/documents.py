@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from assets.present import table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.corpus import documents
+from plinth.corpus.illegal.gate import gate_of
 from plinth.corpus.sources import inventory, remembered
 from plinth.errors import IntegrityError, SourceError
 from plinth.recipe import Bucket, Recipe
@@ -20,14 +22,15 @@ from plinth.records import DOCUMENT_SCHEMA, Manifest
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One document set per bucket."""
-    params = recipe.corpus.documents
+    params, gate = recipe.corpus.documents, recipe.corpus.illegal
+    stops = (f"lists/{gate.lists}",) if gate.lists is not None else ()
     return [
         Stage(
             asset=f"{name}/documents",
-            deps=(f"{name}/sources",),
+            deps=(f"{name}/sources", *stops),
             make=partial(_make, name, bucket, recipe),
             version=documents.VERSION,
-            params=params.model_dump(mode="json"),
+            params=params.model_dump(mode="json") | ({"illegal": gate.model_dump(mode="json")} if stops else {}),
             group="documents",
             description=f"Documents of {name}, one row each, with where they came from and under which licence.",
             owner=bucket.owner,
@@ -55,7 +58,9 @@ def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Input
             remedy="run the same command again",
         )
     try:
-        return documents.run(ctx, name, bucket, recipe.corpus.documents, found)
+        lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
+        gate = gate_of(recipe.corpus.illegal, lists)
+        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, lists)
     except IntegrityError:  # a file is not what was remembered of it: the next run reads them all again
         remembered(ctx.workspace).forget()
         raise
@@ -79,9 +84,20 @@ def _suite(max_reject_rate: float, made: Manifest, inputs: Inputs) -> Suite:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rejects = made.stats.get("rejects", {})
-    return {
+    shown = {} if "quarantine" not in made.stats else _quarantine(made.stats["quarantine"])
+    return shown | {
         "dagster/row_count": made.stats["documents"],
         "text_bytes": made.stats["text_bytes"],
         "reject_rate": float(made.stats["reject_rate"]),
         "rejects": dg.MetadataValue.md(table(["reason", "documents"], [[k, v] for k, v in sorted(rejects.items())])),
+    }
+
+
+def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Records that the illegal-content gate stopped, by list and by kind of hit; `plinth quarantine` lists them."""
+    rows = [["list", name, count] for name, count in counts["lists"].items()]
+    rows += [["kind", name, count] for name, count in counts["kinds"].items()]
+    return {
+        "quarantined": counts["records"],
+        "quarantine": dg.MetadataValue.md(table(["by", "name", "records"], rows)),
     }

@@ -62,6 +62,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
     yield from _models(corpus)
     yield from _terms(corpus)
     yield from _dedup(corpus)
+    yield from _illegal(corpus)
 
 
 def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
@@ -131,6 +132,14 @@ def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
     lists = corpus.get("lists") or {}
     if vectors is not None and vectors not in lists:
         yield ("corpus", "dedup", "semantic", "vectors"), f"there is no list {vectors!r}", nearest(str(vectors), lists)
+
+
+def _illegal(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """The lists of the illegal-content gate are there."""
+    gate, lists = corpus.get("illegal"), corpus.get("lists") or {}
+    name = gate.get("lists") if isinstance(gate, dict) else None
+    if name is not None and name not in lists:
+        yield ("corpus", "illegal", "lists"), f"there is no list {name!r}", nearest(str(name), lists)
 
 
 def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:

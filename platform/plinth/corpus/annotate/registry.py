@@ -33,6 +33,7 @@ MODULES = (
     "refinedweb_lines",
     "repeated_tokens",
     "characters",
+    "illegal",
 )
 
 ANNOTATORS: dict[str, Annotator] = {name: import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES}
