@@ -27,7 +27,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write generated sets to train with, and a lexicon of invented words, into a folder; measure nothing.",
+    help="Write generated sets to train with, a lexicon of invented words, and lists for the illegal-content gate.",
 )
 @json_option
 def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path | None, as_json: bool) -> None:
@@ -99,7 +99,7 @@ def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
 
 
 def _write(folder: Path) -> list[Path]:
-    from plinth.corpus.slices import generate
+    from plinth.corpus.slices import generate, illegal
 
     terms = generate.invented(0)
     sets = {
@@ -113,4 +113,7 @@ def _write(folder: Path) -> list[Path]:
             json.dumps({"text": row.text, "label": "bad" if row.bad else "good", "slice": row.slice}) for row in rows
         )
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return [folder / name for name in ("lexicon.tsv", *sets)]
+    (folder / "illegal").mkdir(exist_ok=True)
+    for name, text in illegal.lists().items():
+        (folder / "illegal" / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in ("lexicon.tsv", *sets, "illegal")]

@@ -2,6 +2,7 @@
 
     gates       which gates there are, and what generates documents for each
     generate    labelled documents of several slices, from the words of `vocabulary`
+    illegal     the same for the gate of illegal content, whose lists are hashes and phrases
     reviews     what reviewers said of documents of the corpus
     reviewed    those documents, fetched
     rule        what a gate removes, by the recipe

@@ -214,7 +214,7 @@ def _labelled(
 ) -> Iterator[tuple[str, list[Labelled]]]:
     gate = GATES[task.gate]
     if gate.generate is not None and task.params.documents_per_slice:
-        terms = _terms(files) if gate.plants_terms else ()
+        terms = gate.plants(files) if gate.plants else _terms(files) if gate.plants_terms else ()
         yield "generated", gate.generate(task.params.seed, task.params.documents_per_slice, terms)
     for key, part in task.lists:
         where = f"{key}, {part.name}"

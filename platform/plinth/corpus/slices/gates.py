@@ -6,26 +6,30 @@ A new gate is a generator and a line here; or a line alone, for a gate that only
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from plinth.corpus.slices import generate
+from plinth.corpus.slices import generate, illegal
 from plinth.corpus.slices.generate import Labelled, Term
 from plinth.errors import RecipeError
 
 #: Of a seed, documents of each truth in every slice, and terms that may be planted.
 Generate = Callable[[int, int, Sequence[Term]], list[Labelled]]
+#: What may be planted, out of the files of the annotator's lists.
+Plants = Callable[[Mapping[str, Mapping[str, Path]]], tuple[Term, ...]]
 
 
 @dataclass(frozen=True)
 class Gate:
     """A gate: the annotator whose columns its rules read, its generator, and whether that plants terms of the lists
-    that the annotator reads, which then are lexicons."""
+    that the annotator reads, which then are lexicons; `plants` reads lists of another form."""
 
     name: str
     annotator: str
     generate: Generate | None = None
     plants_terms: bool = False
+    plants: Plants | None = None
 
 
 GATES = {
@@ -34,7 +38,7 @@ GATES = {
         Gate("quality", "quality_classifier", generate.quality),
         Gate("toxicity", "toxicity", generate.toxicity, plants_terms=True),
         Gate("pii", "pii"),
-        Gate("illegal", "illegal"),
+        Gate("illegal", "illegal", illegal.generate, plants=illegal.plants),
     )
 }
 
