@@ -32,7 +32,14 @@ class Protected(Frozen):
     sets: Mapping[str, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
     families: Mapping[str, Family] = Field(default_factory=dict, description="Families by name.")
     candidate_words: int = Field(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
-    longest_words: int = Field(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13).")
+    longest_words: int = Field(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13) …")
+    longest_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="… where the stretch around it holds this share of the item's word weight: a run "
+        "of stock words is none.",
+    )
     fuzzy: float = Field(
         0.8, gt=0, le=1, description="A leak: a stretch of the document holds this share of an item's word weight."
     )

@@ -185,7 +185,8 @@ def _found(store: Store, task: _Look) -> tuple[Part, ...]:
                 documents.column("text").filter(mask), params.candidate_words, index, lookups
             )
             needed = np.minimum(params.longest_words, lengths[items])
-            leaked = (longest >= needed) | (fuzzy >= params.fuzzy)
+            run = (longest >= needed) & (fuzzy >= params.longest_share)
+            leaked = run | (fuzzy >= params.fuzzy)
             telling = leaked | (fuzzy >= params.suspect)
             pairs.append(
                 pa.table(

@@ -192,6 +192,18 @@ def test_sources_of_a_family_are_denied_and_suspects_are_thinned(tiny: Any, plan
     assert every.stats["downweighted"] == 0
 
 
+def test_a_run_of_stock_words_is_no_leak(tiny: Any) -> None:
+    stock = "it was the best of times and it was the worst of times for all of us"
+    rare = [f"{stock} {word} alpha{word} beta{word} gamma{word} delta{word}" for word in ("ruby", "opal", "jade")]
+    language = Language(3)
+    docs = [tiny.Doc(f"{stock} {language.text(4, language.words[n : n + 40])}", name=str(n)) for n in range(40)]
+    items = [f"{text} {language.text(3, language.words[900:950])}" for text in rare]
+    _, made = run(tiny, docs, items)
+    assert made.stats["leaked"] == 0
+    _, strict = run(tiny, docs, items, longest_share=0.0)
+    assert strict.stats["leaked"] > 30
+
+
 def test_short_items_are_reported_and_never_found(tiny: Any) -> None:
     docs = [tiny.Doc(f"yes it is so they said on day {n} of the week in town", name=str(n)) for n in range(30)]
     _, made = run(tiny, docs, ["yes it is so", "a longer question that nobody in this corpus has ever asked anywhere"])
