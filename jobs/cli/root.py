@@ -29,6 +29,7 @@ COMMANDS = {
     "sample": ("sample", "Documents that a reason removed, to be looked at."),
     "review": ("sample", "Keep what reviewers say of a sample; sum it up."),
     "label": ("sample", "Say whether one document was rightly removed."),
+    "quarantine": ("quarantine", "What lists of illegal content stopped; never its text."),
     "source": ("source", "What a source would be worth, before it is taken."),
     "near": ("near", "Documents near a text: duplicates, leaks, takedown."),
     "batch": ("batch", "The documents of one training step."),
