@@ -154,7 +154,7 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
                     at: Key = ("corpus", "buckets", name, "sources", index, "terms", use)
                     yield (
                         at,
-                        f"`corpus.uses` wants {use}, and the owner's terms do not allow it",
+                        f"`corpus.uses` wants {use}, which the owner's terms forbid",
                         "leave the source out",
                     )
 
