@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from plinth.corpus import annotate
+from plinth.corpus import policy as stage
 from plinth.corpus.annotate import annotator
+from plinth.corpus.curate import apply_edits
 from plinth.corpus.expressions import parse
 from plinth.corpus.policy import check, columns_of
 from plinth.corpus.profiles import PROFILES, profile, resolved
@@ -15,6 +18,7 @@ from plinth.errors import RecipeError
 from plinth.recipe import columns
 from plinth.recipe.policies import Policy
 from plinth.records import EDIT_TYPE
+from plinth.storage.parts import read_table
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "agreement.json"
@@ -132,3 +136,21 @@ def test_the_default_policy_is_three_profiles_with_licence_and_language_before()
     assert written[2:] == list(rules)
     assert edits == ()
     assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/datatrove") == []
+
+
+def test_a_profile_goes_through_the_line(tiny: Any) -> None:
+    """Annotated, judged with the profile's reasons, and its lines cut out of what is kept."""
+    page = (
+        "Menu\nHere is a first sentence of five.\nAnd one that is about the sea.\nThe last of them is here now.\nShare"
+    )
+    texts = [page, page.replace("Menu", "Menu { }") + "\nSome more of {this} and of that.", "Too short."]
+    corpus = tiny.corpus({"web": [[tiny.Doc(text) for text in texts]]})
+    sidecar = annotate.run(tiny.ctx, "web", "c4_lines", {"profile": "dclm"}, corpus.documents["web"])
+    made = stage.run(tiny.ctx, "web", policy(profiles=["c4/dclm"]), corpus.documents["web"], {"c4_lines": sidecar})
+    rows = read_table(tiny.ctx.store, made.parts[0]).to_pylist()
+    assert [row["reason"] for row in rows] == [None, "curly_bracket", "too_few_sentences"]
+    assert {edit["reason"] for edit in rows[0]["edits"]} == {"c4_line"}
+    left = apply_edits(page, rows[0]["edits"])
+    assert left.split("\n")[0] == "Here is a first sentence of five."
+    assert "Menu" not in left
+    assert "Share" not in left
