@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.context import Context
-from plinth.corpus.extract import Extractor, Failure, Page
+from plinth.corpus.extract import Extractor
+from plinth.corpus.extract.records import extracted
 from plinth.corpus.illegal import gate as illegal
 from plinth.corpus.illegal import report
 from plinth.corpus.normalize import normalize
@@ -36,8 +36,6 @@ from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
 VERSION = "2"
-#: Pages travel to the extractor in batches of at most this many pages and bytes.
-BATCH_PAGES, BATCH_BYTES = 64, 4 * 2**20
 
 
 class Work(Frozen):
@@ -112,7 +110,7 @@ def make_part(store: Store, work: Work) -> tuple[Part, ...]:
         spill, reports = stack.enter_context(RejectSpill(store)), None
         if work.gate is not None:
             reports = stack.enter_context(report.Reports(store, work.bucket, work.gate.params.keep_uri))
-        normalised = _normalised(_extracted(_records(store, work), extractor), work)
+        normalised = _normalised(extracted(_records(store, work), extractor), work)
         rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
@@ -144,38 +142,6 @@ def _records(store: Store, work: Work) -> Iterator[RawRecord | Reject]:
     for file, licence in work.group.files:
         found = read(file, work.source, licence, work.params.extraction.max_bytes)
         yield from illegal.arriving(work.gate, store, file.name, found)
-
-
-def _extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
-    """HTML replaced by its main content, in the order of the records."""
-    waiting: list[RawRecord | Reject] = []
-    pages = size = 0
-    for item in chain(items, (None,)):
-        if item is not None:
-            waiting.append(item)
-        if isinstance(item, RawRecord) and isinstance(item.content, bytes):
-            pages, size = pages + 1, size + len(item.content)
-        if item is None or not pages or pages == BATCH_PAGES or size >= BATCH_BYTES or len(waiting) >= 1024:
-            yield from _answered(waiting, extractor)
-            waiting, pages, size = [], 0, 0
-
-
-def _answered(waiting: list[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
-    pages = [
-        Page(item.content, item.charset)
-        for item in waiting
-        if isinstance(item, RawRecord) and isinstance(item.content, bytes)
-    ]
-    answers = extractor.extract(pages)
-    for item in waiting:
-        if isinstance(item, Reject) or isinstance(item.content, str):
-            yield item
-            continue
-        answer = next(answers)
-        if isinstance(answer, Failure):
-            yield refuse(item, answer.reason, answer.detail)
-        else:
-            yield replace(item, content=answer.text, charset="", extra={**item.extra, **answer.facts})
 
 
 def _normalised(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[RawRecord | Reject]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import subprocess
+import sys
 import time
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
-from plinth.corpus.extract import Extractor, Failure, Page, Text
+from plinth.corpus.extract import Extractor, Failure, Page, Text, process
+from plinth.corpus.extract import child as child_main
 from plinth.errors import WorkerError
 from plinth.recipe.sources import Extraction
 
@@ -189,24 +195,139 @@ def test_a_page_that_hangs_the_parser_is_a_failure_and_the_rest_go_on() -> None:
     assert time.monotonic() - started < 20
 
 
-def test_a_dead_child_costs_no_page() -> None:
+@pytest.mark.parametrize("when", ["between pages", "inside a page"])
+def test_a_child_killed_from_outside_costs_no_page(when: str) -> None:
+    slow = Page(b"<p>slow" + b"<b>" * 3000)
+    batches = [[Page(ARTICLE)] * 5, [Page(ARTICLE), slow, slow, Page(ARTICLE)], [Page(ARTICLE)] * 3]
     with Extractor(Extraction()) as extractor:
-        answers = extractor.extract([Page(ARTICLE)] * 40)
-        first = next(answers)
+        whole = list(extractor.map(batches))
+    assert all(isinstance(item, Text) for answers in whole for item in answers)
+    with Extractor(Extraction()) as extractor:
+        answers = extractor.map(batches)
+        found = [next(answers)]
+        child = extractor._child
+        assert child is not None
+        while when == "inside a page" and child.begun_and_ended()[0] == child.begun_and_ended()[1]:
+            time.sleep(0)
+        os.kill(child.pid, signal.SIGKILL)
+        assert [*found, *answers] == whole
+
+
+def test_many_batches_of_any_size_keep_their_order() -> None:
+    """Pages larger than a pipe, answers larger than a pipe, none at all, and failures anywhere."""
+    large = b"<p>" + b"word " * 500_000
+    bodies = [b"<p>%d</p>" % n for n in range(30)] + [large] * 2 + [b"<p>a\0b"] * 2 + [DEEP]
+    random.Random(0).shuffle(bodies)
+    pages = [Page(body) for body in bodies]
+    params = Extraction(seconds_per_page=0.3)
+    with Extractor(params) as extractor:
+        single = [extractor.extract([page])[0] for page in pages]
+    assert [type(item) for item in single].count(Failure) == 3
+    for size in (7, len(pages)):
+        batches = [pages[at : at + size] for at in range(0, len(pages), size)]
+        with Extractor(params) as extractor:
+            found = list(extractor.map(chain.from_iterable(([], batch) for batch in batches)))
+        assert [len(answers) for answers in found] == [n for batch in batches for n in (0, len(batch))]
+        assert [item for answers in found for item in answers] == single
+
+
+def test_several_pages_that_hang_in_one_batch() -> None:
+    pages = [Page(ARTICLE), Page(DEEP), Page(DEEP + b" "), Page(ARTICLE), Page(DEEP)]
+    kinds = ["text" if isinstance(item, Text) else item.reason for item in extract(pages, seconds_per_page=0.2)]
+    assert kinds == ["text", "extract_timeout", "extract_timeout", "text", "extract_timeout"]
+
+
+def test_a_page_gets_its_time_however_much_the_pages_before_it_took() -> None:
+    """Timers are not set before each page: what is left of them must still be the limit."""
+    slow = Page(b"<b>" * 20_000 + b"text")
+    (alone,) = extract([slow], seconds_per_page=60)
+    assert isinstance(alone, Text)
+    started = time.process_time()
+    with Extractor(Extraction(seconds_per_page=60)) as extractor:
+        extractor.extract([slow])
+    used = time.process_time() - started
+    found = extract([slow] * 12, seconds_per_page=max(1.0, 4 * used))
+    assert found == [alone] * 12
+
+
+def test_an_idle_child_serves_the_next_part_and_no_other_parameters() -> None:
+    with Extractor(Extraction(seconds_per_page=7)) as extractor:
+        extractor.extract([Page(ARTICLE)])
         assert extractor._child is not None
-        os.kill(extractor._child.pid, signal.SIGKILL)
-        assert [first, *answers] == [first] * 40
+        first = extractor._child.pid
+    with Extractor(Extraction(seconds_per_page=7)) as extractor, Extractor(Extraction(seconds_per_page=7)) as other:
+        assert extractor.extract([Page(ARTICLE)]) == other.extract([Page(ARTICLE)])
+        assert extractor._child is not None
+        assert other._child is not None
+        assert extractor._child.pid == first != other._child.pid
+    with Extractor(Extraction(seconds_per_page=8)) as extractor:
+        extractor.extract([Page(ARTICLE)])
+        assert extractor._child is not None
+        assert extractor._child.pid != first
+    assert len(process._spares) == 1
+
+
+def test_a_spare_that_has_gone_is_replaced() -> None:
+    """It ends by itself when nobody asks; that is no page's fault, whenever it is noticed."""
+    with Extractor(Extraction()) as extractor:
+        extractor.extract([Page(ARTICLE)])
+        for _ in range(2):
+            assert extractor._child is not None
+            os.kill(extractor._child.pid, signal.SIGTERM)
+            assert isinstance(extractor.extract([Page(ARTICLE)])[0], Text)
+        assert extractor._child is not None
+        os.kill(extractor._child.pid, signal.SIGTERM)
+    assert isinstance(extract([Page(ARTICLE)])[0], Text)
+
+
+def test_a_child_with_pages_left_is_no_spare() -> None:
+    process.end_spares()
+    with Extractor(Extraction()) as extractor:
+        next(extractor.map([[Page(ARTICLE)], [Page(ARTICLE)], [Page(ARTICLE)]]))
+        child = extractor._child
+    assert child is not None
+    assert not process._spares
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+
+
+def test_an_idle_child_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_main, "IDLE_S", 0.05)
+    reader, writer = os.pipe()
+    try:
+        assert child_main._request(reader) is None
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_the_end_of_the_parent_is_the_end_of_the_child() -> None:
-    with Extractor(Extraction()) as extractor:
-        list(extractor.extract([Page(ARTICLE)]))
-        child = extractor._child
-    assert child is not None
-    assert child.poll() is not None
+    code = """if True:
+        import os
+        from plinth.corpus.extract import Extractor, Page
+        from plinth.recipe.sources import Extraction
+        with Extractor(Extraction()) as extractor:
+            extractor.extract([Page(b"<p>text</p>")])
+            print(extractor._child.pid, flush=True)
+        os._exit(0)  # without any handler, as a worker that is killed"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
+    pid, deadline = int(done.stdout), time.monotonic() + 10
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 def test_an_extractor_that_cannot_start_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    process.end_spares()
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(WorkerError, match="does not start"):
         extract([Page(ARTICLE)])

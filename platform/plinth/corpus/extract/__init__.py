@@ -3,11 +3,14 @@
     page      a page, what came out of it, and the byte format between the two processes
     engines   resiliparse and trafilatura: HTML text -> main content, title, canonical address, date
     child     the life of the child process: a CPU limit per page, set in the kernel
-    guard     `Extractor`: sends batches to the child, replaces it when a page kills it
+    process   the parent's handle on a child: pipes, and one spare for the next part
+    guard     `Extractor`: a batch ahead of the answers; a child that a page has killed is replaced
+    records   records of the readers with main content in the place of HTML
 
 A parser written in C or Rust may loop for ever or overflow its stack on a hostile page, and nothing inside the
-same process can stop it. The child arms a timer before each page whose signal ends it; the page it was on
-becomes a reject and the pages after it go to a new child.
+same process can stop it. The child sets timers whose signals end it; the page it was on becomes a reject and the
+pages after it go to a new child. Batches keep both processes busy: every time one waits for the other costs what a
+small page costs.
 """
 
 from plinth.corpus.extract.guard import Extractor

@@ -1,46 +1,91 @@
-"""The child process: `python -m plinth.corpus.extract.child ENGINE SECONDS`, pages in, answers out.
+"""The child process: `python -m plinth.corpus.extract.child ENGINE SECONDS [COUNTS]`, pages in, answers out.
 
-Before each page two kernel timers are armed whose signals end the process: CPU time at the limit, so that a
-busy machine does not change what is rejected, and wall clock well above it, for a page that sleeps. They
-also end a child whose parent was killed while it was inside a page.
+While a page is read two kernel timers run whose signals end the process: CPU time at the limit, so that a busy
+machine does not change what is rejected, and wall clock well above it, for a page that sleeps. They also end a
+child whose parent was killed while it was inside a page. Answers leave in batches, because every one that leaves
+alone wakes the parent; the two counts in shared memory (pages begun, pages ended) say which page a dead child was on.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
+import select
 import signal
 import sys
+import time
 
 from plinth.corpus.extract.engines import decode, engine
-from plinth.corpus.extract.page import READY, Extract, Failure, Page, Text, read_request, write_answer
+from plinth.corpus.extract.page import COUNTS, READY, REQUEST, Answer, Extract, Failure, Page, answer_bytes, requested
 
 MEMORY_BYTES = 4 * 2**30
 WALL_FACTOR, WALL_FLOOR_S = 10, 30
+#: Setting a timer costs what a small page costs: they are set again once this share of the limit may be used up. A
+#: page has the limit at least and this much more at most.
+SLACK = 0.05
+#: Answers kept back at most.
+FLUSH_BYTES = 1 << 18
+#: A child that nobody asks gives its memory back. The parent starts another when it needs one.
+IDLE_S = 15.0
 
 
-def main(name: str, seconds: float) -> None:
-    """Serve until the parent closes its end."""
+def main(name: str, seconds: float, counts: int = -1) -> None:
+    """Serve until the parent closes its end or has nothing to ask for `IDLE_S`.
+
+    Args:
+        name: engine.
+        seconds: CPU time per page.
+        counts: file descriptor of the shared memory; none for a child started by hand.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
-    requests = os.fdopen(os.dup(0), "rb", buffering=1 << 16)
-    answers = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
+    requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # a library that prints must not write into the answers
-    extract = engine(name)
-    answers.write(READY)
-    answers.flush()
-    while (pages := read_request(requests)) is not None:
-        for page in pages:
-            _arm(seconds)
-            answer = _answer(extract, page)
-            _arm(0)
-            write_answer(answers, answer)
+    served = memoryview(mmap.mmap(counts, COUNTS.size)).cast("Q")
+    extract, timers = engine(name), _Timers(seconds)
+    _write(answers, READY)
+    while (batch := _request(requests)) is not None:
+        held, size = list[bytes](), 0
+        for page in requested(*batch):
+            timers.set()
+            served[0] += 1
+            held.append(answer_bytes(_answer(extract, page)))
+            served[1] += 1
+            size += len(held[-1])
+            if size >= FLUSH_BYTES:
+                timers.stop()
+                _write(answers, b"".join(held))
+                held, size = [], 0
+        timers.stop()
+        _write(answers, b"".join(held))
 
 
-def _answer(extract: Extract, page: Page) -> Text | Failure:
+class _Timers:
+    """CPU time and wall clock of a page."""
+
+    def __init__(self, seconds: float) -> None:
+        self._limits = (signal.ITIMER_PROF, seconds), (signal.ITIMER_REAL, max(WALL_FLOOR_S, seconds * WALL_FACTOR))
+        self._slack, self._set_at = seconds * SLACK, -float("inf")
+
+    def set(self) -> None:
+        # The wall clock runs no slower than CPU time, and reading it costs nothing.
+        if time.perf_counter() - self._set_at > self._slack:
+            for timer, limit in self._limits:
+                signal.setitimer(timer, limit * (1 + SLACK))
+            self._set_at = time.perf_counter()
+
+    def stop(self) -> None:
+        """While the parent is waited for, no page is to blame."""
+        for timer, _ in self._limits:
+            signal.setitimer(timer, 0)
+        self._set_at = -float("inf")
+
+
+def _answer(extract: Extract, page: Page) -> Answer:
     try:
         html = decode(page.body, page.charset)
         if "\0" in html:
@@ -50,10 +95,35 @@ def _answer(extract: Extract, page: Page) -> Text | Failure:
         return Failure("extract_failed", f"{type(error).__name__}: {error}")
 
 
-def _arm(seconds: float) -> None:
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, max(WALL_FLOOR_S, seconds * WALL_FACTOR) if seconds else 0)
+def _request(stream: int) -> tuple[int, memoryview] | None:
+    """The next request, or None when the parent has gone or stays silent."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    if not poll.poll(IDLE_S * 1000):
+        return None
+    head = _exactly(stream, REQUEST.size)
+    if head is None:
+        return None
+    count, size = REQUEST.unpack(head)
+    data = _exactly(stream, size)
+    return None if data is None else (count, data)
+
+
+def _exactly(stream: int, size: int) -> memoryview | None:
+    data, at = memoryview(bytearray(size)), 0
+    while at < size:
+        read = os.readv(stream, [data[at:]])
+        if not read:
+            return None
+        at += read
+    return data
+
+
+def _write(stream: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(stream, left) :]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -4,24 +4,30 @@ Plain lengths and UTF-8, never pickle: what a hostile page may have made of the 
 by the parent.
 
     greeting   READY, once, when the engine is loaded
-    request    count, then per page: length of charset, length of body, charset, body
-    answer     per page: status, length of facts, length of text, facts (JSON object), text
+    request    count, bytes that follow; a table of (length of charset, length of body); then charset and body of each
+    answer     status, length of facts, length of text; facts (JSON object), text
+    counts     in shared memory: pages that the child has begun to read, and pages that it has done with
+
+Answers follow each other in the order of the pages, with nothing between batches.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 READY = b"ready"
-COUNT = struct.Struct("<I")
+REQUEST = struct.Struct("<IQ")
 PAGE = struct.Struct("<II")
 ANSWER = struct.Struct("<BII")
+COUNTS = struct.Struct("=QQ")
 #: Status of an answer: text came out, or one of these reasons.
 REASONS = ("", "extract_failed", "nul_bytes")
+#: Most pages have no facts but these bytes.
+NO_FACTS = b"{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,59 +54,49 @@ class Failure:
     detail: str
 
 
-def write_request(stream: IO[bytes], pages: Sequence[Page]) -> None:
-    """Send a batch of pages."""
-    stream.write(COUNT.pack(len(pages)))
-    for page in pages:
-        charset = page.charset.encode("ascii", "ignore")
-        stream.write(PAGE.pack(len(charset), len(page.body)))
-        stream.write(charset)
-        stream.write(page.body)
-    stream.flush()
-
-
-def read_request(stream: IO[bytes]) -> list[Page] | None:
-    """Receive a batch of pages, or None when the parent has gone."""
-    try:
-        (count,) = COUNT.unpack(_exactly(stream, COUNT.size))
-        pages = []
-        for _ in range(count):
-            charset_bytes, body_bytes = PAGE.unpack(_exactly(stream, PAGE.size))
-            charset = _exactly(stream, charset_bytes).decode("ascii")
-            pages.append(Page(_exactly(stream, body_bytes), charset))
-        return pages
-    except EOFError:
-        return None
-
-
-def write_answer(stream: IO[bytes], answer: Text | Failure) -> None:
-    """Send what came out of one page."""
-    if isinstance(answer, Text):
-        status, facts, text = 0, dict(answer.facts), answer.text
-    else:
-        status, facts, text = REASONS.index(answer.reason), {}, answer.detail
-    header, body = json.dumps(facts).encode(), text.encode("utf-8", "replace")
-    stream.write(ANSWER.pack(status, len(header), len(body)) + header + body)
-    stream.flush()
-
-
-def read_answer(stream: IO[bytes]) -> Text | Failure:
-    """Receive what came out of one page.
-
-    Raises:
-        EOFError: when the child has gone.
-    """
-    status, facts_bytes, text_bytes = ANSWER.unpack(_exactly(stream, ANSWER.size))
-    facts = json.loads(_exactly(stream, facts_bytes))
-    text = _exactly(stream, text_bytes).decode()
-    return Failure(REASONS[status], text) if status else Text(text, facts)
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
-
-
+Answer = Text | Failure
 Extract = Callable[[str], Text]
+
+
+def request(pages: Sequence[Page]) -> bytes:
+    """A batch of pages as bytes."""
+    charsets = [page.charset.encode("ascii", "ignore") for page in pages]
+    table = b"".join(PAGE.pack(len(charset), len(page.body)) for charset, page in zip(charsets, pages, strict=True))
+    pieces = [table]
+    for charset, page in zip(charsets, pages, strict=True):
+        pieces += (charset, page.body)
+    return b"".join((REQUEST.pack(len(pages), sum(map(len, pieces))), *pieces))
+
+
+def requested(count: int, data: memoryview) -> Iterator[Page]:
+    """The `count` pages of a request's bytes after its head, copied out one at a time."""
+    at = count * PAGE.size
+    for charset_bytes, body_bytes in PAGE.iter_unpack(data[:at]):
+        body = at + charset_bytes
+        yield Page(bytes(data[body : body + body_bytes]), bytes(data[at:body]).decode("ascii"))
+        at = body + body_bytes
+
+
+def answer_bytes(answer: Answer) -> bytes:
+    """What came out of one page as bytes."""
+    if isinstance(answer, Text):
+        status, text = 0, answer.text
+        facts = json.dumps(dict(answer.facts)).encode() if answer.facts else NO_FACTS
+    else:
+        status, text, facts = REASONS.index(answer.reason), answer.detail, NO_FACTS
+    body = text.encode("utf-8", "replace")
+    return ANSWER.pack(status, len(facts), len(body)) + facts + body
+
+
+def answered(data: bytearray) -> Iterator[Answer]:
+    """The whole answers at the front of what has been received; they are taken off it at the end."""
+    at = 0
+    while len(data) - at >= ANSWER.size:
+        status, facts_bytes, text_bytes = ANSWER.unpack_from(data, at)
+        body = at + ANSWER.size + facts_bytes
+        if len(data) < body + text_bytes:
+            break
+        text = data[body : body + text_bytes].decode()
+        yield Failure(REASONS[status], text) if status else Text(text, json.loads(data[body - facts_bytes : body]))
+        at = body + text_bytes
+    del data[:at]

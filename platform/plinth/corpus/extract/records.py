@@ -1,0 +1,66 @@
+"""Records whose HTML gives way to its main content, in the order in which they came."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from plinth.corpus.extract.guard import Extractor
+from plinth.corpus.extract.page import Answer, Failure, Page
+from plinth.corpus.sources.record import RawRecord, Reject, refuse
+
+#: Pages travel to the extractor in batches of at most this many pages, and until they hold so many bytes, which a
+#: pipe takes in one turn; no more than so many records wait for a page among them.
+BATCH_PAGES, BATCH_BYTES, BATCH_RECORDS = 256, 900_000, 1024
+
+Records = Sequence[RawRecord | Reject]
+
+
+def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
+    """Text as it came, and main content for HTML; a page that gives none is a reject.
+
+    Memory is two batches: while the answers to one are used, the extractor has the next.
+    """
+    sent: deque[Records] = deque()
+
+    def pages() -> Iterator[list[Page]]:
+        for batch in _batches(items):
+            sent.append(batch)
+            yield [page for item in batch if (page := _page(item))]
+
+    for answers in extractor.map(pages()):
+        yield from _merged(sent.popleft(), iter(answers))
+
+
+def _batches(items: Iterable[RawRecord | Reject]) -> Iterator[Records]:
+    """Records in groups that hold a batch of pages; without pages each goes by itself, at once."""
+    waiting: list[RawRecord | Reject] = []
+    pages = size = 0
+    for item in items:
+        waiting.append(item)
+        if isinstance(item, RawRecord):
+            pages, size = pages + isinstance(item.content, bytes), size + len(item.content)
+        if not pages or pages == BATCH_PAGES or size >= BATCH_BYTES or len(waiting) == BATCH_RECORDS:
+            yield waiting
+            waiting, pages, size = [], 0, 0
+    if waiting:
+        yield waiting
+
+
+def _page(item: RawRecord | Reject) -> Page | None:
+    if isinstance(item, RawRecord) and isinstance(item.content, bytes):
+        return Page(item.content, item.charset)
+    return None
+
+
+def _merged(items: Records, answers: Iterator[Answer]) -> Iterator[RawRecord | Reject]:
+    for item in items:
+        if isinstance(item, Reject) or isinstance(item.content, str):
+            yield item
+            continue
+        answer = next(answers)
+        if isinstance(answer, Failure):
+            yield refuse(item, answer.reason, answer.detail)
+        else:
+            yield replace(item, content=answer.text, charset="", extra={**item.extra, **answer.facts})
