@@ -31,7 +31,7 @@ class Policy(Frozen):
     profiles: tuple[str, ...] = Field(
         (),
         description="Published rule sets by name, such as `gopher/datatrove`: their rules and edits come first, in "
-        "this order. A rule of yours with the reason of one of theirs takes its place.",
+        "this order. A rule of yours with the reason of one of theirs, on the same columns, takes its place.",
     )
     rules: tuple[Rule, ...] = Field((), description="What drops a document, in order.")
     edits: tuple[EditRule, ...] = Field((), description="What is replaced in the text of a kept document.")

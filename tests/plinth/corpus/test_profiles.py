@@ -91,6 +91,16 @@ def test_an_own_rule_takes_the_place_of_one_with_its_reason() -> None:
     assert len(made.rules) == 4
 
 
+def test_a_rule_on_other_columns_stays_beside_the_profile_s() -> None:
+    """As when a recipe inherits rules of datatrove's counting and names Dolma's profile."""
+    inherited = {"reason": "too_few_words", "drop": "gopher_quality.word_count < 50"}
+    made = policy(profiles=["gopher/dolma"], rules=[inherited])
+    assert (made.rules[0].reason, made.rules[0].drop) == ("gopher_too_few_words", "gopher_dolma.word_count < 50")
+    assert (made.rules[-1].reason, made.rules[-1].drop) == tuple(inherited.values())
+    assert len(made.rules) == len(profile("gopher/dolma").rules) + 1
+    assert Policy.model_validate_json(made.model_dump_json(), strict=True) == made
+
+
 def test_what_is_resolved_stays_as_it_is() -> None:
     made = policy(profiles=["gopher/dolma", "c4/paper", "gopher/datatrove"], rules=[{"reason": "a", "drop": "x.y > 1"}])
     assert Policy.model_validate(made.model_dump(mode="json")) == made

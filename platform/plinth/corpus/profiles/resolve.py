@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
 
 from plinth.corpus.profiles.base import Profile
 from plinth.corpus.profiles.registry import profile
@@ -14,9 +15,10 @@ Pairs = tuple[tuple[str, str], ...]
 def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, Pairs]:
     """The rules and edits of a policy.
 
-    A reason that an earlier profile has takes the family's name in front (`c4_lorem_ipsum`), and the project's
-    behind that when it is still taken. An own rule with the reason of a profile's rule stands in its place: so a
-    threshold is changed, and what is resolved already stays as it is.
+    A reason that is taken has the family's name in front (`c4_lorem_ipsum`), and the project's behind that when it
+    is still taken. An own rule with the reason of a profile's rule stands in its place when it asks the same columns:
+    so a threshold is changed, and what is resolved already stays as it is. When it asks other columns, as a rule does
+    that another recipe brought along, both stay, and the profile's takes the longer name.
 
     Raises:
         RecipeError: no such profile.
@@ -29,15 +31,26 @@ def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, P
 
 
 def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
+    given = dict(reversed(own))  # of several with one reason, which is an error that is said elsewhere, the first
     found: dict[str, str] = {}
     for one, pairs in profiles:
         for reason, value in pairs:
-            found[_free(reason, one, found)] = value
-    replaced = dict(reversed(own))  # of several, which is an error that is said elsewhere, the first
-    before = [(reason, replaced.get(reason, value)) for reason, value in found.items()]
-    return (*before, *(pair for pair in own if pair[0] not in found))
+            name = _name(reason, value, one, found, given)
+            found[name] = given.get(name, value)
+    return (*found.items(), *(pair for pair in own if pair[0] not in found))
 
 
-def _free(reason: str, one: Profile, taken: dict[str, str]) -> str:
+def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given: Mapping[str, str]) -> str:
+    """The shortest name that no earlier rule has, and no own rule about something else."""
     names = (reason, f"{one.family}_{reason}", f"{one.family}_{one.project}_{reason}")
-    return next(name for name in names if name not in taken)
+    free = (name for name in names if name not in found)
+    return next((name for name in free if name not in given or _columns(given[name]) == _columns(value)), names[-1])
+
+
+def _columns(expression: str) -> frozenset[str]:
+    """Columns that an expression names; the text itself where it cannot be read, which is said elsewhere."""
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset({expression})
+    return frozenset(ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
