@@ -20,6 +20,7 @@ from typing import Any
 from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.context import Context
 from plinth.corpus import annotate, documents, policy
+from plinth.corpus.illegal.gate import Gate, gate_of
 from plinth.corpus.sources.inventory import Inventory, groups, wanted_suffixes
 from plinth.corpus.sources.licences import LICENCES_FILE
 from plinth.recipe.corpus import Corpus
@@ -91,15 +92,16 @@ def take(
     taken, of_files, of_bytes = _choose(ctx, bucket, size, seed)
     params = corpus.documents.model_copy(update={"part_bytes": PART_BYTES})
     step = Step(name="documents", version=documents.VERSION)
+    gate = _gate(ctx, scratch, corpus)
     works = [
-        documents.Work(bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params)
+        documents.Work(bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params, gate=gate)
         for group in groups(bucket, taken, PART_BYTES)
     ]
     items = [
         Item((str(work.group.source), *(f"{file.key}:{file.sha256}" for file, _ in work.group.files)), work)
         for work in works
     ]
-    pairs = run_items(scratch, step, documents.make_part, items, label="sample")
+    pairs = [made[:2] for made in run_items(scratch, step, documents.make_part, items, label="sample")]
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     stats = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats([*parts, *rejects])}
@@ -108,6 +110,17 @@ def take(
     judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores)
     sizes = sum(file.bytes for _, file in taken.files)
     return Sample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
+
+
+def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> Gate | None:
+    """The illegal-content gate of the line, its lists copied to where the sample is written."""
+    name = corpus.illegal.lists
+    if name is None:
+        return None
+    made = ctx.refs.current(f"lists/{name}")
+    for part in made.parts:
+        scratch.store.put_bytes(ctx.store.read_bytes(part.blob))
+    return gate_of(corpus.illegal, {made.asset: made})
 
 
 def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Inventory, int, int]:

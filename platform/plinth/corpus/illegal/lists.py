@@ -66,11 +66,15 @@ class Digests:
     def __getitem__(self, at: int) -> bytes:
         return self._data[32 * at : 32 * at + 32]
 
-    def find(self, sought: bytes) -> int:
-        """Position of a digest, or -1."""
-        head = np.uint64(int.from_bytes(sought[:8], "big"))
-        first, last = np.searchsorted(self._heads, head), np.searchsorted(self._heads, head, side="right")
-        return next((at for at in range(int(first), int(last)) if self[at] == sought), -1)
+    def find(self, sought: Sequence[bytes]) -> list[int]:
+        """Positions of digests, -1 where one is not listed."""
+        heads = np.frombuffer(b"".join(sought), dtype=">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
+        firsts = np.searchsorted(self._heads, heads).tolist()
+        lasts = np.searchsorted(self._heads, heads, side="right").tolist()
+        return [
+            next((at for at in range(first, last) if self[at] == digest), -1)
+            for digest, first, last in zip(sought, firsts, lasts, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,10 @@ def _tried(name: str, number: int, line: str, parse: Callable[[str], E]) -> E:
 
 
 def _digits(count: int) -> Callable[[str], bytes]:
+    form = re.compile(rf"[0-9a-fA-F]{{{count}}}")
+
     def parse(line: str) -> bytes:
-        if not re.fullmatch(rf"[0-9a-fA-F]{{{count}}}", line):
+        if not form.fullmatch(line):
             raise ValueError(f"{count} hexadecimal digits and nothing else")
         value = bytes.fromhex(line)
         if count == 16 and int.from_bytes(value, "big") in DEGENERATE:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 from plinth.corpus.illegal.hosts import listed
 from plinth.corpus.illegal.lists import Entry, Hashes, Lists
 from plinth.recipe.illegal import Matching
+from plinth.text.codepoints import utf8
 from plinth.text.simhash import simhashes
 
 #: What kinds of hits there are, in the order in which a record's hits are told.
@@ -43,7 +45,9 @@ class Matcher:
 
     def records(self, digests: Sequence[bytes], kind: str = "sha256_record") -> list[Hit | None]:
         """Of SHA-256 digests, those that are listed."""
-        return [self._digest(digest, kind) for digest in digests]
+        if self.lists.sha256 is None or not digests:
+            return [None] * len(digests)
+        return [Hit(kind, self.lists.digest_entry(at)) if at >= 0 else None for at in self.lists.sha256.find(digests)]
 
     def texts(self, texts: pa.Array, uris: Sequence[str], media: Sequence[Any]) -> list[tuple[Hit, ...]]:
         """Hits of normalised texts with their addresses and the media they declare, in the order of `KINDS`.
@@ -53,8 +57,8 @@ class Matcher:
         """
         found: list[list[Hit]] = [[] for _ in range(len(texts))]
         if self.lists.sha256 is not None:
-            for row, digest in enumerate(_digests(texts)):
-                self._add(found[row], self._digest(digest, "sha256_text"))
+            for row, hit in enumerate(self.records(_digests(texts), "sha256_text")):
+                found[row] += [hit] if hit is not None else []
         for row, declared in enumerate(media):
             if declared:
                 found[row].extend(self._media(declared, "sha256", self._media_digest))
@@ -69,10 +73,6 @@ class Matcher:
                 if name is not None:
                     found[row].append(Hit("domain", self.lists.domains[name]))
         return [tuple(dict.fromkeys(hits)) for hits in found]
-
-    def _digest(self, digest: bytes, kind: str) -> Hit | None:
-        at = self.lists.sha256.find(digest) if self.lists.sha256 is not None else -1
-        return Hit(kind, self.lists.digest_entry(at)) if at >= 0 else None
 
     def _simhashes(self, texts: pa.Array, found: list[list[Hit]]) -> None:
         if self.lists.simhash is None:
@@ -100,7 +100,7 @@ class Matcher:
                 yield hit
 
     def _media_digest(self, value: str) -> Hit | None:
-        return self._digest(bytes.fromhex(value), "sha256_media")
+        return self.records([bytes.fromhex(value)], "sha256_media")[0]
 
     def _media_hash(self, value: str) -> Hit | None:
         hashes: Hashes | None = self.lists.phash
@@ -111,18 +111,14 @@ class Matcher:
             return None
         return Hit("phash", self.lists.hash_entry(hashes, int(places[0])), int(bits[0]))
 
-    @staticmethod
-    def _add(found: list[Hit], hit: Hit | None) -> None:
-        if hit is not None:
-            found.append(hit)
-
 
 def media_of(extras: Sequence[str]) -> list[Any]:
     """What stored documents declare under `media` of their `extra`."""
     return [json.loads(extra).get("media") if '"media"' in extra else None for extra in extras]
 
 
-def _digests(texts: pa.Array) -> Iterator[bytes]:
+def _digests(texts: pa.Array) -> list[bytes]:
     """SHA-256 of every text in UTF-8, without decoding it."""
-    for text in texts:
-        yield hashlib.sha256(text.as_buffer() or b"").digest()
+    data, offsets = utf8(texts)
+    view, ends = data.data, offsets.tolist()
+    return [hashlib.sha256(view[start:end]).digest() for start, end in pairwise(ends)]

@@ -34,11 +34,11 @@ def test_every_kind_is_read(tmp_path: Path) -> None:
         },
     )
     assert found.sha256 is not None
-    at = found.sha256.find(hashlib.sha256(b"a").digest())
+    at, other = found.sha256.find([hashlib.sha256(one).digest() for one in (b"a", b"b")])
     assert found.digest_entry(at).line == 2
     assert found.digest_entry(at).file == "sha256-agency.txt"
     assert found.digest_entry(at).sha256 == hashlib.sha256(DIGEST.encode()).hexdigest()
-    assert found.sha256.find(hashlib.sha256(b"b").digest()) == -1
+    assert other == -1
     assert found.terms is not None
     assert found.terms.terms == ("flobrik zanmox", "vexnuk")
     assert [entry.category for entry in found.keywords] == ["trade", "other"]
@@ -51,9 +51,9 @@ def test_digests_with_the_same_beginning(tmp_path: Path) -> None:
     )
     found = lists(tmp_path, {"sha256.txt": "\n".join(many)}).sha256
     assert found is not None
-    for number, one in enumerate(many):
-        assert found.places[found.find(bytes.fromhex(one))].tolist() == [0, number + 1]
-    assert found.find(bytes.fromhex(f"{'ab' * 8}{50:048x}")) == -1
+    for number, at in enumerate(found.find([bytes.fromhex(one) for one in many])):
+        assert found.places[at].tolist() == [0, number + 1]
+    assert found.find([bytes.fromhex(f"{'ab' * 8}{50:048x}")]) == [-1]
 
 
 @pytest.mark.parametrize(
