@@ -24,7 +24,7 @@ RECIPE = ROOT / "tests" / "web.yaml"
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("web")
     web_corpus.write(folder / "input")
-    plinth(folder, "run", "-r", RECIPE, "--select", "funnel")
+    plinth(folder, "run", "-r", RECIPE, "--select", "funnel", "--select", "dedup/index", "--select", "ledger")
     return folder
 
 
@@ -90,7 +90,7 @@ def test_good_pages_stay(pages: dict[str, list[dict[str, Any]]]) -> None:
     dropped = Counter(row["reason"] for row in pages["good"] if row["decision"] == "drop")
     assert len(kept) >= 0.85 * len(pages["good"]), dropped
     others = {*dropped} - {"exact_duplicate", "near_duplicate", "semantic_duplicate", "contaminated", "leaked"}
-    assert sum(dropped[reason] for reason in others) <= 0.02 * len(pages["good"]), dropped
+    assert sum(dropped[reason] for reason in others) <= 0.05 * len(pages["good"]), dropped
 
 
 @pytest.mark.parametrize(("kind", "first"), [("exact_copy", 0), ("near_copy", 40)])
@@ -134,7 +134,7 @@ def test_a_changed_word_list_makes_only_what_rests_on_it(workspace: Path) -> Non
     after = digests(workspace)
     changed = {asset for asset in before if before[asset] != after[asset]}
     assert "lists/urls" in changed
-    assert not changed & {"web/documents", "web/perplexity", "web/gopher_quality", "dedup/minhash", "models/quality"}
+    assert not changed & {"web/documents", "web/perplexity", "web/gopher_quality", "models/quality", "reference/pii"}
 
 
 def test_it_can_be_explained_and_queried(workspace: Path, pages: dict[str, list[dict[str, Any]]]) -> None:
@@ -143,6 +143,6 @@ def test_it_can_be_explained_and_queried(workspace: Path, pages: dict[str, list[
     assert "toxic" in story
     assert "toxicity.final" in story
     near: Any = answer(workspace, "near", _curated(workspace)[0])
-    assert near["matches"]
+    assert near[0]["similarity"] == 1.0, near[0]
     shown = plinth(workspace, "slices").stdout
     assert "toxicity" in shown
