@@ -1,0 +1,61 @@
+"""The gate through the line: a planted text is nowhere in the workspace, and everybody who asks is told the counts."""
+
+import gzip
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests import tiny_corpus
+from tests.jobs.conftest import answer, plinth, variant
+
+pytestmark = pytest.mark.slow
+
+CANARY = "quetzalgroth"
+CHANGE = """\
+corpus:
+  lists: {stop: LISTS}
+  illegal: {lists: stop}
+  annotate:
+    illegal: {lists: stop}
+"""
+
+
+def holders(root, word):
+    """Files that hold a word: as they are, Parquet column by column, gzip inflated."""
+    found = []
+    for path in root.rglob("*"):
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        seen = [data, str(path).encode()]
+        if data[:4] == b"PAR1":
+            table = pq.read_table(path)
+            seen += [repr(table.column(name).to_pylist()).encode() for name in table.column_names]
+        if data[:2] == b"\x1f\x8b":
+            seen.append(gzip.decompress(data))
+        found += [path] if any(word.encode() in one for one in seen) else []
+    return found
+
+
+def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path):
+    workspace, lists, outside = tmp_path / "workspace", tmp_path / "lists", tmp_path / "prose.jsonl"
+    tiny_corpus.write(workspace / "input")
+    lists.mkdir()
+    (lists / "keywords.txt").write_text("flobrik zanmox\ttrade\n")
+    prose = workspace / "input" / "tiny" / "prose.jsonl"
+    planted = {"text": f"{CANARY} offers Flobrik Zanmox to all.", "url": f"https://prose.example/{CANARY}"}
+    outside.write_text(prose.read_text() + (json.dumps(planted) + "\n") * 2)
+    prose.unlink()
+    prose.symlink_to(outside)  # the source itself is the user's, and lies outside
+    recipe = variant(tmp_path, CHANGE.replace("LISTS", str(lists)))
+    ran = plinth(workspace, "run", "-r", recipe, "--select", "prose/illegal")
+    assert CANARY not in ran.stdout + ran.stderr
+    assert CANARY not in plinth(workspace, "quarantine").stdout
+    hits = answer(workspace, "quarantine")
+    assert [(row["list"], row["kind"], row["category"], row["uri"]) for row in hits] == [
+        ("keywords.txt", "keyword", "trade", None)
+    ] * 2
+    prose.unlink()
+    assert holders(workspace, CANARY) == []
+    assert holders(workspace, "flobrik zanmox")  # the list is there, so the search does find
