@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
     from plinth.context import Context
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         "plinth quarantine",
         "plinth quarantine --bucket web --json > hits.json",
         "plinth quarantine hash page.txt",
+        "plinth quarantine find",
     ),
 )
 @shared
@@ -66,6 +67,34 @@ def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
     for row in rows:
         output.heading(row["file"])
         output.facts({name: value for name, value in row.items() if name != "file"})
+
+
+@quarantine.command("find", epilog=examples("plinth quarantine find", "plinth quarantine find --json"))
+@shared
+@recipe_option
+@json_option
+def find_(settings: Settings, as_json: bool) -> None:
+    """Show which files of the store hold text that hits the lists as they are published now; changes nothing.
+
+    For lists that grew: run the line again first, then remove what only older assets hold (docs/illegal-content.md).
+    """
+    from jobs.cli import output
+    from plinth.corpus.illegal.find import find
+    from plinth.errors import MissingError
+
+    ctx, params = settings.context(), settings.load_recipe().corpus.illegal
+    if params.lists is None:
+        raise MissingError("the recipe has no illegal-content gate", expected="`corpus.illegal.lists`")
+    rows = list(find(ctx, params, ctx.refs.current(f"lists/{params.lists}")))
+    if as_json:
+        output.emit_json([row.model_dump() for row in rows])
+        return
+    columns = ("file", "documents", "lists", "published", "older")
+    told = ((r.path, r.documents, ", ".join(r.lists), ", ".join(r.published), ", ".join(r.older)) for r in rows)
+    if rows:
+        output.table(columns, told, right=("documents",))
+    held = sum(bool(row.published) for row in rows)
+    output.say(f"{len(rows)} files hold listed text; {held} of them belong to what is published.")
 
 
 def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
