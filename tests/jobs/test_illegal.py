@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -59,3 +60,26 @@ def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path):
     prose.unlink()
     assert holders(workspace, CANARY) == []
     assert holders(workspace, "flobrik zanmox")  # the list is there, so the search does find
+
+
+def test_what_came_in_before_a_list_grew_is_found_and_can_be_removed(tmp_path):
+    workspace, lists = tmp_path / "workspace", tmp_path / "lists"
+    tiny_corpus.write(workspace / "input")
+    lists.mkdir()
+    (lists / "keywords.txt").write_text("vexnuk zanmox\ttrade\n")
+    outside, prose = tmp_path / "prose.jsonl", workspace / "input" / "tiny" / "prose.jsonl"
+    outside.write_text(prose.read_text() + json.dumps({"text": f"{CANARY} is offered here."}) + "\n")
+    prose.unlink()
+    prose.symlink_to(outside)
+    recipe = variant(tmp_path, CHANGE.replace("LISTS", str(lists)))
+    plinth(workspace, "run", "-r", recipe, "--select", "prose/illegal")
+    assert answer(workspace, "quarantine", "find") == []
+    (lists / "keywords.txt").write_text(f"vexnuk zanmox\ttrade\n{CANARY}\ttrade\n")
+    plinth(workspace, "run", "-r", recipe, "--select", "prose/illegal")
+    (found,) = answer(workspace, "quarantine", "find")
+    assert (found["published"], found["older"], found["documents"]) == ([], ["prose/documents"], 1)
+    Path(found["path"]).unlink()
+    assert answer(workspace, "quarantine", "find") == []
+    prose.unlink()
+    listed = [path for path in holders(workspace, CANARY) if path.read_bytes()[:4] == b"PAR1"]
+    assert listed == []

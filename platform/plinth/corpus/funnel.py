@@ -4,7 +4,8 @@ Pure arithmetic over the statistics of manifests; nothing is read but them.
 
     D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality
 
-    ρ_parse    documents / (documents + rejects); a reject's text cannot be measured, so records are counted
+    ρ_parse    documents / (documents + rejects); a reject's text cannot be measured, so records are counted; those
+               that the illegal-content gate stops are a reason of the first stage, but no failure to parse
     D_nominal  text bytes of the documents / ρ_parse: what the sources would hold had all of them parsed
     ρ_quality  bytes that the policy keeps / bytes of documents
     r_dup      bytes that deduplication removes (every stage of it that is on) / bytes that the policy keeps

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from plinth.corpus.illegal.gate import REASON as QUARANTINED
 from plinth.records import Manifest
 
 
@@ -34,7 +35,9 @@ def effective(
         r_pad: share of padding.
     """
     rows = {row["stage"]: row for row in stages}
-    records = documents["documents"] + sum(documents["rejects"].values())
+    # What the illegal-content gate stopped was parsed, and is not text that the sources would have held for us.
+    failed = sum(count for reason, count in documents["rejects"].items() if reason != QUARANTINED)
+    records = documents["documents"] + failed
     rho_parse = _share(documents["documents"], records)
     kept, deduplicated = rows["policy"]["bytes_out"], rows["holdout"]["bytes_in"]
     rho_quality = _share(kept, documents["text_bytes"])

@@ -156,3 +156,12 @@ def test_protected_sets_give_their_own_reasons(tiny: Any) -> None:
     made = funnel.run(tiny.ctx, {"a": corpus.documents["a"]}, {"a": verdicts}).stats["total"]["stages"][-1]
     assert made["stage"] == "protected"
     assert made["reasons"] == {"bad": {"documents": 1, "bytes": 10}, "in_gsm8k": {"documents": 2, "bytes": 20}}
+
+
+def test_quarantine_is_removed_by_the_first_stage_and_is_no_failure_to_parse(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    corpus.documents["a"] = with_stats(corpus.documents["a"], rejects={"parser": 8, "empty": 2, "illegal_content": 5})
+    account = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["buckets"]["a"]
+    assert account["stages"][0]["removed"] == 15
+    assert account["stages"][0]["reasons"]["illegal_content"]["documents"] == 5
+    assert account["effective"]["rho_parse"] == 55 / 65
