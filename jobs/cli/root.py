@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": ("doctor", "What this machine has and lacks."),
     "recipe": ("recipe", "Check, show or describe a recipe."),
     "plan": ("plan", "FLOPs, tokens, time and memory before they are spent."),
+    "scale": ("scale", "Core hours, bytes and money for a corpus of any size."),
     "run": ("run", "Run the line, from sources to release."),
     "up": ("run", "Serve the Dagster and MLflow pages."),
     "status": ("look", "Every asset: made, stale or missing."),
