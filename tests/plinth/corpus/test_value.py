@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.context import Context
-from plinth.corpus import value, value_overlap, value_proxy
+from plinth.corpus import lists, value, value_overlap, value_proxy
 from plinth.corpus.value_model import ORDER, ByteModel
 from plinth.errors import MissingError, SourceError
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.dedup import MinHash
+from plinth.recipe.illegal import Illegal
 from plinth.recipe.sources import Bucket
 from plinth.storage.workspace import Workspace
 from tests import judged_corpus
@@ -119,6 +120,20 @@ def test_nothing_of_it_stays(ctx: Context, corpus: Corpus, tmp_path: Path) -> No
     before = held()
     assessed(ctx, corpus, written(tmp_path / "new", {"a.jsonl": fresh(5)}))
     assert held() == before
+
+
+def test_the_gate_of_the_line_holds_for_samples(ctx: Context, corpus: Corpus, tmp_path: Path) -> None:
+    (tmp_path / "stop").mkdir()
+    (tmp_path / "stop" / "keywords.txt").write_text("flobrik\ttrade\n")
+    gated = corpus.model_copy(update={"illegal": Illegal(lists="stop")})
+    bucket = written(tmp_path / "new", {"a.jsonl": [*fresh(5), f"flobrik {fresh(1)[0]}"]})
+    with pytest.raises(MissingError, match="lists/stop"):
+        assessed(ctx, gated, bucket)
+    ctx.refs.publish(lists.run(ctx, "stop", str(tmp_path / "stop")), "key")
+    found = assessed(ctx, gated, bucket)
+    assert found["sample"]["documents"] == 5
+    assert found["acceptance"]["parsed"] == 1.0
+    assert {row["reason"]: row["documents"] for row in found["reasons"]} == {"illegal_content": 1}
 
 
 def test_a_source_that_is_not_there(ctx: Context, corpus: Corpus, tmp_path: Path) -> None:
