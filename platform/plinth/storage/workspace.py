@@ -8,6 +8,7 @@ runs/        training runs: config, events.jsonl, checkpoints, logs
 models/      materialised, signed model directories; signatures and statements lie beside them
 approvals/   signed approval statements
 releases/    signed records of promotions and rollbacks
+reviews/     labels of reviewers, only ever added to
 taint/       what was marked as unfit, by whom and why; only ever added to
 keys/        signing keys made on first use
 mlflow/      SQLite database and artifacts of the local MLflow server
