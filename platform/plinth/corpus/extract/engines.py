@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from plinth.corpus.extract.page import Extract, Text
@@ -31,11 +32,14 @@ DATES = (
 WESTERN, _FOREIGN = "cp1252", re.compile(b"[\x80-\xff]{8}")
 ADDRESS, TITLE = "og:url", "og:title"
 #: In every name above is one of these.
-META_SIGNS = ("date", "publish", "dcterms", "og:")
+DATE, PUBLISH, TERMS, OPEN = b"date", b"publish", b"dcterms", b"og:"
 HEAD_CHARACTERS = 1 << 18
 _NAMES = ("name", "property", "itemprop")
-_WANTED = frozenset((*DATES, ADDRESS, TITLE))
-_META = ", ".join(f'meta[{key}="{name}" i]' for name in sorted(_WANTED) for key in _NAMES)
+_WANTED = tuple(sorted((*DATES, ADDRESS, TITLE)))
+_WANTED_BYTES = tuple((name, name.encode()) for name in _WANTED)
+#: A page's beginning up to the end of its root element's tag, when every attribute is written in the plainest way.
+_ROOT = re.compile(r'\s*(?:<!doctype[^<>]*>\s*)?<html((?:\s+[a-z][a-z:-]*="[^"<>&]*")*)\s*>', re.I)
+_LANG = re.compile(r'\slang="([^"]+)"', re.I)
 
 
 def engine(name: str) -> Extract:
@@ -89,22 +93,45 @@ def _resiliparse() -> Extract:
 
 
 def _resiliparse_facts(tree: Any, html: str) -> dict[str, str]:
-    """Every question to the tree costs tens of microseconds: only those are asked that the head's text may answer."""
+    """Every question to the tree costs as much as a small page's text: only those are asked that the head's text may
+    answer, and the language is read from the text where it stands at the very beginning."""
     facts: dict[str, str | None] = {"title": tree.title}
-    if tree.head is None:
-        return _kept(facts)
     end = html.find("</head>")
-    head = html[: end if 0 <= end < HEAD_CHARACTERS else HEAD_CHARACTERS].lower()
-    root = tree.head.parent
-    if root is not None and "lang" in head:
-        facts["lang"] = root.getattr("lang") or root.getattr("xml:lang")
-    if "canonical" in head:
-        link = tree.head.query_selector('link[rel="canonical" i]')
-        facts["canonical"] = link.getattr("href") if link is not None else None
-    if not any(sign in head for sign in META_SIGNS):
+    end = end if 0 <= end < HEAD_CHARACTERS else HEAD_CHARACTERS
+    text = html[:end].encode("utf-8", "surrogatepass").lower()
+    canonical = b"canonical" in text
+    metas = OPEN in text or DATE in text or PUBLISH in text or TERMS in text
+    root = _ROOT.match(html, 0, end)
+    plain = _LANG.search(root[1]) if root is not None else None
+    if plain is not None and not canonical and not metas:
+        facts["lang"] = plain[1]
         return _kept(facts)
-    metas = tree.head.query_selector_all(_META)
-    return _with_metas(facts, (([meta.getattr(key) for key in _NAMES], meta.getattr("content")) for meta in metas))
+    if (head := tree.head) is None:
+        return _kept(facts)
+    if plain is not None:
+        facts["lang"] = plain[1]
+    elif b"lang" in text and (element := head.parent) is not None:
+        facts["lang"] = element.getattr("lang") or element.getattr("xml:lang")
+    if canonical:
+        link = head.query_selector('link[rel="canonical" i]')
+        facts["canonical"] = link.getattr("href") if link is not None else None
+    if not metas or not (selectors := _selectors(html, text, end)):
+        return _kept(facts)
+    found = head.query_selector_all(selectors).values()
+    return _with_metas(facts, (([meta.getattr(key) for key in _NAMES], meta.getattr("content")) for meta in found))
+
+
+def _selectors(html: str, head: bytes, end: int) -> str:
+    """What finds the wanted `meta` elements that a page may have: those whose names are in its head's text."""
+    # A name may be written with references, and an element after the head's end belongs to the head as well.
+    if b"&#" in head or any(html.find(tag, end) >= 0 for tag in ("<meta", "<META", "<Meta")):
+        return _meta_selectors(_WANTED)
+    return _meta_selectors(tuple(name for name, written in _WANTED_BYTES if written in head))
+
+
+@lru_cache(maxsize=256)
+def _meta_selectors(names: tuple[str, ...]) -> str:
+    return ", ".join(f'meta[{key}="{name}" i]' for name in names for key in _NAMES)
 
 
 def _trafilatura() -> Extract:
