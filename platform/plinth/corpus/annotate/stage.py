@@ -20,7 +20,7 @@ from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
-from plinth.storage.parts import PartWriter, iter_batches
+from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_batches
 from plinth.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class _Made:
         self.chosen = annotator(ask.name)
         self._params = _prepared(ask.name, ask.params.model_dump_json(), store.root, ask.resources)
         self._counts = _Counts(self.chosen)
-        self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema))
+        self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema, SCORE_GROUP_ROWS))
 
     def add(self, batch: pa.RecordBatch) -> None:
         made = self.chosen.annotate(batch.select(list(self.chosen.reads)), self._params)
