@@ -16,7 +16,7 @@ from plinth.corpus.sources import inventory, remembered
 from plinth.corpus.sources.inventory import wanted_suffixes
 from plinth.errors import PlinthError
 from plinth.recipe import Recipe
-from plinth.storage.uris import listing
+from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
 
 RUNNING = dg.DefaultSensorStatus.RUNNING

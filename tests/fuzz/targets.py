@@ -23,7 +23,7 @@ from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import PlinthError
 from plinth.recipe.lines import read as read_yaml
 from plinth.recipe.sources import Normalisation, Source, Terms
-from plinth.storage.uris import SourceFile
+from plinth.storage.files import SourceFile
 from plinth.text import minhash, pages, quality, repetition, sentences
 from plinth.text.fold import fold_text
 

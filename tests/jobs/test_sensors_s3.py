@@ -14,7 +14,7 @@ from jobs.sensors import arrival
 from plinth.context import Context
 from plinth.recipe import Recipe
 from plinth.recipe.load import load
-from plinth.storage import uris
+from plinth.storage import listing
 from plinth.storage.workspace import Workspace
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE
@@ -61,13 +61,13 @@ def test_arrivals_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert tick(published.cursor).skip_message == "no source file has changed"
 
         read: list[str] = []
-        real = uris._digests
+        real = listing._digests
 
         def spy(fs: Any, entry: Any) -> Any:
             read.append(entry.uri)
             return real(fs, entry)
 
-        monkeypatch.setattr(uris, "_digests", spy)
+        monkeypatch.setattr(listing, "_digests", spy)
         bucket.put("prose/b.jsonl", b'{"text": "A new article."}\n')
         bucket.put("prose/readme.md", b"nothing that the source reads")
         arrived = tick(published.cursor)

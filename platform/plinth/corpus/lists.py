@@ -10,7 +10,8 @@ from plinth.compute.stage import manifest
 from plinth.context import Context
 from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
-from plinth.storage import uris
+from plinth.storage import listing
+from plinth.storage.files import CHUNK_BYTES, opened
 
 VERSION = "1"
 #: A list is looked up in memory; larger ones belong in a model or an index.
@@ -19,7 +20,7 @@ MAX_BYTES = 512 * 2**20
 
 def digest(ctx: Context, location: str) -> str:
     """Identity of the files at a location: names and contents."""
-    return fingerprint.digest([[file.name, file.sha256] for file in uris.inventory(location, ctx.workspace.input)])
+    return fingerprint.digest([[file.name, file.sha256] for file in listing.inventory(location, ctx.workspace.input)])
 
 
 def run(ctx: Context, name: str, location: str) -> Manifest:
@@ -31,14 +32,14 @@ def run(ctx: Context, name: str, location: str) -> Manifest:
     Raises:
         SourceError: nothing is there, a file cannot be read, or the list is larger than `MAX_BYTES`.
     """
-    files = uris.inventory(location, ctx.workspace.input)
+    files = listing.inventory(location, ctx.workspace.input)
     total = sum(file.bytes for file in files)
     if total > MAX_BYTES:
         raise SourceError(f"list {name} is too large", found=f"{total} bytes", expected=f"at most {MAX_BYTES}")
     parts = []
     for file in files:
-        with uris.opened(file) as stream:
-            data = b"".join(iter(lambda: stream.read(uris.CHUNK_BYTES), b""))
+        with opened(file) as stream:
+            data = b"".join(iter(lambda: stream.read(CHUNK_BYTES), b""))
         parts.append(Part(name=file.name.strip("/") or "list", blob=ctx.store.put_bytes(data)))
     inputs = {f"file:{file.name.strip('/') or 'list'}": file.sha256 for file in files}
     step = Step(name="lists", version=VERSION)

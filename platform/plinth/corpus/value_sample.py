@@ -26,8 +26,9 @@ from plinth.corpus.sources.licences import LICENCES_FILE
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.sources import Bucket, Source
 from plinth.records import Manifest, Step
-from plinth.storage import uris
-from plinth.storage.uris import SourceFile
+from plinth.storage import listing
+from plinth.storage.files import SourceFile
+from plinth.storage.uris import absolute
 from plinth.storage.workspace import Workspace
 
 #: Source bytes that one task reads.
@@ -128,7 +129,7 @@ def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Invento
     listed = [
         (index, source, str(name), int(held or 0))
         for index, source in enumerate(bucket.sources)
-        for name, held, _ in uris.listing(source.path, ctx.workspace.input, wanted_suffixes(source))
+        for name, held, _ in listing.listing(source.path, ctx.workspace.input, wanted_suffixes(source))
     ]
     content = [one for one in listed if not one[2].endswith(LICENCES_FILE)]
     chosen: list[tuple[int, SourceFile]] = []
@@ -145,7 +146,7 @@ def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Invento
     files = sorted([*chosen, *licences], key=lambda one: (one[0], one[1].name, one[1].start))
     if not chosen:  # let the ordinary inventory say what is missing, in its own words
         for source in bucket.sources:
-            uris.inventory(source.path, ctx.workspace.input, wanted_suffixes(source))
+            listing.inventory(source.path, ctx.workspace.input, wanted_suffixes(source))
     return Inventory(files=tuple(files)), len(content), sum(one[3] for one in content)
 
 
@@ -153,11 +154,12 @@ def _file(ctx: Context, source: Source, name: str) -> SourceFile:
     """One file of a source under its listed name, with its digest and pieces."""
     from plinth.corpus.sources.cuts import cutter
 
-    where = uris.absolute(source.path, ctx.workspace.input)
+    where = absolute(source.path, ctx.workspace.input)
     root = where.split("*", 1)[0].rsplit("/", 1)[0] if "*" in where else where
     alone = root.rsplit("/", 1)[-1] == name and "*" not in where
     location = root if alone else f"{root}/{name}"
-    (file,) = uris.inventory(location, ctx.workspace.input, (), lambda ending: cutter(source.kind, ending, PART_BYTES))
+    base = ctx.workspace.input
+    (file,) = listing.inventory(location, base, (), lambda ending: cutter(source.kind, ending, PART_BYTES))
     return file.model_copy(update={"name": name})
 
 

@@ -1,6 +1,9 @@
 """The only room that touches bytes at rest.
 
-    uris        open and list `file://` and `s3://` through fsspec
+    uris        what a location leads to, `file://` and `s3://` through fsspec
+    files       files of a source, read once and compared with the inventory
+    listing     what is at a location: names, digests, marks of change
+    digests     SHA-256 of files and pieces, remembered while a file does not change
     atomic      write to a temporary name, flush, rename; a full disk is a named error
     workspace   the one directory that holds all state, and its layout
     store       content store in DVC's `files/md5` layout: put, open, verify

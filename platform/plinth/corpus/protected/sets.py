@@ -13,7 +13,8 @@ from plinth.context import Context
 from plinth.errors import SourceError
 from plinth.recipe.protected import ProtectedSet
 from plinth.records import Manifest, Step
-from plinth.storage import uris
+from plinth.storage import listing
+from plinth.storage.files import SourceFile, opened
 from plinth.storage.parts import write_table
 
 SET_VERSION = "1"
@@ -32,7 +33,7 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     Raises:
         SourceError: nothing is there, a line is no JSON object, or no line has text.
     """
-    files = uris.inventory(given.path, ctx.workspace.input)
+    files = listing.inventory(given.path, ctx.workspace.input)
     if (size := sum(file.bytes for file in files)) > MAX_BYTES:
         raise SourceError(f"protected set {name} is too large", found=f"{size} bytes", expected=f"at most {MAX_BYTES}")
     rows: list[tuple[str, str]] = []
@@ -56,8 +57,8 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})
 
 
-def _records(file: uris.SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
-    with uris.opened(file) as stream:
+def _records(file: SourceFile) -> Iterator[tuple[int, dict[str, Any]]]:
+    with opened(file) as stream:
         data = stream.read()
     for number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():

@@ -18,7 +18,7 @@ from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.media import media
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.recipe.sources import Source
-from plinth.storage.uris import SourceFile
+from plinth.storage.files import SourceFile
 
 ADDRESS = ("uri", "url")
 LICENCE = ("licence", "license")

@@ -9,7 +9,7 @@ from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import read_all, stretches
 from plinth.recipe.sources import Source
-from plinth.storage.uris import SourceFile, opened
+from plinth.storage.files import SourceFile, opened
 
 COMPRESSED = (".gz", ".zst", ".zstd")
 #: Media types of source trees by file name ending; the rest is `text/plain`.

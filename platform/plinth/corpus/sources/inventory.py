@@ -17,9 +17,9 @@ from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN,
 from plinth.errors import SourceError
 from plinth.recipe.sources import Bucket, Source
 from plinth.records import Frozen
-from plinth.storage import uris
+from plinth.storage import listing
 from plinth.storage.digests import MEMORY_FILE, DigestMemory
-from plinth.storage.uris import SourceFile
+from plinth.storage.files import SourceFile
 from plinth.storage.workspace import Workspace
 
 #: Endings read when a source names none.
@@ -79,7 +79,7 @@ def inventory(
     found: list[tuple[int, SourceFile]] = []
     for index, source in enumerate(bucket.sources):
         cut = partial(cutter, source.kind, piece_bytes=piece_bytes)
-        files = uris.inventory(source.path, base, wanted_suffixes(source), cut, memory)
+        files = listing.inventory(source.path, base, wanted_suffixes(source), cut, memory)
         found.extend((index, file) for file in files)
     return Inventory(files=tuple(found))
 

@@ -9,7 +9,7 @@ from plinth.corpus.sources.fields import Fields
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import Fault, Line, lines, stretches
 from plinth.recipe.sources import Source
-from plinth.storage.uris import SourceFile, opened
+from plinth.storage.files import SourceFile, opened
 
 
 def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:

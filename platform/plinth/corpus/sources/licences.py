@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from plinth.errors import SourceError
-from plinth.storage.uris import SourceFile, opened
+from plinth.storage.files import SourceFile, opened
 
 PER_DOCUMENT = "per-document"
 UNKNOWN = "unknown"

@@ -16,7 +16,7 @@ from plinth.corpus.sources.fields import Fields
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import SourceError
 from plinth.recipe.sources import Source
-from plinth.storage.uris import CHUNK_BYTES, SourceFile, opened
+from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 
 BUFFER_BYTES = 1 << 20
 BATCH_BYTES, BATCH_ROWS = 16 * 2**20, 1024

@@ -10,7 +10,7 @@ from plinth.corpus.sources.parquet import read_parquet
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.warc import read_warc
 from plinth.recipe.sources import Source
-from plinth.storage.uris import SourceFile
+from plinth.storage.files import SourceFile
 
 Reader = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]
 

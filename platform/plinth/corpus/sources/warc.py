@@ -18,7 +18,7 @@ from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import READ_BYTES, Stretch, members, stretches
 from plinth.errors import PlinthError
 from plinth.recipe.sources import Source
-from plinth.storage.uris import SourceFile, opened
+from plinth.storage.files import SourceFile, opened
 
 HTML = ("text/html", "application/xhtml+xml", "application/xml", "text/xml")
 TEXT = ("text/plain",)

@@ -12,7 +12,7 @@ import pytest
 from plinth.corpus.sources import RawRecord, Reject
 from plinth.corpus.sources.readers import read
 from plinth.recipe.sources import Source, Terms
-from plinth.storage.uris import SourceFile
+from plinth.storage.files import SourceFile
 
 MAX_BYTES = 1 << 20
 ReadAll = Callable[..., list[RawRecord | Reject]]

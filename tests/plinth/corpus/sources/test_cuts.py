@@ -23,8 +23,8 @@ from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.readers import read
 from plinth.errors import IntegrityError
 from plinth.recipe.sources import Bucket
-from plinth.storage import uris
-from plinth.storage.uris import SourceFile
+from plinth.storage import listing
+from plinth.storage.files import SourceFile
 from tests.plinth.corpus.sources.conftest import MAX_BYTES, make_source
 
 MakeRecord = Callable[..., bytes]
@@ -48,7 +48,7 @@ def large_file(kind: str, warc_record: MakeRecord) -> tuple[str, bytes]:
 
 
 def listed(folder: Path, kind: str, piece_bytes: int = PIECE) -> SourceFile:
-    (file,) = uris.inventory("x*", folder, (), partial(cutter, kind, piece_bytes=piece_bytes))
+    (file,) = listing.inventory("x*", folder, (), partial(cutter, kind, piece_bytes=piece_bytes))
     return file
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from plinth.corpus.sources import Reject
 from plinth.errors import IntegrityError, SourceError
-from plinth.storage import uris
+from plinth.storage import listing
+from plinth.storage.files import opened
 
 
 def only(items: list[Any]) -> Any:
@@ -47,12 +48,12 @@ def test_rejects(read_file: Any, name: str, data: bytes, reason: str) -> None:
 
 def test_a_file_that_changed_since_the_inventory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one")
-    (file,) = uris.inventory("a.txt", tmp_path)
+    (file,) = listing.inventory("a.txt", tmp_path)
     (tmp_path / "a.txt").write_bytes(b"two")
-    with pytest.raises(IntegrityError, match="changed while it was being read"), uris.opened(file) as stream:
+    with pytest.raises(IntegrityError, match="changed while it was being read"), opened(file) as stream:
         stream.read(1)
     (tmp_path / "a.txt").unlink()
-    with pytest.raises(SourceError, match="cannot open"), uris.opened(file):
+    with pytest.raises(SourceError, match="cannot open"), opened(file):
         pass
 
 
@@ -61,11 +62,11 @@ def test_names_that_look_like_something_else(tmp_path: Path) -> None:
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    files = uris.inventory("in", tmp_path)
+    files = listing.inventory("in", tmp_path)
     assert [file.name for file in files] == ["A::B.3pm.txt", "a b#c?.txt", "sub/ü.txt"]
     for file in files:
-        with uris.opened(file) as stream:
+        with opened(file) as stream:
             assert stream.read().decode() == file.name
-    assert [file.name for file in uris.inventory("in/*.txt", tmp_path)] == ["A::B.3pm.txt", "a b#c?.txt"]
+    assert [file.name for file in listing.inventory("in/*.txt", tmp_path)] == ["A::B.3pm.txt", "a b#c?.txt"]
     with pytest.raises(SourceError, match="no file matches"):
-        uris.inventory("in", tmp_path, (".warc",))
+        listing.inventory("in", tmp_path, (".warc",))

@@ -15,7 +15,7 @@ from plinth.corpus.sources.inventory import Inventory, groups, inventory
 from plinth.corpus.sources.licences import Licences
 from plinth.errors import SourceError
 from plinth.recipe.sources import Bucket, Source, Terms
-from plinth.storage.uris import SourceFile
+from plinth.storage.files import SourceFile
 
 
 def bucket(**fields: Any) -> Bucket:

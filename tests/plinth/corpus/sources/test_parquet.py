@@ -14,7 +14,7 @@ import pytest
 from plinth.corpus.sources import Reject
 from plinth.corpus.sources.readers import read
 from plinth.errors import SourceError
-from plinth.storage.uris import inventory
+from plinth.storage.listing import inventory
 from tests.plinth.corpus.sources.conftest import MAX_BYTES, make_source
 
 

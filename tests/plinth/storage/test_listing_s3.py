@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from plinth.errors import IntegrityError, PlinthError, SourceError
-from plinth.storage import uris
+from plinth.storage import listing
 from plinth.storage.digests import DigestMemory
+from plinth.storage.files import opened
 from tests.s3_server import Bucket, bad_line, serving
 
 FILES = {
@@ -45,12 +46,12 @@ def test_a_bucket_lists_and_reads_as_a_folder_does(bucket: Bucket, tmp_path: Pat
         (tmp_path / "crawl" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "crawl" / name).write_bytes(data)
     for location in ("crawl", "crawl/*.html", "crawl/a.html"):
-        there, here = uris.inventory(bucket.uri(location), tmp_path), uris.inventory(location, tmp_path)
+        there, here = listing.inventory(bucket.uri(location), tmp_path), listing.inventory(location, tmp_path)
         assert [(file.name, file.bytes, file.sha256) for file in there] == [
             (file.name, file.bytes, file.sha256) for file in here
         ]
-    for file in uris.inventory(bucket.uri("crawl"), tmp_path):
-        with uris.opened(file) as stream:
+    for file in listing.inventory(bucket.uri("crawl"), tmp_path):
+        with opened(file) as stream:
             assert stream.read() == FILES[file.name]
 
 
@@ -62,32 +63,32 @@ def test_more_objects_than_one_page_of_a_listing(
         bucket.put(f"many/{number:04d}", b"")
     page = bucket.client.list_objects_v2(Bucket=bucket.name)
     assert page["IsTruncated"]
-    assert len(uris.listing(bucket.uri("many"), tmp_path)) == 25
+    assert len(listing.listing(bucket.uri("many"), tmp_path)) == 25
 
 
 def test_new_objects_are_seen_by_the_same_process(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("crawl/a", b"1")
-    assert [row[0] for row in uris.listing(bucket.uri("crawl"), tmp_path)] == ["a"]
+    assert [row[0] for row in listing.listing(bucket.uri("crawl"), tmp_path)] == ["a"]
     bucket.put("crawl/b", b"2")
     bucket.put("crawl/a", b"3")
-    found = uris.listing(bucket.uri("crawl"), tmp_path)
+    found = listing.listing(bucket.uri("crawl"), tmp_path)
     assert [row[0] for row in found] == ["a", "b"]
     assert len({mark for _, _, mark in found}) == 2
-    assert [file.bytes for file in uris.inventory(bucket.uri("crawl"), tmp_path)] == [1, 1]
+    assert [file.bytes for file in listing.inventory(bucket.uri("crawl"), tmp_path)] == [1, 1]
 
 
 def test_only_new_objects_are_downloaded(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket.put_in_parts("crawl/large", noise(11 * 2**20))
     bucket.put("crawl/small", b"small")
     memory = DigestMemory(tmp_path / "memory")
-    first = uris.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
+    first = listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
     fetched: list[str] = []
-    real = uris._digests
-    monkeypatch.setattr(uris, "_digests", lambda fs, entry: fetched.append(entry.name) or real(fs, entry))
-    assert uris.inventory(bucket.uri("crawl"), tmp_path, memory=memory) == first
+    real = listing._digests
+    monkeypatch.setattr(listing, "_digests", lambda fs, entry: fetched.append(entry.name) or real(fs, entry))
+    assert listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory) == first
     assert fetched == []
     bucket.put("crawl/small", b"SMALL")
-    changed = uris.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
+    changed = listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
     assert fetched == [f"{bucket.name}/crawl/small"]
     assert [one.sha256 == other.sha256 for one, other in zip(first, changed, strict=True)] == [True, False]
 
@@ -95,9 +96,9 @@ def test_only_new_objects_are_downloaded(bucket: Bucket, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("other", [b"B" * 100, b"B" * 99])
 def test_an_object_that_changed_since_the_inventory_is_refused(bucket: Bucket, tmp_path: Path, other: bytes) -> None:
     bucket.put("crawl/a", b"A" * 100)
-    (file,) = uris.inventory(bucket.uri("crawl"), tmp_path)
+    (file,) = listing.inventory(bucket.uri("crawl"), tmp_path)
     bucket.put("crawl/a", other)
-    with pytest.raises(IntegrityError, match="changed while it was being read"), uris.opened(file) as stream:
+    with pytest.raises(IntegrityError, match="changed while it was being read"), opened(file) as stream:
         stream.read()
 
 
@@ -107,10 +108,10 @@ def test_an_object_that_changes_or_goes_while_it_is_read_is_refused(
 ) -> None:
     data = noise(40 * 2**20)
     bucket.put("crawl/a", data)
-    (file,) = uris.inventory(bucket.uri("crawl"), tmp_path)
+    (file,) = listing.inventory(bucket.uri("crawl"), tmp_path)
 
     def read_slowly() -> None:
-        with uris.opened(file) as stream:
+        with opened(file) as stream:
             assert stream.read(1000) == data[:1000]
             if change == "replace":
                 bucket.put("crawl/a", data[::-1])
@@ -124,23 +125,23 @@ def test_an_object_that_changes_or_goes_while_it_is_read_is_refused(
 def test_a_line_that_breaks_now_and_then_costs_nothing(bucket: Bucket, tmp_path: Path) -> None:
     data = noise(9 * 2**20)
     bucket.put_in_parts("crawl/a", data)
-    (expected,) = uris.inventory(bucket.uri("crawl"), tmp_path)
+    (expected,) = listing.inventory(bucket.uri("crawl"), tmp_path)
     with bad_line(bucket.endpoint, after_bytes=2**20, failures=2) as line:
-        assert uris.inventory(bucket.uri("crawl"), tmp_path) == [expected]
+        assert listing.inventory(bucket.uri("crawl"), tmp_path) == [expected]
         assert line.cuts == 2
 
 
 def test_a_line_that_always_breaks_is_a_named_error_after_bounded_attempts(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("crawl/a", noise(4 * 2**20))
-    (file,) = uris.inventory(bucket.uri("crawl"), tmp_path)
+    (file,) = listing.inventory(bucket.uri("crawl"), tmp_path)
     with bad_line(bucket.endpoint, after_bytes=2**20, failures=10_000) as line:
-        with pytest.raises(SourceError, match=r"cannot read s3://.*/crawl/a"), uris.opened(file) as stream:
+        with pytest.raises(SourceError, match=r"cannot read s3://.*/crawl/a"), opened(file) as stream:
             stream.read()
         assert 1 < line.cuts < 50
 
 
 def test_no_such_bucket_and_no_right_are_named(bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no-such-bucket"):
-        uris.inventory("s3://no-such-bucket/crawl", tmp_path)
+        listing.inventory("s3://no-such-bucket/crawl", tmp_path)
     with pytest.raises(SourceError, match="no file matches"):
-        uris.inventory(bucket.uri("nothing-here"), tmp_path)
+        listing.inventory(bucket.uri("nothing-here"), tmp_path)

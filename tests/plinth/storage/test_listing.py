@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from plinth.errors import IntegrityError, SourceError
-from plinth.storage import uris
+from plinth.storage import listing
 from plinth.storage.digests import DigestMemory
+from plinth.storage.files import opened
 
 
 @pytest.fixture
@@ -30,20 +31,20 @@ def settled(path: Path, data: bytes) -> None:
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DigestMemory:
-    monkeypatch.setattr(uris, "SETTLED_S", -1.0)  # a change of time itself cannot be dated back
+    monkeypatch.setattr(listing, "SETTLED_S", -1.0)  # a change of time itself cannot be dated back
     return DigestMemory(tmp_path / "memory.sqlite")
 
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are hashed from here on."""
     seen: list[str] = []
-    real = uris._digests
+    real = listing._digests
 
-    def spy(fs: object, entry: uris._Entry) -> object:
+    def spy(fs: object, entry: listing._Entry) -> object:
         seen.append(Path(entry.name).name)
         return real(fs, entry)
 
-    monkeypatch.setattr(uris, "_digests", spy)
+    monkeypatch.setattr(listing, "_digests", spy)
     return seen
 
 
@@ -51,55 +52,55 @@ def test_what_has_not_changed_is_not_read_again(
     folder: Path, memory: DigestMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = reads(monkeypatch)
-    first = uris.inventory("in", folder, memory=memory)
+    first = listing.inventory("in", folder, memory=memory)
     assert sorted(seen) == ["a.txt", "b.txt"]
-    assert uris.inventory("in", folder, memory=memory) == first == uris.inventory("in", folder)
+    assert listing.inventory("in", folder, memory=memory) == first == listing.inventory("in", folder)
     assert sorted(seen) == ["a.txt", "a.txt", "b.txt", "b.txt"]  # the second two: without a memory
     seen.clear()
     settled(folder / "in/b.txt", b"B.TXT")  # the same size
     (folder / "in/c.txt").write_bytes(b"new")
-    found = uris.inventory("in", folder, memory=memory)
+    found = listing.inventory("in", folder, memory=memory)
     assert sorted(seen) == ["b.txt", "c.txt"]
-    assert found == uris.inventory("in", folder)
+    assert found == listing.inventory("in", folder)
 
 
 def test_a_file_of_this_very_moment_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = DigestMemory(folder / "memory.sqlite")
-    uris.inventory("in", folder, memory=memory)
+    listing.inventory("in", folder, memory=memory)
     seen = reads(monkeypatch)
-    uris.inventory("in", folder, memory=memory)
+    listing.inventory("in", folder, memory=memory)
     assert sorted(seen) == ["a.txt", "b.txt"]
 
 
 def test_a_wrong_memory_is_found_out_when_the_file_is_read(folder: Path, memory: DigestMemory) -> None:
-    uris.inventory("in", folder, memory=memory)
+    listing.inventory("in", folder, memory=memory)
     with sqlite3.connect(memory.path) as connection:
         connection.execute('update digests set found = replace(found, \'"sha256":"\', \'"sha256":"0\')')
-    file = uris.inventory("in", folder, memory=memory)[0]
-    with pytest.raises(IntegrityError, match="changed while it was being read"), uris.opened(file) as stream:
+    file = listing.inventory("in", folder, memory=memory)[0]
+    with pytest.raises(IntegrityError, match="changed while it was being read"), opened(file) as stream:
         stream.read()
     memory.forget()
-    assert uris.inventory("in", folder, memory=memory) == uris.inventory("in", folder)
+    assert listing.inventory("in", folder, memory=memory) == listing.inventory("in", folder)
 
 
 def test_a_damaged_memory_and_none_cost_only_time(folder: Path, memory: DigestMemory) -> None:
-    expected = uris.inventory("in", folder)
+    expected = listing.inventory("in", folder)
     memory.path.write_bytes(b"this is no database" * 100)
-    assert uris.inventory("in", folder, memory=memory) == expected
-    assert uris.inventory("in", folder, memory=DigestMemory(folder / "no/such/folder.sqlite")) == expected
+    assert listing.inventory("in", folder, memory=memory) == expected
+    assert listing.inventory("in", folder, memory=DigestMemory(folder / "no/such/folder.sqlite")) == expected
 
 
 def test_a_listing_tells_of_every_change(folder: Path) -> None:
-    first = uris.listing("in", folder)
+    first = listing.listing("in", folder)
     assert [row[:2] for row in first] == [["a.txt", 5], ["b.txt", 5]]
-    assert uris.listing("in", folder) == first
+    assert listing.listing("in", folder) == first
     settled(folder / "in/a.txt", b"A.TXT")
-    assert uris.listing("in", folder) != first
-    assert uris.listing("in", folder, (".warc",)) == []
+    assert listing.listing("in", folder) != first
+    assert listing.listing("in", folder, (".warc",)) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nowhere"):
-        uris.inventory("nowhere", tmp_path)
+        listing.inventory("nowhere", tmp_path)
     with pytest.raises(SourceError, match="plinth\\[s3\\]"):
-        uris.inventory("nothing-serves-this://x", tmp_path)
+        listing.inventory("nothing-serves-this://x", tmp_path)
