@@ -31,11 +31,11 @@ import yaml  # noqa: E402
 
 from plinth.compute.stage import manifest  # noqa: E402
 from plinth.context import Context  # noqa: E402
-from plinth.corpus import policy  # noqa: E402
+from plinth.corpus import firing, policy  # noqa: E402
 from plinth.corpus.annotate import annotator  # noqa: E402
 from plinth.recipe.policies import Policy  # noqa: E402
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step  # noqa: E402
-from plinth.storage.parts import ROW_GROUP_ROWS, write_batches  # noqa: E402
+from plinth.storage.parts import SCORE_GROUP_ROWS, write_batches  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
 
 BUCKET = "bench"
@@ -83,15 +83,15 @@ def column(field: pa.Field, rows: int, picks: np.random.Generator) -> pa.Array:
 
 def batches(schema: pa.Schema, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
     picks = np.random.default_rng(seed)
-    for start in range(0, rows, ROW_GROUP_ROWS * 16):
-        size = min(rows - start, ROW_GROUP_ROWS * 16)
+    for start in range(0, rows, SCORE_GROUP_ROWS):
+        size = min(rows - start, SCORE_GROUP_ROWS)
         yield pa.record_batch([column(field, size, picks) for field in schema], schema=schema)
 
 
 def documents(rows: int) -> Iterator[pa.RecordBatch]:
     """Documents of no text: a policy reads none."""
-    for start in range(0, rows, ROW_GROUP_ROWS * 16):
-        size = min(rows - start, ROW_GROUP_ROWS * 16)
+    for start in range(0, rows, SCORE_GROUP_ROWS):
+        size = min(rows - start, SCORE_GROUP_ROWS)
         made = {
             "id": pa.array([b"\0" * 16] * size, pa.binary(16)),
             "source_bytes": pa.array(np.full(size, 5000), pa.int64()),
@@ -119,7 +119,11 @@ def build(ctx: Context, rows: int) -> tuple[Manifest, dict[str, Manifest]]:
         sides[name] = made(
             f"bench/{name}",
             lambda part, n, i, schema=schema, name=name: write_batches(
-                ctx.store, part, schema, batches(schema, n, i * 100 + SIDECARS.index(name))
+                ctx.store,
+                part,
+                schema,
+                batches(schema, n, i * 100 + SIDECARS.index(name)),
+                group_rows=SCORE_GROUP_ROWS,
             ),
         )
     return docs, sides
@@ -146,7 +150,7 @@ def in_memory(chosen: Policy, rows: int) -> dict[str, float]:
 
     def rules() -> None:
         for chunk in chunks:
-            policy._fired(compiled, chunk, len(chunk["licence.permitted"]))
+            firing.fired([rule for _, rule in compiled.rules], chunk, len(chunk["licence.permitted"]))
 
     def verdicts() -> None:
         stats = policy._no_counts()

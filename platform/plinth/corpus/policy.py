@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.context import Context
+from plinth.corpus import firing
 from plinth.corpus.annotate import annotator
 from plinth.corpus.expressions import Expression, parse
 from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError
 from plinth.recipe.policies import Policy
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
-from plinth.storage.parts import iter_aligned, write_batches
+from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, write_batches
 from plinth.storage.store import Store
 
 VERSION = "2"
@@ -46,8 +47,8 @@ SCHEMA = pa.schema(
 
 EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
 _NO_EDITS = pa.array([], EDIT_TYPE.value_type)
-#: Rows judged at once.
-BATCH_ROWS = 1 << 15
+#: Rows judged at once: a row group of the sidecars.
+BATCH_ROWS = SCORE_GROUP_ROWS
 
 Bools = npt.NDArray[np.bool_]
 
@@ -128,7 +129,8 @@ class _Compiled:
 def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
     compiled = _Compiled(task.policy, tuple(name for name, _ in task.sidecars), "policy")
     stats = _no_counts()
-    part = write_batches(store, "part.parquet", SCHEMA, _verdicts(store, task, compiled, stats))
+    verdicts = _verdicts(store, task, compiled, stats)
+    part = write_batches(store, "part.parquet", SCHEMA, verdicts, group_rows=SCORE_GROUP_ROWS)
     return (part.model_copy(update={"stats": stats}),)
 
 
@@ -146,41 +148,29 @@ def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, A
         yield _judged(compiled, columns, batches[0].num_rows, stats)
 
 
-def _fired(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int) -> Bools:
-    """Which rules fire, [rules, rows]."""
-    fired = np.empty((len(compiled.rules), rows), dtype=np.bool_)
-    for index, (_, rule) in enumerate(compiled.rules):
-        fired[index] = rule.mask(columns, rows)
-    return fired
-
-
 def _judged(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int, stats: dict[str, Any]) -> pa.RecordBatch:
     names = [reason for reason, _ in compiled.rules]
-    fired = _fired(compiled, columns, rows)
-    first = np.full(rows, -1, dtype=np.int16)
-    for index in reversed(range(len(names))):
-        first[fired[index]] = index
-    keep = first < 0
-    reasons = pa.array(names, pa.string()).take(pa.array(first, mask=keep)) if names else pa.nulls(rows, pa.string())
+    size = columns[f"{DOCUMENTS}.source_bytes"].to_numpy()
+    fires = firing.fired([rule for _, rule in compiled.rules], columns, rows)
+    first, count, counts = firing.tally(fires, size)
+    keep = count == 0
     edits, counted = _edits(compiled, columns, keep)
     stats["documents"] += rows
-    stats["kept"] += int(keep.sum())
-    stats["kept_bytes"] += int(columns[f"{DOCUMENTS}.source_bytes"].to_numpy()[keep].sum())
-    firsts = np.bincount(first[~keep], minlength=len(names))
-    for index, name in enumerate(names):
-        _count(stats["dropped"], name, int(firsts[index]))
-        _count(stats["fired"], name, int(np.count_nonzero(fired[index])))
-    for reason, count in counted.items():
-        _count(stats["edits"], reason, count)
-    return pa.record_batch([pa.array(keep), reasons, _fired_lists(fired, names), edits], schema=SCHEMA)
+    stats["kept"] += rows - int(counts[:, firing.FIRST].sum())
+    stats["kept_bytes"] += int(size.sum()) - int(counts[:, firing.FIRST_BYTES].sum())
+    for name, row in zip(names, counts, strict=True):
+        _count(stats["dropped"], name, int(row[firing.FIRST]))
+        _count(stats["fired"], name, int(row[firing.FIRES]))
+    for reason, edited in counted.items():
+        _count(stats["edits"], reason, edited)
+    offsets, rules = firing.lists(fires, count)
+    reasons, lists = _named(names, pa.array(first, mask=keep)), _named(names, pa.array(rules))
+    return pa.record_batch([keep, reasons, pa.ListArray.from_arrays(pa.array(offsets), lists), edits], schema=SCHEMA)
 
 
-def _fired_lists(fired: Bools, names: list[str]) -> pa.Array:
-    some = np.flatnonzero(fired.any(axis=0)) if names else np.zeros(0, dtype=np.int64)
-    rows, rules = np.nonzero(fired[:, some].T)
-    offsets = _offsets(np.bincount(some[rows], minlength=fired.shape[1]))
-    values = pa.array(names, pa.string()).take(pa.array(rules)) if names else pa.array([], pa.string())
-    return pa.ListArray.from_arrays(offsets, values)
+def _named(names: list[str], numbers: pa.Array) -> pa.Array:
+    """Numbers of rules as their names."""
+    return pa.array(names, pa.string()).take(numbers) if names else pa.nulls(len(numbers), pa.string())
 
 
 def _offsets(sizes: npt.NDArray[np.int64]) -> pa.Array:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth.corpus import firing
 from plinth.corpus.expressions import Expression, parse
 from plinth.corpus.policy import check, columns_of
 from plinth.recipe.policies import Policy
@@ -58,10 +59,7 @@ class Ruled:
             columns: arrays of the columns that the rules read, but those in `known`.
             stored: names of the rules that fired when the policy was run, a list per row; read for `known`.
         """
-        out = np.zeros((len(self.rules), rows), dtype=np.bool_)
-        for index, (reason, rule) in enumerate(self.rules):
-            if reason not in self.known:
-                out[index] = rule.evaluate(columns, rows).to_numpy(zero_copy_only=False)
+        out = firing.fired([None if reason in self.known else rule for reason, rule in self.rules], columns, rows)
         if stored is not None and self.known:
             places = {reason: index for index, (reason, _) in enumerate(self.rules) if reason in self.known}
             names = stored.flatten().dictionary_encode()

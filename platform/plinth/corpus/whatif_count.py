@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
+from plinth.corpus import firing
 from plinth.corpus.policy import DOCUMENTS
 from plinth.corpus.ruled import Ruled, ruled
 from plinth.corpus.sampling import ranks
@@ -28,8 +28,8 @@ from plinth.storage.store import Store
 #: Rows evaluated at once: long enough that a kernel call costs nothing, short enough to stay in the cache.
 BATCH_ROWS = 1 << 16
 DIRECTIONS = ("newly_dropped", "newly_kept")
-#: Columns read of the sidecars that are always there.
-_ALWAYS = {"policy": ["keep", "reason", "fired"], "verdicts": ["decision", "cluster_size"], "exact": ["text_bytes"]}
+#: Columns read of the sidecars that are always there; `fired` only where it spares a rule.
+_ALWAYS = {"policy": ("keep", "reason"), "verdicts": ("decision", "cluster_size"), "exact": ("text_bytes",)}
 
 Bools = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
@@ -73,11 +73,12 @@ class Answer:
 def judge(root: Path, task: Task) -> Answer:
     """Judge one part; reads no text."""
     store, counts, flips = Store(root), no_counts(), list[Flip]()
+    ids = _Ids(store, task.slot)
     rules = rules_of(task.policy, task.before, task.annotators, "policy")
     first = 0
     for columns, sides, rows in _batches(store, task.slot, rules):
         before = sides["policy"]
-        fired = rules.fired(columns, rows, before["fired"])
+        fired = rules.fired(columns, rows, before.get("fired"))
         kept_before = before["keep"].to_numpy(zero_copy_only=False)
         size = sides["exact"]["text_bytes"].to_numpy()
         after = _count_rules(counts, rules, fired, size)
@@ -88,7 +89,7 @@ def judge(root: Path, task: Task) -> Answer:
         _count_flips(counts, masks, rules, after, reasons, sides["verdicts"], size)
         _count_moved(counts, rules, after, ~kept_before & ~keep, reasons)
         if task.samples:
-            flips += _chosen(store, task, masks, first, rules, after, reasons)
+            flips += _chosen(ids, task, masks, first, rules, after, reasons)
             flips = [
                 f for d in DIRECTIONS for f in heapq.nsmallest(task.samples, [f for f in flips if f.direction == d])
             ]
@@ -107,53 +108,30 @@ Sides = dict[str, dict[str, pa.Array]]
 
 def _batches(store: Store, slot: Slot, rules: Ruled) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
     """Columns that the rules read, and those of the published judgement, side by side."""
-    wanted = {name: list(columns) for name, columns in rules.sidecars.items()} | {
-        k: list(v) for k, v in _ALWAYS.items()
-    }
+    always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.known else []))}
+    wanted = {**rules.sidecars, **always}
     parts = {DOCUMENTS: slot.documents, **slot.sides}
     readers = {name: iter_batches(store, parts[name], columns, BATCH_ROWS) for name, columns in wanted.items()}
     for batches in zip(*readers.values(), strict=True):
         named = dict(zip(readers, batches, strict=True))
         columns = {f"{name}.{one}": named[name].column(one) for name, own in rules.sidecars.items() for one in own}
-        sides = {name: {one: named[name].column(one) for one in own} for name, own in _ALWAYS.items()}
+        sides = {name: {one: named[name].column(one) for one in own} for name, own in always.items()}
         yield columns, sides, batches[0].num_rows
 
 
 def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, size: I64) -> I64:
     """Count what each rule fires on, takes first, and takes alone; returns the first rule of each row, or -1."""
-    first = np.full(size.size, -1, dtype=np.int64)
-    tally = np.zeros((len(rules.rules), 6), dtype=np.int64)
-    _tally(fired, size, first, tally)
+    first, _, tally = firing.tally(fired, size)
     for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
         rule = counts["rules"].setdefault(reason, no_rule())
         for name, value in zip(rule, row, strict=True):
             rule[name] += value
-    kept = first < 0
+    volume, dropped = int(size.sum()), tally[:, [firing.FIRST, firing.FIRST_BYTES]].sum(axis=0)
     counts["documents"] += size.size
-    counts["bytes"] += int(size.sum())
-    counts["kept"] += int(np.count_nonzero(kept))
-    counts["kept_bytes"] += int(size[kept].sum())
+    counts["bytes"] += volume
+    counts["kept"] += size.size - int(dropped[0])
+    counts["kept_bytes"] += volume - int(dropped[1])
     return first
-
-
-@njit(nogil=True, cache=True)
-def _tally(fired: Bools, size: I64, first: I64, tally: I64) -> None:
-    """Columns of `tally` as in `no_rule`; rows where nothing fires, nearly all, cost one look per rule."""
-    count = np.zeros(size.size, dtype=np.int64)
-    for rule in range(fired.shape[0]):
-        for row in range(size.size):
-            if fired[rule, row]:
-                count[row] += 1
-                if first[row] < 0:
-                    first[row] = rule
-                    tally[rule, 1] += 1
-                    tally[rule, 4] += size[row]
-                tally[rule, 0] += 1
-                tally[rule, 3] += size[row]
-    for row in range(size.size):
-        if count[row] == 1:
-            tally[first[row], 2] += 1
-            tally[first[row], 5] += size[row]
 
 
 def _count_edits(counts: dict[str, Any], rules: Ruled, columns: Mapping[str, pa.Array], keep: Bools) -> None:
@@ -214,12 +192,12 @@ def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
 
 
 def _chosen(
-    store: Store, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
+    known: _Ids, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
 ) -> Iterator[Flip]:
     """The flips of a batch with the smallest hashes of their ids."""
     if not any(mask.any() for mask in masks.values()):
         return
-    ids = _ids(store, task.slot, first)
+    ids = known.at(first)
     for direction, mask in masks.items():
         at = np.flatnonzero(mask)
         if not at.size:
@@ -231,14 +209,19 @@ def _chosen(
             yield Flip(int(rank[one]), task.slot.bucket, direction, task.part, first + row, before[row].as_py(), new)
 
 
-def _ids(store: Store, slot: Slot, first: int) -> pa.Array:
-    """The ids of the batch that starts at a row; read only where something flips."""
-    row = 0
-    for batch in iter_batches(store, slot.documents, ["id"], BATCH_ROWS):
-        if row == first:
-            return batch.column("id")
-        row += batch.num_rows
-    raise AssertionError("unreachable: the batch was just read")
+class _Ids:
+    """The ids of a part; read only as far as something flips."""
+
+    def __init__(self, store: Store, slot: Slot) -> None:
+        self._batches, self._row = iter_batches(store, slot.documents, ["id"], BATCH_ROWS), 0
+
+    def at(self, first: int) -> pa.Array:
+        """Those of the batch that starts at a row, which no earlier call was past."""
+        for batch in self._batches:
+            here, self._row = self._row, self._row + batch.num_rows
+            if here == first:
+                return batch.column("id")
+        raise AssertionError("unreachable: the batch was just read")
 
 
 def no_rule() -> dict[str, int]:

@@ -266,7 +266,7 @@ def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
@@ -278,7 +278,10 @@ def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
         if _is_text(kind):
             return lengths
         ends = np.concatenate([[0], np.cumsum(_value_bytes(values.flatten()))])
-        return np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
-    if pa.types.is_struct(kind):
-        return sum(map(_value_bytes, values.flatten()), start=np.zeros(len(values), dtype=np.int64))
-    return np.full(len(values), kind.bit_width // 8 if pa.types.is_primitive(kind) else 0, dtype=np.int64)
+        sizes: npt.NDArray[np.int64] = np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])])
+        return sizes
+    width = kind.bit_width // 8 if pa.types.is_primitive(kind) else 0
+    total = np.full(len(values), width, dtype=np.int64)
+    for child in values.flatten() if pa.types.is_struct(kind) else ():
+        total += _value_bytes(child)
+    return total
