@@ -26,7 +26,7 @@ ANSWER = struct.Struct("<BII")
 COUNTS = struct.Struct("=QQ")
 #: Status of an answer: text came out, or one of these reasons.
 REASONS = ("", "extract_failed", "nul_bytes")
-#: Most pages have no facts but these bytes.
+#: The facts of an answer that has none.
 NO_FACTS = b"{}"
 
 
