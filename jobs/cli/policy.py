@@ -5,17 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
-
-if TYPE_CHECKING:
-    from plinth.context import Context
-
-#: Below this many documents, starting workers takes longer than judging.
-ALONE_BELOW = 2_000_000
 
 
 @click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy try --help"))
@@ -49,6 +43,7 @@ def try_(
     still turn out to be duplicates: `plinth run` tells.
     """
     from jobs.cli import output
+    from plinth.compute.threads import Threads, cores
     from plinth.corpus import whatif
     from plinth.recipe.overlay import load_tried
 
@@ -56,12 +51,9 @@ def try_(
     chosen = _buckets({name: one.policy for name, one in recipe.corpus.buckets.items()}, bucket, named)
     policies = {name: recipe.corpus.policies[own] for name, own in chosen.items()}
     published = {name: whatif.bucket_of(ctx, name) for name in policies}
-    _engine(ctx, sum(one.documents.rows for one in published.values()))
+    ctx.engine = Threads(cores())
     started = time.perf_counter()
-    try:
-        found, flips = whatif.compare(ctx, published, policies, samples, seed)
-    finally:
-        ctx.engine.close()
+    found, flips = whatif.compare(ctx, published, policies, samples, seed)
     judged = time.perf_counter() - started
     shown = whatif.shown(ctx, published, policies, flips)
     if as_json:
@@ -79,17 +71,6 @@ def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None)
         have = ", ".join(f"{name} ({own})" for name, own in policies.items())
         raise MissingError(f"no bucket fits {wanted}", expected=f"one of {have}")
     return found
-
-
-def _engine(ctx: Context, documents: int) -> None:
-    """Workers where there is enough to share."""
-    import os
-
-    from plinth.compute.engine import Local
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if documents >= ALONE_BELOW and cores > 1:
-        ctx.engine = Local(cores)
 
 
 def _tell(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mapping[str, str], seconds: float) -> None:

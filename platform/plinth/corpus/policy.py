@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -126,8 +127,14 @@ class _Compiled:
         self.columns = {name for _, rule in self.rules for name in rule.columns} | {name for _, name in self.edits}
 
 
+@lru_cache(maxsize=16)
+def _compiled(policy: Policy, annotators: tuple[str, ...]) -> _Compiled:
+    """Parsed once by a worker, not for each part."""
+    return _Compiled(policy, annotators, "policy")
+
+
 def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
-    compiled = _Compiled(task.policy, tuple(name for name, _ in task.sidecars), "policy")
+    compiled = _compiled(task.policy, tuple(name for name, _ in task.sidecars))
     stats = _no_counts()
     verdicts = _verdicts(store, task, compiled, stats)
     part = write_batches(store, "part.parquet", SCHEMA, verdicts, group_rows=SCORE_GROUP_ROWS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,9 @@ def judge(root: Path, task: Task) -> Answer:
     return Answer(task.slot.bucket, counts, tuple(flips))
 
 
+@lru_cache(maxsize=64)
 def rules_of(policy: Policy, before: Policy | None, annotators: tuple[str, ...], where: str) -> Ruled:
-    """The new policy, knowing what the old one says of rules that did not change."""
+    """The new policy, knowing what the old one says of rules that did not change; parsed once, not for each part."""
     rules = ruled(policy, annotators, where)
     return rules.knowing(before) if before else rules
 

@@ -120,7 +120,7 @@ def iter_batches(
     path = store.open_path(part.blob)
     seen = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with pa.OSFile(str(path)) as source, pq.ParquetFile(source) as file:
             _require(file.schema_arrow, columns, part)
             for batch in file.iter_batches(rows, columns=list(columns) if columns else None, use_threads=False):
                 seen += batch.num_rows

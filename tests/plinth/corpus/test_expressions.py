@@ -176,3 +176,27 @@ def test_conditions_mean_what_python_means(text: str, rows: list[tuple[int, floa
 def test_division_gives_what_ieee_gives() -> None:
     share = pa.array([0.0, 1.0, -1.0])
     assert parse("a.share / 0 > 5", SCHEMA, "rule").evaluate({"a.share": share}, 3).to_pylist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.words < 9999999999", [True, True, True, False]),  # wider than the column: nothing wraps
+        ("a.words > 4294967345", [False] * 4),  # 49 + 2^32
+        ("9999999999 > a.words", [True, True, True, False]),
+        ("50 <= a.words", [False, False, True, False]),
+        ("0 < a.words <= 9999999999", [False, True, True, False]),
+        ("a.bytes >= 4611686018427387904", [False, True, False, False]),
+        ("a.words < 49.5", [True, True, False, False]),
+    ],
+)
+def test_whole_numbers_are_compared_as_they_are_whatever_the_column_holds(text: str, expected: list[bool]) -> None:
+    assert evaluate(text) == expected
+
+
+@pytest.mark.parametrize("text", ["b.ok", "not b.ok", "a.words < 50", "a.words is None", "a.words < 50 or b.ok"])
+@pytest.mark.parametrize(("start", "rows"), [(0, 4), (1, 2), (3, 1), (4, 0)])
+def test_masks_are_the_booleans_of_any_slice(text: str, start: int, rows: int) -> None:
+    columns = {name: values.slice(start, rows) for name, values in COLUMNS.items()}
+    rule = parse(text, SCHEMA, "rule")
+    assert rule.mask(columns, rows).tolist() == rule.evaluate(columns, rows).to_pylist()

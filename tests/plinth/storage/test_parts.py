@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -142,3 +143,39 @@ def test_several_parts_are_written_side_by_side_and_only_finished_ones_become_vi
         written = one.finish()
     assert written == parts.write_table(store, "one", whole)
     assert [path for path in store.root.rglob("*") if path.is_file()] == [store.path(written.blob)]
+
+
+def test_bytes_of_rows_count_text_inside_lists_and_structs() -> None:
+    pair = pa.struct([("at", pa.int32()), ("name", pa.string())])
+    kinds = {"n": pa.int64(), "s": pa.string(), "pairs": pa.list_(pair), "wide": pa.list_(pa.int16())}
+    schema = pa.schema(list(kinds.items()))
+    rows = [
+        {"n": 1, "s": None, "pairs": None, "wide": [1]},
+        {"n": 2, "s": "äb", "pairs": [{"at": 1, "name": "xyz"}, {"at": 2, "name": None}], "wide": []},
+        {"n": 3, "s": "", "pairs": [], "wide": None},
+        {"n": 4, "s": "a", "pairs": [None, {"at": 1, "name": "é"}], "wide": [1, 2]},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    expected = [2, 3 + 4 + 3 + 4, 0, 1 + 4 + 4 + 2 + 4]
+    assert parts._row_bytes(batch).tolist() == expected
+    assert parts._row_bytes(batch.slice(1, 3)).tolist() == expected[1:]
+    assert parts._row_bytes(batch.slice(4)).tolist() == []
+
+
+def test_groups_of_scores_are_long_until_their_lists_are_heavy(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([("score", pa.float64()), ("spans", pa.list_(pa.int64()))])
+    rows, each = 3 * ROWS, 4
+    starts = pa.array(range(0, each * rows + 1, each), pa.int32())
+    spans = pa.ListArray.from_arrays(starts, pa.array(range(each * rows)))
+    whole = pa.record_batch([pa.array([0.5] * rows), spans], schema=schema)
+
+    def groups() -> list[int]:
+        batches = [whole.slice(start, 1024) for start in range(0, rows, 1024)]
+        part = parts.write_batches(store, "p", schema, batches, group_rows=parts.SCORE_GROUP_ROWS)
+        assert parts.read_table(store, part).equals(pa.Table.from_batches([whole]))
+        metadata = pq.read_metadata(store.path(part.blob))
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+    assert groups() == [rows]
+    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 2 * ROWS * 8 * each)
+    assert groups() == [2 * ROWS, ROWS]
