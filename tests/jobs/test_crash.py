@@ -1,5 +1,6 @@
 """Killed anywhere, the same command finishes the work: nothing lost, nothing doubled."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -49,13 +50,26 @@ def test_a_killed_worker_costs_its_task_only(corpus, tmp_path):
     process = _start(tmp_path, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)
     _wait_for(lambda: _records(tmp_path) >= 20, process)
     children = psutil.Process(process.pid).children(recursive=True)
-    servers = {child.pid for child in children if "forkserver" in " ".join(child.cmdline())}
-    workers = [child for child in children if child.pid in servers and child.ppid() in servers]
+    servers = {child.pid for child in children if "forkserver" in _command(child)}
+    workers = [child for child in children if child.pid in servers and _parent(child) in servers]
     assert workers
     for worker in workers:
         worker.kill()
     assert process.wait(timeout=300) == 0
     assert digests(tmp_path) == digests(corpus)
+
+
+def _command(process: psutil.Process) -> str:
+    """Its command line; a process that has just ended has none."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _parent(process: psutil.Process) -> int | None:
+    with contextlib.suppress(psutil.Error):
+        return process.ppid()
+    return None
 
 
 def test_training_outlives_the_orchestrator_and_is_found_again(line, tmp_path):
