@@ -1,9 +1,10 @@
 """Toxicity in layers: a lexicon of yours, a classifier trained on labels of yours, a second stage where it doubts.
 
 The lexicon finds terms, openly or in thin disguise, and where they stand; by itself it knows no context, so anatomy
-and court reports hit it, too. The classifier scores the worst stretch of a text (its model's `window`), and its second
-stage is told of the lexicon's hits; it is asked where the first doubts, or is at ease although terms were found.
-`final` is the last layer's word, or without a model what the lexicon's hits weigh. Plinth brings no list of words: see docs/learned-gates.md.
+and court reports hit it, too. The classifier scores the worst stretch of a text (its model's `window`), and its
+second stage is told of the lexicon's hits; it is asked where the first doubts, or is at ease although terms were
+found. `final` is the last layer's word, or without a model what the lexicon's hits weigh. Plinth brings no list of
+words: see docs/learned-gates.md.
 """
 
 from __future__ import annotations

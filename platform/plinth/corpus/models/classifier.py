@@ -1,9 +1,10 @@
 """Two kinds of text told apart: reference from random, or good from bad as a labelled list says; in two stages.
 
 The first stage is linear and cheap enough for every document. Where its calibrated probability lies in the band of
-doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first
-stage's margin, what the text looks like and, with a lexicon, what was found of it. Each stage learns from documents that the one before it was not trained on, is
-calibrated on others, and measured on others again. A second stage that is no better is left out.
+doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first stage's
+margin, what the text looks like and, with a lexicon, what was found of it. Each stage learns from documents that the
+one before it was not trained on, is calibrated on others, and measured on others again. A second stage that is no
+better is left out.
 """
 
 from __future__ import annotations
