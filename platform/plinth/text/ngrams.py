@@ -101,7 +101,7 @@ def _ascii_run(data: Any, start: Any, end: Any, out: Any, words: Any, state: Any
     """
     at, last, count, one, within = uint64(start), uint64(end), uint64(words), uint64(1), uint64(0) - uint64(inside)
     while at < last:
-        byte = data[at]
+        byte = uint64(data[at])
         word = _ASCII_WORD[byte]
         out[count] = state
         count -= within & ~word
@@ -127,7 +127,7 @@ def _two_halves(data: Any, start: Any, end: Any, out: Any, words: Any, state: An
     if size == 0:
         return start, words, state, inside
     while at < last:
-        here, there = data[at], data[at + ahead]
+        here, there = uint64(data[at]), uint64(data[at + ahead])
         word, away = _ASCII_WORD[here], _ASCII_WORD[there]
         out[first], out[second] = own, other
         first -= within & ~word
