@@ -46,7 +46,7 @@ MEASURED = (
     Work("lines", 40, 0, True, 0.16, 0),
     Work("substring", 31, 0, True, 0.15, 0),
     Work("policy and verdicts", 0, 1_000_000, False, 0.0, 40),
-    Work("holdout, contamination, curated", 85, 0, True, 0.25, 0),
+    Work("held out, curated", 85, 0, True, 0.25, 0),
 )
 #: WARC to documents, MB of HTML per second and core (resiliparse).
 EXTRACT_MEGABYTES_S = 8.0

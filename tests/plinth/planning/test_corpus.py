@@ -37,7 +37,10 @@ def test_cores_help_until_the_parts_run_out_and_the_network_may_bound() -> None:
     assert slow.hours > 100 * estimate(Scale(text_bytes=1e12, gigabit_s_per_core=10)).hours
 
 
-def test_the_page_quotes_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_quotes_what_the_command_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     page = (ROOT / "docs" / "scale.md").read_text()
     command, shown = re.search(r"```console\n\$ plinth (scale [^\n]*)\n(.*?)```", page, re.DOTALL).groups()
     assert call(command.split()) == 0
