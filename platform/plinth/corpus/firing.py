@@ -15,6 +15,7 @@ import numpy.typing as npt
 from numba import njit
 
 from plinth.corpus.expressions import Expression
+from plinth.corpus.masks import mask
 
 Bools = npt.NDArray[np.bool_]
 I32 = npt.NDArray[np.int32]
@@ -29,7 +30,7 @@ def fired(rules: Sequence[Expression | None], columns: Mapping[str, Any], rows: 
     out = np.zeros((len(rules), rows), dtype=np.bool_)
     for index, rule in enumerate(rules):
         if rule is not None:
-            out[index] = rule.mask(columns, rows)
+            out[index] = mask(rule, columns, rows)
     return out
 
 

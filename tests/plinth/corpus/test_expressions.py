@@ -192,11 +192,3 @@ def test_division_gives_what_ieee_gives() -> None:
 )
 def test_whole_numbers_are_compared_as_they_are_whatever_the_column_holds(text: str, expected: list[bool]) -> None:
     assert evaluate(text) == expected
-
-
-@pytest.mark.parametrize("text", ["b.ok", "not b.ok", "a.words < 50", "a.words is None", "a.words < 50 or b.ok"])
-@pytest.mark.parametrize(("start", "rows"), [(0, 4), (1, 2), (3, 1), (4, 0)])
-def test_masks_are_the_booleans_of_any_slice(text: str, start: int, rows: int) -> None:
-    columns = {name: values.slice(start, rows) for name, values in COLUMNS.items()}
-    rule = parse(text, SCHEMA, "rule")
-    assert rule.mask(columns, rows).tolist() == rule.evaluate(columns, rows).to_pylist()
