@@ -1,4 +1,4 @@
-"""`plinth scale`: what a corpus of any size costs, from measured constants."""
+"""`plinth scale`: what a corpus of any size costs, from measured speeds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scale(
 ) -> None:
     """Tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
 
-    The constants are measured ones, per core (docs/scale.md); the rest is multiplication.
+    Speeds are measured ones, per core; docs/scale.md says what is estimated. The rest is multiplication.
     """
     from jobs.cli import output
     from plinth.planning.corpus import Scale, estimate

@@ -1,7 +1,7 @@
 """What a corpus of any size costs: core hours, tasks, bytes shuffled, requests, money, wall clock.
 
 Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The
-constants were measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. Not in it:
+speeds were measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. Not in it:
 stragglers, retries, and the network between storage and cores, which is asked for as a bandwidth.
 """
 
@@ -34,11 +34,12 @@ class Work(NamedTuple):
     written_document: float
 
 
-#: As measured; see docs/scale.md for what each was measured on.
+#: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
+#: and the index were measured, and the rest are estimates by column widths (docs/scale.md).
 MEASURED = (
     Work("annotate: heuristics", 71, 0, True, 0.0, 150),
     Work("annotate: language, PII", 55, 0, True, 0.0, 60),
-    Work("annotate: classifiers", 120, 0, True, 0.0, 30),
+    Work("annotate: classifiers", 51, 0, True, 0.0, 30),
     Work("annotate: perplexity", 34, 0, True, 0.0, 16),
     Work("exact duplicates", 270, 0, True, 0.0, 60),
     Work("MinHash signatures", 411, 0, True, 0.0, 448),
