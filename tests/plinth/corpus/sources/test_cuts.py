@@ -135,7 +135,7 @@ def test_damage_costs_the_same_records_cut_or_not(tmp_path: Path, warc_record: M
 def test_what_cannot_be_cut_is_one_piece(tmp_path: Path, warc_record: MakeRecord) -> None:
     _, data = large_file("warc", warc_record)
     for name, kind, content in (
-        ("x.warc.gz", "warc", gzip.compress(data * 30, 1)),
+        ("x.warc.gz", "warc", gzip.compress(data * 30, 1, mtime=0)),
         ("x.warc", "warc", b"no WARC at all" * 9000),
         ("x.warc", "warc", b"WARC/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n" + data),
         ("x.jsonl", "jsonl", b"x" * 200_000),
