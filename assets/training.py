@@ -35,7 +35,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     """The run, then its final checkpoint."""
     owner = shared_owner(recipe)
     kinds = ("deepspeed", "pytorch")
-    model = recipe.training.model
+    model, parallel = recipe.training.model, recipe.training.parallel
     return [
         Stage(
             asset="run",
@@ -44,7 +44,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=config.VERSION,
             params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED)),
             group="training",
-            description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{recipe.training.zero_stage}.",
+            description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{parallel.zero_stage}.",
             owner=owner,
             kinds=kinds,
             present=partial(_present_run, recipe),

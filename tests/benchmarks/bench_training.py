@@ -36,7 +36,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
 
     from plinth.context import Context
     from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
-    from plinth.recipe.training import Launch, Training
+    from plinth.recipe.training import Launch, Parallel, Training
     from plinth.records import DOCUMENT_SCHEMA, Manifest
     from plinth.storage.parts import write_table
     from plinth.storage.workspace import Workspace
@@ -59,7 +59,8 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     steps = arguments.steps + WARMUP_STEPS
     phase = Phase(name="all", fraction=1.0, weights={"code": 1.0})
     mixed = mixture.run(ctx, Mixture(sequence_tokens=512, total_tokens=512 * 16 * steps, phases=(phase,)), sharded)
-    training = Training(launch=Launch(ranks=arguments.ranks), zero_stage=arguments.zero, precision=arguments.precision)
+    placed = {"launch": Launch(ranks=arguments.ranks), "parallel": Parallel(zero_stage=arguments.zero)}
+    training = Training(**placed, precision=arguments.precision)
     return config.prepare(ctx, "bench", training, mixed, sharded, trained)
 
 
@@ -145,7 +146,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "parameters": found["parameters"],
         "ranks": config.ranks,
         "cores": os.cpu_count(),
-        "zero_stage": config.zero_stage,
+        "zero_stage": config.parallel.zero_stage,
         "precision": found["precision"],
         "steps_each": len(pairs),
         "ours_tokens_per_s": round(speeds["ours"], 1),

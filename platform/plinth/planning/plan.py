@@ -91,9 +91,9 @@ def plan(
         tokens_per_second=tokens_per_second,
         wall_clock_s=tokens / tokens_per_second if tokens_per_second else None,
         ranks=training.launch.ranks,
-        zero_stage=training.zero_stage,
+        zero_stage=training.parallel.zero_stage,
         precision=kind,
-        memory_per_device=by_stage[training.zero_stage],
+        memory_per_device=by_stage[training.parallel.zero_stage],
         memory_by_zero_stage=(by_stage[0].total, by_stage[1].total, by_stage[2].total, by_stage[3].total),
         assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second),
     )

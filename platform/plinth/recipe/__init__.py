@@ -2,8 +2,8 @@
 
     corpus     buckets, sources, extraction, annotators, policy, dedup, holdout, contamination
     spans      the rest of dedup: look-alikes by vectors, repeated lines, repeated passages
-    tokens     tokenizer, shards, mixture, phases
-    training   model, optimizer, schedule, parallelism, checkpoints, launch
+    tokens     tokenizer, shards, mixture
+    training   decoder, optimizer, parallel, checkpoints, launching
     release    evaluation, gates, approval, promotion
     lines      YAML that knows the line of every key
     columns    checks against what the annotators offer, and the licence gate

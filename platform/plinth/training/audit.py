@@ -75,7 +75,7 @@ def _compare(
         "to_step": config.total_steps,
         "compared_steps": len(steps),
         "ranks": config.ranks,
-        "zero_stage": config.zero_stage,
+        "zero_stage": config.parallel.zero_stage,
         "max_abs_difference": {
             "loss": _widest(steps, "loss"),
             "grad_norm": _widest(steps, "grad_norm"),

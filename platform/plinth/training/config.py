@@ -1,7 +1,7 @@
 """One run, resolved: what the recipe says, bound to the data it will see.
 
-The run key covers everything that decides the parameters (model, optimizer, batch sizes, seed,
-precision, ZeRO stage, data) and nothing that only decides where, how often saved or how supervised.
+The run key covers everything that decides the parameters (model, optimizer, global batch, seed,
+precision, data) and nothing that only decides where, how divided, how often saved or how supervised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from plinth import fingerprint
 from plinth.context import Context
 from plinth.errors import MissingError, TrainingError
-from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Supervision, Training
+from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision, Training
 from plinth.records import Frozen, Manifest, Step
 from plinth.storage.atomic import write_bytes
 from plinth.training.directory import RunDirectory
@@ -24,7 +24,7 @@ from plinth.training.directory import RunDirectory
 VERSION = "1"
 
 #: Sections of `Training` that bear no identity.
-UNIDENTIFIED = ("launch", "supervision", "checkpoints")
+UNIDENTIFIED = ("launch", "parallel", "micro_batch_sequences", "supervision", "checkpoints")
 
 
 class RunConfig(Frozen):
@@ -39,7 +39,7 @@ class RunConfig(Frozen):
     end_of_text: int = Field(ge=0)
     optimizer: Optimizer
     precision: Literal["fp32", "bf16", "auto"]
-    zero_stage: Literal[0, 1, 2, 3]
+    parallel: Parallel
     seed: int
     launch: Launch
     sequence_tokens: int = Field(ge=2)
@@ -67,9 +67,14 @@ class RunConfig(Frozen):
         return self.launch.ranks
 
     @property
+    def data_ranks(self) -> int:
+        """Ranks that see different sequences; the others divide the work on one model replica."""
+        return self.ranks
+
+    @property
     def accumulation(self) -> int:
         """Micro batches per rank and optimizer step."""
-        return self.global_batch_sequences // (self.ranks * self.micro_batch_sequences)
+        return self.global_batch_sequences // (self.data_ranks * self.micro_batch_sequences)
 
     @property
     def step_tokens(self) -> int:
@@ -122,12 +127,11 @@ def prepare(
         key=key,
         recipe=recipe_name,
         workspace=str(ctx.workspace.root),
-        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "zero_stage", "seed")},
+        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed")},
         **{name: getattr(training, name) for name in UNIDENTIFIED},
         vocab_size=tokenizer.stats["vocab_size"],
         end_of_text=tokenizer.stats["end_of_text"],
         sequence_tokens=sequence_tokens,
-        micro_batch_sequences=training.micro_batch_sequences,
         global_batch_sequences=training.global_batch_sequences,
         total_steps=steps,
         mixture=mixture.digest,

@@ -127,14 +127,14 @@ class Engine:
     @property
     def _norm_is_ours(self) -> bool:
         """Without ZeRO and in FP32, DeepSpeed clips but does not tell the norm."""
-        return self.config.zero_stage == 0 and self.precision == "fp32"
+        return self.config.parallel.zero_stage == 0 and self.precision == "fp32"
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Whole parameters in order, one at a time, on the CPU; every rank must walk through them together."""
         import deepspeed
 
         for name, parameter in self.module.named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter], enabled=self.config.zero_stage == 3):
+            with deepspeed.zero.GatheredParameters([parameter], enabled=self.config.parallel.zero_stage == 3):
                 yield name, parameter.detach().cpu().clone()
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
@@ -170,7 +170,7 @@ def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict
         "gradient_clipping": config.optimizer.grad_clip,
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {
-            "stage": config.zero_stage,
+            "stage": config.parallel.zero_stage,
             "overlap_comm": False,
             "reduce_bucket_size": bucket,
             "allgather_bucket_size": bucket,
@@ -178,7 +178,7 @@ def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict
         "bf16": {"enabled": precision == "bf16"},
         "steps_per_print": None,
     }
-    if precision == "bf16" and config.zero_stage > 0:  # without ZeRO, DeepSpeed offers no accumulation in FP32
+    if precision == "bf16" and config.parallel.zero_stage > 0:  # without ZeRO, DeepSpeed offers no accumulation in FP32
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings
 

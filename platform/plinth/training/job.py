@@ -234,8 +234,8 @@ def _finished_story(config: RunConfig) -> Story:
 def _step(config: RunConfig) -> Step:
     params = config.model_dump(
         mode="json",
-        include={"key", "model", "vocab_size", "optimizer", "precision", "zero_stage", "seed", "sequence_tokens"}
-        | {"micro_batch_sequences", "global_batch_sequences", "total_steps"},
+        include={"key", "model", "vocab_size", "optimizer", "precision", "seed", "sequence_tokens"}
+        | {"global_batch_sequences", "total_steps"},
     )
     return Step(name="run", version=configuration.VERSION, params=params)
 

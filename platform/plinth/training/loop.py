@@ -125,7 +125,7 @@ def resume(engine: Engine, events: Timeline, monitor: Monitor, attempt: int) -> 
             ranks=config.ranks,
             device=engine.rank.device.type,
             precision=engine.precision,
-            zero_stage=config.zero_stage,
+            zero_stage=config.parallel.zero_stage,
             total_steps=config.total_steps,
         )
     if step is None:

@@ -64,7 +64,7 @@ def save(engine: Engine, step: int, monitor: dict[str, Any]) -> checkpoint.Commi
                 "step": step,
                 "tokens": step * config.step_tokens,
                 "ranks": config.ranks,
-                "zero_stage": config.zero_stage,
+                "zero_stage": config.parallel.zero_stage,
                 "precision": engine.precision,
                 **proof,
                 "monitor": monitor,

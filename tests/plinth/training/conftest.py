@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Supervision
+from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import free_port
@@ -34,7 +34,7 @@ def tiny(workspace: Path, **changes: Any) -> RunConfig:
         "end_of_text": 0,
         "optimizer": Optimizer(warmup_fraction=0.2),
         "precision": "fp32",
-        "zero_stage": 1,
+        "parallel": Parallel(zero_stage=1),
         "seed": 1,
         "launch": Launch(ranks=2),
         "sequence_tokens": 32,

@@ -23,7 +23,7 @@ from plinth.errors import CheckpointError, TrainingError
 from plinth.launch import Status
 from plinth.launch.local import Local
 from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
-from plinth.recipe.training import Checkpoints, Launch, Model, Supervision, Training
+from plinth.recipe.training import Checkpoints, Launch, Model, Parallel, Supervision, Training
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
@@ -99,6 +99,8 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
     key = config.run_key(TRAINING, "m", "t")
     placed: dict[str, Any] = {
         "launch": Launch(ranks=2),
+        "parallel": Parallel(zero_stage=3),
+        "micro_batch_sequences": 1,
         "supervision": Supervision(max_restarts=9),
         "checkpoints": Checkpoints(every_steps=1),
     }
@@ -106,9 +108,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         assert config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") == key, name
     decisive: dict[str, Any] = {
         "seed": 2,
-        "zero_stage": 3,
         "precision": "bf16",
-        "micro_batch_sequences": 1,
         "global_batch_sequences": 8,
         "model": Model(layers=2),
         "optimizer": recipe.training.Optimizer(lr=1e-4),

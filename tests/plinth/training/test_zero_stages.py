@@ -9,6 +9,7 @@ import synthetic
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from plinth.recipe.training import Parallel
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.export import load_model
@@ -51,7 +52,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float], torch.nn.Mod
 def test_stage_agrees_with_one_plain_process(
     stage: int, make: Callable[..., RunConfig], ranks: Callable[..., list[int]]
 ) -> None:
-    config = make(zero_stage=stage, total_steps=STEPS)
+    config = make(parallel=Parallel(zero_stage=stage), total_steps=STEPS)
     assert ranks(config) == [0, 0]
     losses, norms, model = plain_run(config)
     steps = timeline(config.directory.events).steps
