@@ -76,7 +76,7 @@ def rank_main(path: str) -> None:
 
     config = configuration.load(path)
     rank = engines.join(config)
-    engine = engines.Engine(config, rank)
+    engine = engines.open_engine(config, rank)
     ready_s = time.perf_counter() - started
     events, monitor = Timeline(config.directory.events), loop.Monitor()
     stream = batches_of(config, rank.index)(1)

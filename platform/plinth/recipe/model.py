@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from plinth.recipe.corpus import Corpus
+from plinth.recipe.parallel import problems as problems_of_parallel
 from plinth.recipe.release import Evaluation, Release
 from plinth.recipe.tokens import Mixture, Shards, Tokenizer
 from plinth.recipe.training import Training
@@ -33,7 +34,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        problems = [*_policies(self), *_phases(self), *_rates(self), *_batches(self)]
+        problems = [*_policies(self), *_phases(self), *_rates(self), *_batches(self), *_parallel(self)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
@@ -72,11 +73,12 @@ def _rates(recipe: Recipe) -> Iterator[Found]:
 
 def _batches(recipe: Recipe) -> Iterator[Found]:
     training = recipe.training
-    ranks, micro = training.launch.ranks, training.micro_batch_sequences
+    ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
     if training.global_batch_sequences % (ranks * micro):
         yield (
             ("training", "global_batch_sequences"),
-            f"{training.global_batch_sequences} is not a multiple of ranks x micro_batch_sequences = {ranks} x {micro}",
+            f"{training.global_batch_sequences} is not a multiple of data ranks x micro_batch_sequences = "
+            f"{ranks} x {micro}",
         )
     sequences = recipe.mixture.total_tokens // recipe.mixture.sequence_tokens
     if sequences < training.global_batch_sequences:
@@ -85,3 +87,15 @@ def _batches(recipe: Recipe) -> Iterator[Found]:
             f"{recipe.mixture.total_tokens} tokens are {sequences} sequences of {recipe.mixture.sequence_tokens}, "
             f"fewer than one step's {training.global_batch_sequences}",
         )
+
+
+def _parallel(recipe: Recipe) -> Iterator[Found]:
+    training = recipe.training
+    for key, message in problems_of_parallel(
+        training.parallel,
+        training.model,
+        ranks=training.launch.ranks,
+        sequence_tokens=recipe.mixture.sequence_tokens,
+        precision=training.precision,
+    ):
+        yield ("training", "parallel", key), message

@@ -24,7 +24,9 @@ class Training(Frozen):
     micro_batch_sequences: int = Field(4, ge=1, description="Sequences per rank and forward pass.")
     global_batch_sequences: int = Field(16, ge=1, description="Sequences per optimizer step, over all ranks.")
     parallel: Parallel = Parallel()
-    precision: Literal["fp32", "bf16", "auto"] = Field("auto", description="`auto`: BF16 where the device has it.")
+    precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
+        "auto", description="`auto`: BF16 where the device has it."
+    )
     seed: int = Field(1, description="Of initial weights.")
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()

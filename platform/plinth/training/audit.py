@@ -18,7 +18,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.training import checkpoint, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import batches_of
-from plinth.training.engine import Engine, Rank
+from plinth.training.engine import Engine, Rank, open_engine
 from plinth.training.export import WEIGHTS, hf_name
 from plinth.training.loop import Measured, train_step
 from plinth.training.telemetry import Timeline, timeline
@@ -35,7 +35,7 @@ def replay(config: RunConfig, rank: Rank) -> None:
         for step in (start, config.total_steps):
             checkpoint.verify(run, step)
     torch.distributed.barrier()
-    engine = Engine(config, rank)
+    engine = open_engine(config, rank)
     snapshot.load(engine, start)
     stream = batches_of(config, rank.index)(start + 1)
     replayed = {step: train_step(engine, stream, step, 0) for step in range(start + 1, config.total_steps + 1)}

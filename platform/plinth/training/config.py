@@ -38,7 +38,7 @@ class RunConfig(Frozen):
     vocab_size: int = Field(ge=1)
     end_of_text: int = Field(ge=0)
     optimizer: Optimizer
-    precision: Literal["fp32", "bf16", "auto"]
+    precision: Literal["fp32", "bf16", "fp16", "auto"]
     parallel: Parallel
     seed: int
     launch: Launch
@@ -69,7 +69,7 @@ class RunConfig(Frozen):
     @property
     def data_ranks(self) -> int:
         """Ranks that see different sequences; the others divide the work on one model replica."""
-        return self.ranks
+        return self.parallel.data_ranks(self.ranks)
 
     @property
     def accumulation(self) -> int:

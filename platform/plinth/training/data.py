@@ -19,6 +19,7 @@ from plinth.tokens.loader import Loader
 from plinth.tokens.order import Order
 from plinth.tokens.reader import ShardReader
 from plinth.training.config import RunConfig
+from plinth.training.parallel.topology import place_of
 
 
 class Batch(NamedTuple):
@@ -53,8 +54,8 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         {name: ShardReader(store, refs.load(digest)) for name, digest in config.shards.items()},
         global_batch=config.global_batch_sequences,
         micro_batch=config.micro_batch_sequences,
-        rank=rank,
-        world=config.ranks,
+        rank=place_of(config.parallel, config.ranks, rank).data,
+        world=config.data_ranks,
     )
 
     def stream(first_step: int) -> Iterator[Batch]:

@@ -68,6 +68,19 @@ def join(config: RunConfig) -> Rank:
     return Rank(rank, config.ranks, device)
 
 
+def open_engine(config: RunConfig, rank: Rank) -> Engine:
+    """The engine that the run's `parallel:` block asks for; a collective.
+
+    Raises:
+        TrainingError: this machine cannot run the block.
+    """
+    if config.parallel.pipeline > 1:
+        from plinth.training.parallel.pipeline import PipelineEngine
+
+        return PipelineEngine(config, rank)
+    return Engine(config, rank)
+
+
 def seed(value: int) -> None:
     """Seed every generator a rank may draw from."""
     random.seed(value)

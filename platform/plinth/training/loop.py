@@ -18,7 +18,7 @@ from plinth.errors import CheckpointError, TrainingError
 from plinth.training import checkpoint, snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, batches_of, fingerprint_of
-from plinth.training.engine import Engine, Rank
+from plinth.training.engine import Engine, Rank, open_engine
 from plinth.training.schedule import learning_rate
 from plinth.training.telemetry import Timeline, timeline
 
@@ -70,7 +70,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
         DiskFullError, StorageError: a checkpoint could not be written; the last one is intact.
     """
     interrupt, events = Interrupt(), Timeline(config.directory.events)
-    engine, batches = Engine(config, rank), batches_of(config, rank.index)
+    engine, batches = open_engine(config, rank), batches_of(config, rank.index)
     monitor = Monitor()
     done = resume(engine, events, monitor, attempt)
     seen = _last_step(config) if rank.leads else 0

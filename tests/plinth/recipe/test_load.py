@@ -152,7 +152,7 @@ def test_batch_must_divide_over_ranks(write: Write) -> None:
     path = write(text=RIGHT + "training:\n  global_batch_sequences: 12\n")
     key, _, message, _ = only(path)
     assert key == "training.global_batch_sequences"
-    assert "12 is not a multiple of ranks x micro_batch_sequences = 2 x 4" in message
+    assert "12 is not a multiple of data ranks x micro_batch_sequences = 2 x 4" in message
 
 
 @pytest.mark.parametrize(

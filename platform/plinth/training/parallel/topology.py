@@ -1,0 +1,158 @@
+"""Where a rank is among data, pipeline, sequence and tensor ranks, and the process groups it talks in.
+
+Ranks are numbered with tensor fastest, then sequence, pipeline and data: neighbours, which share a machine's
+fast links, talk most (as Megatron-LM numbers them, arXiv:2104.04473).
+
+    ranks = 8, tensor 2, sequence 2, data 2:    rank   0 1 2 3 4 5 6 7
+                                                data   0 0 0 0 1 1 1 1
+                                                seq.   0 0 1 1 0 0 1 1
+                                                tensor 0 1 0 1 0 1 0 1
+
+`place_of` and `ranks_of` are torch-free.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from plinth.recipe.parallel import Parallel
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Axis = Literal["data", "pipeline", "sequence", "tensor"]
+
+#: Slowest first.
+AXES: tuple[Axis, ...] = ("data", "pipeline", "sequence", "tensor")
+
+
+class Place(NamedTuple):
+    """Coordinates of a rank; also the size of each axis."""
+
+    data: int
+    pipeline: int
+    sequence: int
+    tensor: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for its replica: the first of those that see the same sequences."""
+        return self.pipeline == self.sequence == self.tensor == 0
+
+
+def shape_of(parallel: Parallel, ranks: int) -> Place:
+    """Ranks along each axis."""
+    return Place(parallel.data_ranks(ranks), parallel.pipeline, parallel.sequence, parallel.tensor)
+
+
+def place_of(parallel: Parallel, ranks: int, rank: int) -> Place:
+    """Coordinates of a rank."""
+    coordinates, rest = [], rank
+    for size in reversed(shape_of(parallel, ranks)):
+        rest, coordinate = divmod(rest, size)
+        coordinates.append(coordinate)
+    return Place(*reversed(coordinates))
+
+
+def ranks_of(parallel: Parallel, ranks: int, axes: tuple[Axis, ...]) -> list[list[int]]:
+    """The groups of ranks that differ along `axes` only, in rank order; every rank is in exactly one."""
+    shape = shape_of(parallel, ranks)
+    fixed = [range(1) if axis in axes else range(size) for axis, size in zip(AXES, shape, strict=True)]
+    free = [range(size) if axis in axes else range(1) for axis, size in zip(AXES, shape, strict=True)]
+    return [
+        sorted(_number(shape, tuple(a + b for a, b in zip(base, step, strict=True))) for step in product(*free))
+        for base in product(*fixed)
+    ]
+
+
+def _number(shape: Place, place: tuple[int, ...]) -> int:
+    number = 0
+    for size, coordinate in zip(shape, place, strict=True):
+        number = number * size + coordinate
+    return number
+
+
+class Topology:
+    """The process groups of this rank. Made once, after the ranks have joined; a collective.
+
+    A group of one rank is None: nothing is sent in it.
+    """
+
+    def __init__(self, parallel: Parallel, ranks: int, rank: int) -> None:
+        self.parallel, self.ranks, self.rank = parallel, ranks, rank
+        self.shape, self.place = shape_of(parallel, ranks), place_of(parallel, ranks, rank)
+        self.tensor = self._group(("tensor",))
+        self.sequence = self._group(("sequence",))
+        self.pipeline = self._group(("pipeline",))
+        self.data = self._group(("data",))
+        #: Ranks that hold the same parameters and different gradients: gradients are averaged, ZeRO divides, here.
+        self.replicas = self.data if self.sequence is None else self._group(("data", "sequence"))
+
+    @property
+    def replica_ranks(self) -> list[int]:
+        """The ranks of `replicas`."""
+        return self.members(("data", "sequence"))
+
+    def members(self, axes: tuple[Axis, ...]) -> list[int]:
+        """The ranks that differ from this one along `axes` only, this one included."""
+        return next(group for group in ranks_of(self.parallel, self.ranks, axes) if self.rank in group)
+
+    def _group(self, axes: tuple[Axis, ...]) -> ProcessGroup | None:
+        import torch.distributed as dist
+
+        mine = None
+        for members in ranks_of(self.parallel, self.ranks, axes):
+            if len(members) == 1:
+                continue
+            group = dist.group.WORLD if len(members) == self.ranks else dist.new_group(members)
+            if self.rank in members:
+                mine = group
+        return mine
+
+
+class ModelParallelUnit:
+    """What DeepSpeed asks of a Megatron-style `mpu`: who shares parameters with whom, and who divides them.
+
+    To DeepSpeed sequence ranks are data ranks: they hold the same parameters and different gradients.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._replicas = topology.replicas or _alone(topology)
+
+    def get_data_parallel_group(self) -> Any:
+        return self._replicas
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        return self._topology.replica_ranks
+
+    def get_data_parallel_world_size(self) -> int:
+        return len(self._topology.replica_ranks)
+
+    def get_data_parallel_rank(self) -> int:
+        return self._topology.replica_ranks.index(self._topology.rank)
+
+    def get_model_parallel_group(self) -> Any:
+        return self._topology.tensor
+
+    def get_model_parallel_world_size(self) -> int:
+        return self._topology.shape.tensor
+
+    def get_model_parallel_rank(self) -> int:
+        return self._topology.place.tensor
+
+    def get_model_parallel_src_rank(self) -> int:
+        return self._topology.members(("tensor",))[0]
+
+    get_tensor_model_parallel_group = get_model_parallel_group
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+    get_tensor_model_parallel_rank = get_model_parallel_rank
+    get_tensor_model_parallel_src_rank = get_model_parallel_src_rank
+
+
+def _alone(topology: Topology) -> Any:
+    """A group of this rank only: DeepSpeed takes None for the whole world. A collective."""
+    import torch.distributed as dist
+
+    return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]
