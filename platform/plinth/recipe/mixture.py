@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -31,6 +31,11 @@ class Mixture(Frozen):
     """What the run sees, in phases; counts per block are exact, order is a keyed permutation."""
 
     sequence_tokens: int = Field(512, ge=8, description="Tokens of one training sequence.")
+    packing: Literal["concatenate", "best-fit"] = Field(
+        "concatenate",
+        description="How documents fill sequences: `concatenate` cuts the stream every `sequence_tokens`, without "
+        "padding; `best-fit` cuts only documents that are longer, and pads what is left (arXiv:2404.10830).",
+    )
     total_tokens: int = Field(gt=0, description="Tokens of the whole run.")
     phases: tuple[Phase, ...] = Field(
         min_length=1, description="In the order of training; their fractions add up to 1."

@@ -84,6 +84,11 @@ class ShardReader:
                 f"the shards of {self.bucket} do not add up", found=f"{held} tokens", expected=f"{self.tokens} tokens"
             )
 
+    @property
+    def shard_starts(self) -> tuple[int, ...]:
+        """Where in the stream each shard begins; `read` of exactly one shard is a view of it."""
+        return tuple(self._starts)
+
     def verify(self) -> None:
         """Read every shard and compare its SHA-256.
 
