@@ -45,15 +45,19 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
+        return cast(Tensor, self.o_proj(self.attend(q, k, v, rotation, mask).reshape(batch, length, -1)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Queries [B, S, H, E], keys and values [B, S, K, E] to [B, S, H, E]. Sequence parallelism replaces it."""
         out = functional.scaled_dot_product_attention(
             rotate(q.transpose(1, 2), rotation),
             rotate(k.transpose(1, 2), rotation),
             v.transpose(1, 2),
             attn_mask=mask,
             is_causal=mask is None,
-            enable_gqa=self.kv_heads != self.heads,
+            enable_gqa=k.shape[2] != q.shape[2],
         )
-        return cast(Tensor, self.o_proj(out.transpose(1, 2).reshape(batch, length, -1)))
+        return out.transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -108,15 +112,28 @@ class Decoder(nn.Module):
             segments: document number of each token [B, S]; attention stays within a document.
             targets: next ids [B, S]; -100 is not scored.
         """
-        x = functional.embedding(tokens, self.embed_tokens)
+        x = self.embed(tokens)
         mask = document_mask(segments, x.dtype) if segments is not None else None
-        rotation = rotary(tokens.shape[1], self.config.dim // self.config.heads, self.config.rope_theta, x)
+        rotation = self.rotation(x)
         for layer in self.layers:
             x = layer(x, rotation, mask)
-        output = self.embed_tokens if self.config.tied_embeddings else self.lm_head
-        logits = functional.linear(self.norm(x), output)
-        if targets is None:
-            return logits
+        logits = self.logits(self.norm(x))
+        return logits if targets is None else self.loss(logits, targets)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Ids [B, S] to [B, S, D]."""
+        return functional.embedding(tokens, self.embed_tokens)
+
+    def rotation(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [S, E] of the positions in `x` [B, S, D]."""
+        return rotary(x.shape[1], self.config.dim // self.config.heads, self.config.rope_theta, x)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[B, S, D] after the last norm to [B, S, V]."""
+        return functional.linear(x, self.embed_tokens if self.config.tied_embeddings else self.lm_head)
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats (scalar, FP32) over targets [B, S] that are not -100."""
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
