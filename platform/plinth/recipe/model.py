@@ -34,7 +34,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        problems = [*_policies(self), *_phases(self), *_rates(self), *_batches(self), *_parallel(self)]
+        problems = [*_policies(self), *_samples(self), *_phases(self), *_rates(self), *_batches(self), *_parallel(self)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
@@ -46,6 +46,13 @@ def _policies(recipe: Recipe) -> Iterator[Found]:
         if bucket.policy not in recipe.corpus.policies:
             have = sorted(recipe.corpus.policies)
             yield ("corpus", "buckets", name, "policy"), f"no policy {bucket.policy!r}; have {have}"
+
+
+def _samples(recipe: Recipe) -> Iterator[Found]:
+    for bucket in recipe.tokenizer.sample_weights:
+        if bucket not in recipe.corpus.buckets:
+            found = f"no bucket {bucket!r}; have {sorted(recipe.corpus.buckets)}"
+            yield ("tokenizer", "sample_weights", bucket), found
 
 
 def _phases(recipe: Recipe) -> Iterator[Found]:

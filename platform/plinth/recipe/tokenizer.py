@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from plinth.records import Frozen
 
+#: All single bytes are in every vocabulary, so that every text can be written.
+BYTES = 256
+
+Kind = Literal["bpe-bytes", "bpe-fallback", "unigram"]
+
 
 class Tokenizer(Frozen):
-    """Byte-level BPE, trained on a capped sample of the curated buckets."""
+    """Trained on a weighted, capped sample of the curated buckets; every text can be written and comes back."""
 
-    kind: Literal["bpe-bytes"] = Field("bpe-bytes", description="Byte-level BPE: every text can be written.")
-    vocab_size: int = Field(8192, ge=260, le=2**32 - 1, description="Tokens, special ones and all 256 bytes included.")
-    digits: Literal["single", "runs"] = Field(
-        "single", description="`single`: every digit is a token (Llama 2); `runs`: digits merge like letters (GPT-2)."
+    kind: Kind = Field(
+        "bpe-bytes",
+        description="`bpe-bytes`: merges of bytes (GPT-2, Llama 3); `bpe-fallback`: merges of characters, rare ones in "
+        "bytes (Llama 2); `unigram`: likeliest pieces, rare characters in bytes (T5, ALBERT).",
     )
-    sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared evenly by buckets.")
+    vocab_size: int = Field(8192, ge=260, le=2**32 - 1, description="Tokens, special ones and all 256 bytes included.")
+    digits: Literal["single", "triples", "runs"] = Field(
+        "single",
+        description="`single`: every digit is a token (Llama 2); `triples`: up to three (Llama 3); `runs`: digits "
+        "merge like letters (GPT-2).",
+    )
+    character_coverage: float = Field(
+        0.9995, gt=0, le=1, description="Kinds of characters: this share of the sample's characters gets tokens."
+    )
+    sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared by buckets.")
+    sample_weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict, description="Shares of buckets in the sample; 1 where nothing is said."
+    )
     special_tokens: tuple[str, ...] = Field(
         ("<|endoftext|>", "<|pad|>"), min_length=1, description="The first ids, in order; the first ends a document."
     )
-    min_frequency: int = Field(2, ge=1, description="Pairs seen less often are not merged.")
+    min_frequency: int = Field(2, ge=1, description="BPE: pairs seen less often are not merged.")
     audit_bytes_per_part: int = Field(2 * 2**20, gt=0, description="Audit: at most this much text of each part.")
     max_fertility: float = Field(4.0, gt=0, description="Audit: tokens per word allowed in any bucket.")
+    max_fertility_by_language: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="Audit: tokens per word allowed in texts of a language, over all buckets."
+    )
+    max_fertility_by_domain: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, description="Audit: tokens per word allowed in texts of a source's domain."
+    )
     min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: lower bound in any bucket.")
+    max_unreachable: int = Field(0, ge=0, description="Audit: tokens allowed that no text can ever be written with.")
 
     @field_validator("special_tokens")
     @classmethod
@@ -32,3 +57,12 @@ class Tokenizer(Frozen):
         if len(set(tokens)) != len(tokens) or not all(tokens):
             raise ValueError("special tokens must be distinct and not empty")
         return tokens
+
+    @model_validator(mode="after")
+    def _room(self) -> Tokenizer:
+        least = BYTES + len(self.special_tokens) + 1
+        if self.vocab_size < least:
+            raise ValueError(f"vocab_size {self.vocab_size} has no room beside special tokens and bytes: {least}")
+        if self.sample_weights and not any(self.sample_weights.values()):
+            raise ValueError("sample_weights: at least one weight must be above 0")
+        return self

@@ -29,6 +29,7 @@ from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_t
 from plinth.storage.store import Store
 from plinth.tokens import encode, tokenizer
 from plinth.tokens.sample import hashes
+from plinth.tokens.vocabulary import token_bytes
 
 ASSET = "tokenizer/audit"
 VERSION = "1"
@@ -141,7 +142,7 @@ def _digests(task: _Task) -> tuple[str, ...]:
 def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
     """Token counts of the part's sample; sums by language and failed round trips in the stats."""
     trained = encode.load(store, task.tokenizer)
-    table = encode.token_bytes(trained)
+    table = token_bytes(trained)
     whole = np.array([_is_text(data) for data in table])
     used = np.zeros(len(table), dtype=np.int64)
     sums: dict[str, Counter[str]] = {}
@@ -220,7 +221,7 @@ def _used(store: Store, parts: Iterable[Part]) -> NDArray[np.int64]:
 
 
 def _vocabulary(trained: Tokenizer, used: NDArray[np.int64]) -> dict[str, Any]:
-    table = encode.token_bytes(trained)
+    table = token_bytes(trained)
     ordinary = np.array([bool(data) for data in table])
     unused = int((ordinary & (used == 0)).sum()) if used.size else int(ordinary.sum())
     return {
@@ -233,7 +234,7 @@ def _vocabulary(trained: Tokenizer, used: NDArray[np.int64]) -> dict[str, Any]:
 
 def _round_trip(trained: Tokenizer, parts: Iterable[Part]) -> dict[str, int]:
     total: dict[str, int] = {"texts": 0, "failed": 0} | add_stats(parts).get("round_trip", {})
-    table = encode.token_bytes(trained)
+    table = token_bytes(trained)
     texts = list(trial_texts())
     for text, ids in zip(texts, encode.encode_texts(trained, texts, "<u4"), strict=True):
         total["texts"] += 1

@@ -1,4 +1,4 @@
-"""Texts to token ids, and the bytes that a token stands for.
+"""Texts to token ids.
 
 Text never becomes a special token: a document that holds the characters `<|endoftext|>` gets the tokens of
 those characters, so an end-of-text token in a shard is the end of a document and nothing else.
@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,31 +77,6 @@ def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
         result.append(text[start:stop])
         start = stop
     return [*result, text[start:]]
-
-
-@cache
-def _byte_of_character() -> dict[str, int]:
-    """GPT-2's printable stand-ins for the 256 bytes (Radford et al. 2019, `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes of every token id of a byte-level tokenizer; empty for special tokens.
-
-    Raises:
-        ValueError: when a token is not spelt in the byte-level alphabet.
-    """
-    table, special = _byte_of_character(), tokenizer.get_added_tokens_decoder()
-    result = []
-    for index in range(tokenizer.get_vocab_size()):
-        token = tokenizer.id_to_token(index) or ""
-        try:
-            result.append(b"" if index in special else bytes(table[character] for character in token))
-        except KeyError as error:
-            raise ValueError(f"token {index} {token!r} is not in the byte-level alphabet") from error
-    return result
 
 
 def token_dtype(vocab_size: int) -> str:

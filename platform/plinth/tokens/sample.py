@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
+from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
@@ -49,22 +51,39 @@ class _Pick:
     cut: int
 
 
-def sample(ctx: Context, curated: Mapping[str, Manifest], budget_bytes: int, label: str) -> list[Sampled]:
-    """At most `budget_bytes` of text, shared evenly by the buckets, in order of their names."""
+def sample(
+    ctx: Context,
+    curated: Mapping[str, Manifest],
+    budget_bytes: int,
+    label: str,
+    weights_of: Mapping[str, float] | None = None,
+) -> list[Sampled]:
+    """At most `budget_bytes` of text, shared by the buckets by weight (1 where none is given), in order of names.
+
+    Raises:
+        RecipeError: a weight for a bucket that is not there.
+    """
+    unknown = sorted(set(weights_of or {}) - set(curated))
+    if unknown:
+        raise RecipeError(
+            f"tokenizer.sample_weights: no bucket {', '.join(unknown)}", expected=f"among {sorted(curated)}"
+        )
     parts = {bucket: manifest.named("part-") for bucket, manifest in sorted(curated.items())}
     items = [Item((part.blob.sha256,), part, part.rows) for bucket in parts.values() for part in bucket]
     found = iter(run_items(ctx, WEIGH, _weigh, items, label=f"{label}: weigh"))
     weights = {bucket: _sum(ctx.store, [next(found)[0] for _ in own]) for bucket, own in parts.items()}
-    budgets = shares({bucket: bins.total() for bucket, bins in weights.items()}, budget_bytes)
+    budgets = shares({bucket: bins.total() for bucket, bins in weights.items()}, budget_bytes, weights_of)
     return [_sampled(ctx, bucket, parts[bucket], weights[bucket], budgets[bucket], label) for bucket in parts]
 
 
-def shares(available: Mapping[str, int], budget: int) -> dict[str, int]:
-    """An even share of the budget for every bucket; what a small bucket cannot use goes to the others."""
-    granted: dict[str, int] = {}
-    waiting = sorted(available, key=lambda bucket: (available[bucket], bucket))
+def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
+    """The budget by weight; what a small bucket cannot use goes to the others, by their weights."""
+    exact = {bucket: Fraction((weights or {}).get(bucket, 1.0)) for bucket in available}
+    granted = {bucket: 0 for bucket in available if not exact[bucket]}
+    waiting = sorted(set(available) - set(granted), key=lambda bucket: (available[bucket] / exact[bucket], bucket))
     for position, bucket in enumerate(waiting):
-        granted[bucket] = min(available[bucket], budget // (len(waiting) - position))
+        share = exact[bucket] / sum(exact[other] for other in waiting[position:])
+        granted[bucket] = min(available[bucket], int(budget * share))
         budget -= granted[bucket]
     return granted
 

@@ -1,29 +1,30 @@
-"""Byte-level BPE with Hugging Face tokenizers: train on a sample, load.
+"""Train a tokenizer on a sample of the curated buckets, and load it.
 
-The pipeline is GPT-2's: no normaliser (text comes back byte for byte), the byte-level pre-tokenizer with its
-word pattern, all 256 bytes in the vocabulary (nothing is unknown). Special tokens come first, so that the
-end-of-text token is id 0 whatever the vocabulary. With `digits: single` every digit is a token of its own.
+Special tokens come first, so that the end-of-text token is id 0 whatever the vocabulary; then the 256 bytes;
+then what was learnt (a byte-level vocabulary mixes the last two). How each kind is trained is told in `bpe`
+and `unigram`, how text is cut into words in `pipelines`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
 from plinth.errors import StageError
 from plinth.recipe import tokens as recipe
+from plinth.recipe.tokenizer import BYTES
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
-from plinth.tokens import encode
+from plinth.tokens import alphabet, bpe, encode, unigram
 from plinth.tokens.sample import Sampled, sample, texts
 
 ASSET = "tokenizer"
-VERSION = "1"
+VERSION = "2"
 FILE = "tokenizer.json"
 
 #: The first special token closes every document.
@@ -36,7 +37,19 @@ _RUN = re.compile(rf"(\S{{{MAX_RUN}}}|\s{{{MAX_RUN}}})")
 _BLANKS = re.compile(rf"\s{{{MAX_RUN}}}")
 
 #: Parameters that judge a tokenizer and do not make it.
-AUDIT_FIELDS = frozenset({"audit_bytes_per_part", "max_fertility", "min_bytes_per_token"})
+AUDIT_FIELDS = frozenset(
+    {
+        "audit_bytes_per_part",
+        "max_fertility",
+        "max_fertility_by_language",
+        "max_fertility_by_domain",
+        "min_bytes_per_token",
+        "max_unreachable",
+    }
+)
+
+#: The alphabet takes at most this share of the vocabulary, or nothing would be left to learn.
+ALPHABET_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ def run(ctx: Context, params: recipe.Tokenizer, curated: Mapping[str, Manifest])
     Raises:
         StageError: there is no text to train on.
     """
-    sampled = tuple(sample(ctx, curated, params.sample_bytes, ASSET))
+    sampled = tuple(sample(ctx, curated, params.sample_bytes, ASSET, params.sample_weights))
     if not any(found.budget_bytes for found in sampled):
         raise StageError(
             "the tokenizer has no text to train on",
@@ -87,29 +100,22 @@ def load(store: Store, tokenizer: Manifest) -> Tokenizer:
     return encode.load(store, part.blob)
 
 
-def untrained(params: recipe.Tokenizer) -> Tokenizer:
-    """The pipeline with an empty vocabulary."""
-    tokenizer = Tokenizer(models.BPE())
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words]) if params.digits == "single" else words
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
+def train(params: recipe.Tokenizer, corpus: Iterable[str] | Callable[[], Iterable[str]]) -> Tokenizer:
+    """Train on texts. The same texts give the same bytes, on any number of threads.
 
+    Args:
+        corpus: the texts, or what gives them anew: kinds with an alphabet read them twice.
 
-def train(params: recipe.Tokenizer, corpus: Iterator[str]) -> Tokenizer:
-    """Train on texts. The same texts in any order of threads give the same bytes."""
-    tokenizer = untrained(params)
-    trainer = trainers.BpeTrainer(
-        vocab_size=params.vocab_size,
-        min_frequency=params.min_frequency,
-        special_tokens=list(params.special_tokens),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    with encode.parallel(True):
-        tokenizer.train_from_iterator((piece for text in corpus for piece in short_runs(text)), trainer)
-    return tokenizer
+    Raises:
+        StageError: too little text for the vocabulary.
+    """
+    again = corpus if callable(corpus) else _twice(corpus, params)
+    if params.kind == "bpe-bytes":
+        return bpe.train_bytes(params, _short(again()))
+    room = params.vocab_size - BYTES - len(params.special_tokens)
+    letters = alphabet.choose(again(), params.character_coverage, max(1, int(room * ALPHABET_SHARE)))
+    trainer = bpe.train_characters if params.kind == "bpe-fallback" else unigram.train
+    return trainer(params, _short(again()), letters)
 
 
 def short_runs(text: str) -> list[str]:
@@ -120,8 +126,17 @@ def short_runs(text: str) -> list[str]:
     return [piece for piece in _RUN.split(text) if piece]
 
 
+def _short(corpus: Iterable[str]) -> Iterator[str]:
+    return (piece for text in corpus for piece in short_runs(text))
+
+
+def _twice(corpus: Iterable[str], params: recipe.Tokenizer) -> Callable[[], Iterable[str]]:
+    held = corpus if params.kind == "bpe-bytes" else list(corpus)
+    return lambda: held
+
+
 def _train(store: Store, task: _Task) -> tuple[Part, ...]:
-    trained = train(task.params, (text for found in task.sample for text in texts(store, found)))
+    trained = train(task.params, lambda: (text for found in task.sample for text in texts(store, found)))
     stats = {
         "vocab_size": trained.get_vocab_size(),
         "end_of_text": END_OF_TEXT,

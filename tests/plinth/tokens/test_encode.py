@@ -10,6 +10,7 @@ from plinth.errors import IntegrityError
 from plinth.recipe import tokens as recipe
 from plinth.storage.store import Store
 from plinth.tokens import encode, tokenizer
+from plinth.tokens.vocabulary import token_bytes
 
 CORPUS = ["the house by the river", "import os\n\nprint(42)\n", "été über 東京 des Hauses", "l'été n'est pas là"] * 20
 
@@ -24,14 +25,14 @@ def trained() -> Tokenizer:
 @given(text=st.text(max_size=80))
 @settings(max_examples=200, deadline=None)
 def test_text_comes_back_byte_for_byte(trained: Tokenizer, text: str) -> None:
-    table = encode.token_bytes(trained)
+    table = token_bytes(trained)
     (ids,) = encode.encode_texts(trained, [text], "<u2")
     assert b"".join(table[token] for token in ids) == text.encode()
     assert trained.decode(ids.tolist(), skip_special_tokens=False) == text
 
 
 def test_every_byte_has_a_token_and_special_tokens_have_none(trained: Tokenizer) -> None:
-    table = encode.token_bytes(trained)
+    table = token_bytes(trained)
     assert table[:2] == [b"", b""]
     assert {data for data in table if len(data) == 1} == {bytes([byte]) for byte in range(256)}
 
@@ -42,7 +43,7 @@ def test_text_never_becomes_a_special_token(trained: Tokenizer) -> None:
 
 
 def test_digits_are_single_tokens(trained: Tokenizer) -> None:
-    table = encode.token_bytes(trained)
+    table = token_bytes(trained)
     (ids,) = encode.encode_texts(trained, ["2026 42"], "<u2")
     assert [table[token] for token in ids] == [b"2", b"0", b"2", b"6", b" ", b"4", b"2"]
 

@@ -1,0 +1,54 @@
+"""Which characters get tokens of their own, and texts prepared for a trainer that must not learn some things.
+
+Shared by the vocabularies of characters (`bpe-fallback`, `unigram`). A byte-level vocabulary needs none of it:
+its alphabet is the 256 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+#: Always in the alphabet: whatever the sample, the characters of programs and of English are no rarities.
+ALWAYS = frozenset(string.printable) - {"\x0b", "\x0c"}
+
+#: What a character without a token becomes before training. It is in no alphabet, so trainers drop it.
+RARE = "\x00"
+
+#: A merge that spells `<0x41>` would be taken for the byte it names; no merge crosses this place.
+_BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
+
+
+def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
+    """The commonest characters that make up a share of all, at most `most`, in code-point order.
+
+    Ties are broken by code point. Printable ASCII is always among them.
+
+    Args:
+        coverage: share of the texts' characters, as in SentencePiece (Kudo and Richardson 2018).
+        most: how many the vocabulary has room for.
+    """
+    seen: Counter[str] = Counter()
+    for text in texts:
+        seen.update(text)
+    total = seen.total()
+    chosen, covered = set(ALWAYS), sum(seen[character] for character in ALWAYS)
+    for character, count in sorted(seen.items(), key=lambda item: (-item[1], item[0])):
+        if covered >= coverage * total or len(chosen) >= most:
+            break
+        if character not in chosen and character != RARE:
+            chosen.add(character)
+            covered += count
+    return sorted(chosen)[:most]
+
+
+def prepared(texts: Iterable[str], alphabet: Iterable[str]) -> Iterator[str]:
+    """Texts for training: characters without a token are `RARE`, names of bytes are cut in two."""
+    known = frozenset(alphabet)
+    for text in texts:
+        rare = set(text) - known
+        if rare:
+            text = text.translate({ord(character): RARE for character in rare})
+        yield from _BYTE_NAME.split(text) if "<0x" in text else (text,)

@@ -1,0 +1,55 @@
+"""What the tokens of a vocabulary stand for: bytes.
+
+A byte-level vocabulary spells every byte as a printable character; the others spell characters as they are,
+and the 256 single bytes as `<0x00>` … `<0xFF>`, for characters that have no token.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from tokenizers import Tokenizer, decoders
+
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of every token id; empty for special tokens.
+
+    Raises:
+        ValueError: when a token of a byte-level vocabulary is not spelt in its alphabet.
+    """
+    special = tokenizer.get_added_tokens_decoder()
+    spelt = _byte_level if isinstance(tokenizer.decoder, decoders.ByteLevel) else _characters
+    names = (tokenizer.id_to_token(index) or "" for index in range(tokenizer.get_vocab_size()))
+    return [b"" if index in special else spelt(name) for index, name in enumerate(names)]
+
+
+def byte_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids that write characters without a token byte by byte; none in a byte-level vocabulary."""
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        return []
+    return [index for name in BYTE_TOKENS if (index := tokenizer.token_to_id(name)) is not None]
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's printable stand-ins for the 256 bytes (Radford et al. 2019, `bytes_to_unicode`)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _byte_level(name: str) -> bytes:
+    table = _byte_of_character()
+    try:
+        return bytes(table[character] for character in name)
+    except KeyError as error:
+        raise ValueError(f"token {name!r} is not in the byte-level alphabet") from error
+
+
+def _characters(name: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(name)
+    return bytes([int(byte[1], 16)]) if byte else name.encode()
