@@ -1,0 +1,53 @@
+"""Batch size and sequence length over a run, and amendments of a run that has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from pydantic import Field, model_validator
+
+from plinth.records import Frozen
+
+
+class Change(Frozen):
+    """When something changes: at the first step that begins at or after this point."""
+
+    from_tokens: int | None = Field(None, ge=0, description="Tokens trained before the change; or `from_step`.")
+    from_step: int | None = Field(None, ge=1, description="First step of the change, counted from 1; or `from_tokens`.")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Change:
+        if (self.from_tokens is None) == (self.from_step is None):
+            raise ValueError("give `from_tokens` or `from_step`, one of the two")
+        return self
+
+
+class BatchChange(Change):
+    """The global batch from a point on."""
+
+    global_batch_sequences: int = Field(ge=1, description="Sequences per optimizer step from there on.")
+
+
+class LengthChange(Change):
+    """The length of training rows from a point on."""
+
+    sequence_tokens: int = Field(
+        ge=8, description="Tokens of a row; a whole part of mixture.sequence_tokens, which is cut into rows of this."
+    )
+
+
+class Amendment(BatchChange):
+    """A change of a run that has begun; it replaces what was scheduled after it."""
+
+    reason: str = Field(min_length=1, description="Why; told on the run's timeline.")
+
+
+def out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
+    """Changes listed before an earlier one, as far as the recipe alone can tell: index and what is wrong."""
+    for unit in ("from_tokens", "from_step"):
+        listed = [(index, getattr(change, unit)) for index, change in enumerate(changes)]
+        points = [(index, point) for index, point in listed if point is not None]
+        for (_, before), (index, point) in pairwise(points):
+            if point <= before:
+                yield index, f"{unit} {point:,} is not after {before:,} of the change listed before it"

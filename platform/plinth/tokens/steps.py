@@ -1,0 +1,207 @@
+"""Which positions of the order a training step takes, when the global batch may change at a boundary.
+
+    stretch   steps of one global batch and one row length; a run has a handful
+    step      -> stretch by bisection -> first position and count          O(log stretches)
+    position  -> stretch by bisection -> step                              O(log stretches)
+
+Steps count from 0 here, as in `order`; step n of training is step n - 1. A step takes whole sequences of S tokens
+whatever the length of its rows: a shorter length l cuts each sequence into S / l rows, so the tokens and their
+order stay. What does not fill the last step is not used.
+
+Does not belong here: what is at a position (`order`), and the learning rate (`training.schedule`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from plinth.errors import MissingError, RecipeError
+from plinth.recipe.batches import Amendment, BatchChange, Change, LengthChange
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps from `first_step` on, which begin at `first_position`: `batch` sequences each, in rows of `length`."""
+
+    first_step: int
+    first_position: int
+    batch: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a run.
+
+    Args:
+        sequences: of the whole order.
+        sequence_tokens: S, of one sequence.
+        stretches: in order; the first begins at step 0 and position 0.
+    """
+
+    sequences: int
+    sequence_tokens: int
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def total(self) -> int:
+        """Whole steps of the run."""
+        last = self.stretches[-1]
+        return last.first_step + max(0, self.sequences - last.first_position) // last.batch
+
+    @property
+    def used(self) -> int:
+        """Positions that some step takes; those after it are not used."""
+        last = self.stretches[-1]
+        return last.first_position + (self.total - last.first_step) * last.batch
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Every global batch that occurs, in order of size."""
+        return tuple(sorted({stretch.batch for stretch in self.stretches}))
+
+    def take(self, step: int) -> tuple[int, int]:
+        """First position of a step and how many it takes.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        stretch = self._at(step)
+        return stretch.first_position + (step - stretch.first_step) * stretch.batch, stretch.batch
+
+    def batch(self, step: int) -> int:
+        """Sequences of a step.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return self._at(step).batch
+
+    def length(self, step: int) -> int:
+        """Tokens of a step's rows.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return self._at(step).length
+
+    def tokens(self, step: int) -> int:
+        """Tokens of a step, over all ranks.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return self._at(step).batch * self.sequence_tokens
+
+    def tokens_before(self, step: int) -> int:
+        """Tokens trained before a step; `step` may be the number of steps.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return (self.used if step == self.total else self.take(step)[0]) * self.sequence_tokens
+
+    def step_of(self, position: int) -> tuple[int, int] | None:
+        """The step that takes a position, and its row there; None for the few at the end that none takes.
+
+        Raises:
+            MissingError: the order has no such position.
+        """
+        if not 0 <= position < self.sequences:
+            raise MissingError(f"position {position}", expected=f"a position from 0 to {self.sequences - 1}")
+        if position >= self.used:
+            return None
+        firsts = [stretch.first_position for stretch in self.stretches]
+        stretch = self.stretches[bisect_right(firsts, position) - 1]
+        step, row = divmod(position - stretch.first_position, stretch.batch)
+        return stretch.first_step + step, row
+
+    def through(self, step: int) -> list[list[int]]:
+        """What decided the steps before `step`: first step, batch and length of the stretches that begin before it."""
+        return [[each.first_step, each.batch, each.length] for each in self.stretches if each.first_step < step]
+
+    def _at(self, step: int) -> Stretch:
+        if not 0 <= step < self.total:
+            raise MissingError(
+                f"the run has no step {step}",
+                found=f"{self.sequences} sequences, {', '.join(map(str, self.batches))} to a step",
+                expected=f"a step from 0 to {self.total - 1}",
+            )
+        return self.stretches[bisect_right([stretch.first_step for stretch in self.stretches], step) - 1]
+
+
+def constant(sequences: int, sequence_tokens: int, batch: int) -> Steps:
+    """Steps of one global batch from beginning to end."""
+    return Steps(sequences, sequence_tokens, (Stretch(0, 0, batch, sequence_tokens),))
+
+
+@lru_cache(maxsize=64)
+def schedule(
+    sequences: int,
+    sequence_tokens: int,
+    batch: int,
+    batches: tuple[BatchChange, ...] = (),
+    lengths: tuple[LengthChange, ...] = (),
+    amendments: tuple[Amendment, ...] = (),
+) -> Steps:
+    """The steps of a run whose batch and length follow schedules.
+
+    A change holds from the first step that begins at or after its point. An amendment replaces every change of the
+    batch that was scheduled after it.
+
+    Raises:
+        RecipeError: a change takes effect no later than the one listed before it, or never.
+    """
+    queues: list[list[Change]] = [list(amendments), list(batches), list(lengths)]
+    names = ("amendments", "batch_schedule", "length_schedule")
+    last: list[int] = [-1, -1, -1]
+    made = [Stretch(0, 0, batch, sequence_tokens)]
+    while any(queues):
+        now = made[-1]
+        coming = [(_effect(queue[0], now, sequence_tokens), kind) for kind, queue in enumerate(queues) if queue]
+        step, kind = min(coming)
+        change = queues[kind].pop(0)
+        if step <= last[kind] or step < now.first_step:
+            raise _misplaced(names[kind], change, f"it takes effect at step {step + 1}, no later than the one before")
+        position = now.first_position + (step - now.first_step) * now.batch
+        if position + _batch(change, now) > sequences:
+            raise _misplaced(names[kind], change, f"the run ends before, with its {sequences:,} sequences")
+        last[kind] = step
+        if kind == 0:
+            queues[1].clear()
+        stretch = Stretch(step, position, _batch(change, now), _length(change, now))
+        made = [*(made[:-1] if step == now.first_step else made), stretch]
+    return Steps(sequences, sequence_tokens, tuple(made))
+
+
+def _effect(change: Change, now: Stretch, sequence_tokens: int) -> int:
+    """The first step at or after the change's point, were nothing else to change before."""
+    if change.from_step is not None:
+        return change.from_step - 1
+    position = -(-(change.from_tokens or 0) // sequence_tokens)
+    return now.first_step + max(0, -(-(position - now.first_position) // now.batch))
+
+
+def _batch(change: Change, now: Stretch) -> int:
+    return change.global_batch_sequences if isinstance(change, BatchChange) else now.batch
+
+
+def _length(change: Change, now: Stretch) -> int:
+    return change.sequence_tokens if isinstance(change, LengthChange) else now.length
+
+
+def _misplaced(name: str, change: Change, why: str) -> RecipeError:
+    point = f"from_step: {change.from_step}" if change.from_step is not None else f"from_tokens: {change.from_tokens}"
+    return RecipeError(
+        f"training.{name}: the change {point} has no place in the run",
+        found=why,
+        remedy="list changes in the order in which they take effect, all before the end of the run",
+    )
+
+
+def lengths_that_do_not_divide(sequence_tokens: int, lengths: Sequence[LengthChange]) -> list[int]:
+    """Indices of the changes whose rows do not divide a sequence."""
+    return [index for index, change in enumerate(lengths) if sequence_tokens % change.sequence_tokens]
