@@ -1,0 +1,119 @@
+"""What the guard watches, and what it does about it. Bears identity: an intervention decides what is learnt."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from plinth.records import Frozen
+
+Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
+
+#: Sentences that several rules share.
+_ACTION = "off, warn, skip (the update is not made), lower_lr, rollback (and leave the data out), or stop."
+_CONFIRMATIONS = "Suspicious steps in a row before anything is done."
+
+
+class Rule(Frozen):
+    """What to do, and after how many suspicious steps in a row."""
+
+    action: Action = Field("warn", description=_ACTION)
+    confirmations: int = Field(1, ge=1, description=_CONFIRMATIONS)
+
+
+class Nonfinite(Rule):
+    """The loss or the gradient is NaN or infinite. The update of such a step is never made, whatever the action."""
+
+    action: Action = Field("rollback", description=_ACTION)
+
+
+class LossSpike(Rule):
+    """The loss is far above its rolling median."""
+
+    action: Action = Field("rollback", description=_ACTION)
+    confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS)
+    sigmas: float = Field(
+        6.0, gt=0, description="Robust standard deviations above the median (OLMo-core's step skipper: 6)."
+    )
+    min_rise: float = Field(0.2, ge=0, description="Nats above the median below which nothing is a spike.")
+
+
+class GradientSpike(Rule):
+    """The global gradient norm is far above its rolling median."""
+
+    action: Action = Field("warn", description=_ACTION)
+    confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS)
+    sigmas: float = Field(6.0, gt=0, description="Robust standard deviations above the median (OLMo-core: 6).")
+    min_ratio: float = Field(3.0, ge=1, description="Times the median below which nothing is a spike.")
+
+
+class LateRule(Rule):
+    """A rule that judges when the update has been made already."""
+
+    @model_validator(mode="after")
+    def _too_late(self) -> LateRule:
+        if self.action == "skip":
+            raise ValueError("action 'skip': this rule sees a step after its update; warn, lower_lr, rollback or stop")
+        return self
+
+
+class LayerRule(LateRule):
+    """A statistic of one layer grows out of its own range. Measured every `telemetry.layers_every` steps."""
+
+    confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS + " Counted in measurements.")
+    ratio: float = Field(10.0, gt=1, description="Times the layer's rolling median.")
+
+
+class Plateau(LateRule):
+    """The smoothed loss has not improved for long."""
+
+    action: Action = Field("off", description=_ACTION)
+    steps: int = Field(1000, ge=1, description="Steps without improvement.")
+    min_improvement: float = Field(0.001, ge=0, description="Relative fall of the smoothed loss that counts as one.")
+
+
+class Throughput(Rule):
+    """Steps take much longer than they did. A clock decides, so it may only warn or stop."""
+
+    confirmations: int = Field(10, ge=1, description=_CONFIRMATIONS)
+    ratio: float = Field(0.5, gt=0, lt=1, description="Share of the rolling median of tokens per second.")
+
+    @model_validator(mode="after")
+    def _changes_nothing(self) -> Throughput:
+        if self.action not in ("off", "warn", "stop"):
+            raise ValueError(f"throughput.action {self.action!r}: a clock must not decide what is learnt; warn or stop")
+        return self
+
+
+class Guard(Frozen):
+    """Watches every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
+
+    enabled: bool = Field(True, description="Without it a loss that is not finite ends the run.")
+    window_steps: int = Field(128, ge=8, description="Steps that the rolling statistics cover (OLMo-core: 128).")
+    min_steps: int = Field(32, ge=4, description="Steps seen before rolling statistics judge (ZClip warms up for 25).")
+    nonfinite: Nonfinite = Nonfinite()
+    loss_spike: LossSpike = LossSpike()
+    gradient_spike: GradientSpike = GradientSpike()
+    layer_gradient: LayerRule = LayerRule()
+    activations: LayerRule = LayerRule()
+    plateau: Plateau = Plateau()
+    throughput: Throughput = Throughput()
+    skip_before: int = Field(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
+    skip_after: int = Field(
+        0, ge=0, description="Steps after the last suspicious one that are left out as well (PaLM left out 200 to 500)."
+    )
+    lr_factor: float = Field(0.5, gt=0, le=1, description="What lower_lr multiplies the learning rate by.")
+    lr_steps: int = Field(0, ge=0, description="Steps that it stays lower; 0 is to the end.")
+    rollback_lr_factor: float = Field(1.0, gt=0, le=1, description="Also lower the learning rate after a rollback.")
+    max_rollbacks: int = Field(8, ge=0, description="One more stops the run.")
+    max_skipped_updates: int = Field(
+        16, ge=0, description="Updates not made among the last `window_steps`; one more stops the run."
+    )
+    max_lowered: int = Field(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
+
+    @model_validator(mode="after")
+    def _window_holds(self) -> Guard:
+        if self.min_steps > self.window_steps:
+            raise ValueError(f"min_steps {self.min_steps} is more than window_steps {self.window_steps}")
+        return self

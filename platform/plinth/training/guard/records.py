@@ -1,0 +1,87 @@
+"""What flows through the guard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from plinth.records import Frozen
+
+Rule = Literal["nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "plateau", "throughput"]
+
+#: From the mildest to the hardest; when several rules ask at once the hardest is done.
+ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
+
+
+class Seen(Frozen):
+    """One trained step, as all ranks saw it.
+
+    Attributes:
+        vetoed: whether the update was not made.
+        gradients, activations: of each layer, when they were measured.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    vetoed: bool = False
+    gradients: Mapping[str, float] | None = None
+    activations: Mapping[str, float] | None = None
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+class Limits(Frozen):
+    """A step whose loss or gradient norm is above its limit is suspicious. Infinite: not judged yet."""
+
+    loss: float = math.inf
+    grad_norm: float = math.inf
+
+
+class Finding(Frozen):
+    """A rule that found a step suspicious."""
+
+    rule: Rule
+    value: float
+    threshold: float
+    layer: str | None = None
+
+
+class Intervention(Frozen):
+    """What the guard did, as it stands on the timeline.
+
+    Attributes:
+        step: at which it was decided.
+        first, last: the steps concerned; a rollback leaves them out.
+        factor: of the learning rate from `last` on.
+        number: of the run's interventions of this action, from 1.
+        reason: why a harder action was taken than the rule asks for.
+    """
+
+    step: int
+    rule: Rule
+    action: Literal["warn", "skip", "lower_lr", "rollback", "stop"]
+    value: float
+    threshold: float
+    first: int
+    last: int
+    number: int = 1
+    factor: float = 1.0
+    layer: str | None = None
+    reason: str = ""
+
+    def event(self) -> dict[str, Any]:
+        """The fields of its event."""
+        return self.model_dump(mode="json", exclude={"first", "last"}) | {"window": [self.first, self.last]}
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Intervention:
+        """The intervention that an event tells of; numbers that JSON cannot hold are text there."""
+        first, last = event["window"]
+        fields = {name: event[name] for name in cls.model_fields if name in event}
+        return cls(
+            **{**fields, "value": float(event["value"]), "threshold": float(event["threshold"])}, first=first, last=last
+        )
