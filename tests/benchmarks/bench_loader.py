@@ -121,7 +121,7 @@ def _listing(ctx: Context, shards: dict[str, Manifest], width: int) -> list[dict
     mix = _mix(ctx, shards, width)
     order = Order(mix)
     span = next(iter(ShardReader(ctx.store, shards["web"]).documents(10**6, 10**6 + 1)))
-    last = order.steps(64) - 1
+    last = order.steps(64).total - 1
     return [
         _timed("open the order and list a step of 64 sequences", lambda: order.step(last, 64)),
         _timed("documents of a step of 64 sequences", lambda: documents_of_step(ctx, mix, shards, last, 64)),

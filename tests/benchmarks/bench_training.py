@@ -94,7 +94,7 @@ def rank_main(path: str) -> None:
             batch = next(stream)
             micro = [engine._on_device(*one) for one in zip(batch.tokens, batch.segments, strict=True)]
             begun = time.perf_counter()
-            engine._set_rate(learning_rate(config.optimizer, step, config.total_steps))
+            engine._set_rate(learning_rate(config.optimizer, *config.progress(step)))
             for one in micro:
                 loss = engine.deepspeed(*one)
                 engine.deepspeed.backward(loss)
@@ -140,7 +140,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             raise SystemExit("a rank failed")
         found = json.loads((config.directory.root / "bench.json").read_text())
         waits = [json.loads(line)["data_wait_s"] for line in config.directory.events.read_text().splitlines()]
-    speeds = {kind: config.step_tokens / statistics.median(values) for kind, values in found["seconds"].items()}
+    speeds = {kind: config.step_tokens() / statistics.median(values) for kind, values in found["seconds"].items()}
     pairs = [bare / ours for ours, bare in zip(found["seconds"]["ours"], found["seconds"]["bare"], strict=False)]
     return {
         "parameters": found["parameters"],

@@ -46,7 +46,7 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
         return {"run": config.run_id, "unknown": "the manifests of its data are not in this workspace"}
     if bucket not in shards:
         return None
-    sightings = steps_of_document(ctx, mixture, shards, bucket, id_, config.global_batch_sequences)
+    sightings = steps_of_document(ctx, mixture, shards, bucket, id_, config.steps)
     reached = _reached(config)
     steps = sorted({sighting.step + 1 for sighting in sightings if sighting.step + 1 <= reached})
     if not steps:

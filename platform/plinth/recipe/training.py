@@ -6,14 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
+from plinth.recipe.batches import Amendment, BatchChange, LengthChange
 from plinth.recipe.checkpoints import Checkpoints
 from plinth.recipe.decoder import Model
+from plinth.recipe.guard import Guard
 from plinth.recipe.launching import Launch, Supervision
 from plinth.recipe.optimizer import Optimizer
 from plinth.recipe.parallel import Parallel
 from plinth.records import Frozen
 
-__all__ = ["Checkpoints", "Launch", "Model", "Optimizer", "Parallel", "Supervision", "Training"]
+__all__ = ["Checkpoints", "Guard", "Launch", "Model", "Optimizer", "Parallel", "Supervision", "Training"]
 
 
 class Training(Frozen):
@@ -23,11 +25,21 @@ class Training(Frozen):
     optimizer: Optimizer = Optimizer()
     micro_batch_sequences: int = Field(4, ge=1, description="Sequences per rank and forward pass.")
     global_batch_sequences: int = Field(16, ge=1, description="Sequences per optimizer step, over all ranks.")
+    batch_schedule: tuple[BatchChange, ...] = Field(
+        (), description="Batch-size warm-up: other global batches from given points of the run on."
+    )
+    length_schedule: tuple[LengthChange, ...] = Field(
+        (), description="Sequence-length warm-up: rows of fewer tokens; the tokens and their order stay the same."
+    )
+    amendments: tuple[Amendment, ...] = Field(
+        (), description="Changes of the global batch of a run that has begun, for steps it has not taken yet."
+    )
     parallel: Parallel = Parallel()
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "auto", description="`auto`: BF16 where the device has it."
     )
     seed: int = Field(1, description="Of initial weights.")
+    guard: Guard = Guard()
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()
     launch: Launch = Launch()

@@ -14,6 +14,7 @@ from plinth.records import Manifest
 from plinth.tokens.order import Order, SequenceRef
 from plinth.tokens.packing import sequences_of
 from plinth.tokens.reader import DocumentSpan, ShardReader
+from plinth.tokens.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ class Sighting:
 
 
 def documents_of_step(
-    ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], step: int, global_batch: int
+    ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], step: int, batches: int | Steps
 ) -> list[BatchSequence]:
     """The sequences of a step's global batch with their documents, in the order of the batch.
 
     Raises:
         MissingError: the run has no such step, or a bucket's shards are not given.
     """
-    refs = Order(mixture).step(step, global_batch)
+    refs = Order(mixture).step(step, batches)
     readers = {bucket: reader(ctx, mixture, shards, bucket) for bucket in sorted({ref.bucket for ref in refs})}
     found: dict[int, BatchSequence] = {}
     for row, ref in sorted(enumerate(refs), key=lambda item: (item[1].bucket, item[1].start)):  # each index part once
@@ -74,7 +75,7 @@ def steps_of_document(
     shards: Mapping[str, Manifest],
     bucket: str,
     document: str,
-    global_batch: int,
+    batches: int | Steps,
     *,
     part: int | None = None,
 ) -> list[Sighting]:
@@ -89,15 +90,16 @@ def steps_of_document(
     if bucket not in order.buckets:
         return []
     available = order.available[order.buckets.index(bucket)]
-    used = order.steps(global_batch) * global_batch
+    steps = order.steps(batches)
     seen = []
     for span in reader(ctx, mixture, shards, bucket).find(document, part):
         for index in sequences_of(span.start, span.tokens, order.sequence_tokens, available):
             first = index * order.sequence_tokens
             inside = min(span.start + span.tokens, first + order.sequence_tokens + 1) - max(span.start, first)
             for epoch, position in order.positions(bucket, index):
-                if position < used:
-                    seen.append(Sighting(*divmod(position, global_batch), epoch, index, inside))
+                taken = steps.step_of(position)
+                if taken is not None:
+                    seen.append(Sighting(*taken, epoch, index, inside))
     return sorted(seen, key=lambda sighting: (sighting.step, sighting.row))
 
 

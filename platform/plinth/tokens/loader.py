@@ -20,6 +20,7 @@ from plinth.errors import IntegrityError, RecipeError
 from plinth.tokens.order import Order, Window
 from plinth.tokens.packing import segments
 from plinth.tokens.reader import ShardReader
+from plinth.tokens.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Loader:
     Args:
         order: the run's order.
         readers: the shards of every bucket of the order.
-        global_batch: sequences of a step over all ranks.
+        global_batch: sequences of a step over all ranks, or the steps of a run where it changes.
         rank, world: which rank this is, of how many.
         micro_batch: sequences of one array.
         prefetch: micro-batches made ahead by a background thread; 0 makes them when asked.
@@ -64,32 +65,33 @@ class Loader:
         order: Order,
         readers: Mapping[str, ShardReader],
         *,
-        global_batch: int,
+        global_batch: int | Steps,
         micro_batch: int,
         rank: int = 0,
         world: int = 1,
         prefetch: int = 4,
     ) -> None:
-        if global_batch % (world * micro_batch) or not 0 <= rank < world:
+        schedule = order.steps(global_batch)
+        uneven = [batch for batch in schedule.batches if batch % (world * micro_batch)]
+        if uneven or not 0 <= rank < world:
             raise RecipeError(
                 "training.global_batch_sequences does not divide into ranks and micro-batches",
-                found=f"{global_batch} sequences, rank {rank} of {world}, micro-batches of {micro_batch}",
+                found=f"{schedule.batches} sequences, rank {rank} of {world}, micro-batches of {micro_batch}",
                 expected="a multiple of ranks x training.micro_batch_sequences",
             )
         _check(order, readers)
-        self.order, self.global_batch, self.micro_batch = order, global_batch, micro_batch
+        self.order, self.schedule, self.micro_batch = order, schedule, micro_batch
         self.rank, self.world, self.prefetch = rank, world, prefetch
         self._readers = [readers[bucket] for bucket in order.buckets]
 
     @property
     def steps(self) -> int:
         """Whole steps of the run."""
-        return self.order.steps(self.global_batch)
+        return self.schedule.total
 
-    @property
-    def micro_batches(self) -> int:
+    def micro_batches(self, step: int) -> int:
         """Micro-batches of a step on this rank."""
-        return self.global_batch // (self.world * self.micro_batch)
+        return self.schedule.batch(step) // (self.world * self.micro_batch)
 
     def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
         """The micro-batches of steps `first_step` to `stop_step` (the end of the run when None)."""
@@ -102,11 +104,11 @@ class Loader:
         Raises:
             MissingError: the run has no such step.
         """
-        window = self.order.step_window(step, self.global_batch)
-        share = self.global_batch // self.world
+        window = self.order.step_window(step, self.schedule)
+        share = len(window) // self.world
         return [
             self._batch(step, micro, window, self.rank * share + micro * self.micro_batch)
-            for micro in range(self.micro_batches)
+            for micro in range(self.micro_batches(step))
         ]
 
     def _make(self, first_step: int, stop_step: int) -> Iterator[Batch]:

@@ -26,6 +26,7 @@ from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.tokens.apportion import Blocks
 from plinth.tokens.permutation import Permutation
+from plinth.tokens.steps import Steps, constant
 
 BLOCKS_HELD = 64
 PERMUTATIONS_HELD = 1024
@@ -77,9 +78,11 @@ class Order:
         self._block = lru_cache(maxsize=BLOCKS_HELD)(self._make_block)
         self._permutation = lru_cache(maxsize=PERMUTATIONS_HELD)(self._make_permutation)
 
-    def steps(self, global_batch: int) -> int:
-        """Whole steps of the run; what does not fill the last one is not used."""
-        return self.sequences // global_batch
+    def steps(self, batches: int | Steps) -> Steps:
+        """Which positions each step takes: as given, or steps of one global batch."""
+        if isinstance(batches, Steps):
+            return batches
+        return constant(self.sequences, self.sequence_tokens, batches)
 
     def sequence(self, position: int) -> SequenceRef:
         """The sequence at a position.
@@ -89,27 +92,22 @@ class Order:
         """
         return self.refs(self.window(position, position + 1))[0]
 
-    def step(self, step: int, global_batch: int) -> list[SequenceRef]:
+    def step(self, step: int, batches: int | Steps) -> list[SequenceRef]:
         """The sequences of a step, in the order of the global batch.
 
         Raises:
             MissingError: the run has no such step.
         """
-        return self.refs(self.step_window(step, global_batch))
+        return self.refs(self.step_window(step, batches))
 
-    def step_window(self, step: int, global_batch: int) -> Window:
+    def step_window(self, step: int, batches: int | Steps) -> Window:
         """The sequences of a step as columns.
 
         Raises:
             MissingError: the run has no such step.
         """
-        if not 0 <= step < self.steps(global_batch):
-            raise MissingError(
-                f"the run has no step {step}",
-                found=f"{self.sequences} sequences, {global_batch} to a step",
-                expected=f"a step from 0 to {self.steps(global_batch) - 1}",
-            )
-        return self.window(step * global_batch, (step + 1) * global_batch)
+        first, count = self.steps(batches).take(step)
+        return self.window(first, first + count)
 
     def window(self, first: int, stop: int) -> Window:
         """The sequences at positions `first` to `stop` as columns.

@@ -16,15 +16,17 @@ from pydantic import Field, ValidationError
 from plinth import fingerprint
 from plinth.context import Context
 from plinth.errors import MissingError, TrainingError
-from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision, Training
+from plinth.recipe.batches import Amendment, BatchChange, LengthChange
+from plinth.recipe.training import Checkpoints, Guard, Launch, Model, Optimizer, Parallel, Supervision, Training
 from plinth.records import Frozen, Manifest, Step
 from plinth.storage.atomic import write_bytes
+from plinth.tokens.steps import Steps, schedule
 from plinth.training.directory import RunDirectory
 
-VERSION = "1"
+VERSION = "2"
 
-#: Sections of `Training` that bear no identity.
-UNIDENTIFIED = ("launch", "parallel", "micro_batch_sequences", "supervision", "checkpoints")
+#: Sections of `Training` that bear no identity. Amendments are in the identity of the checkpoints after them.
+UNIDENTIFIED = ("launch", "parallel", "micro_batch_sequences", "supervision", "checkpoints", "amendments")
 
 
 class RunConfig(Frozen):
@@ -45,10 +47,15 @@ class RunConfig(Frozen):
     sequence_tokens: int = Field(ge=2)
     micro_batch_sequences: int = Field(ge=1)
     global_batch_sequences: int = Field(ge=1)
+    batch_schedule: tuple[BatchChange, ...] = ()
+    length_schedule: tuple[LengthChange, ...] = ()
+    amendments: tuple[Amendment, ...] = ()
+    sequences: int = Field(0, ge=0, description="Of the mixture; 0: those of total_steps constant batches.")
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]
     tokenizer: str
+    guard: Guard = Guard()
     checkpoints: Checkpoints
     supervision: Supervision
     batches: str = Field(
@@ -72,14 +79,36 @@ class RunConfig(Frozen):
         return self.parallel.data_ranks(self.ranks)
 
     @property
-    def accumulation(self) -> int:
-        """Micro batches per rank and optimizer step."""
-        return self.global_batch_sequences // (self.data_ranks * self.micro_batch_sequences)
+    def steps(self) -> Steps:
+        """Which positions of the order each step takes. Step n of training is its step n - 1."""
+        return self._scheduled(self.amendments)
+
+    def accumulation(self, step: int = 1) -> int:
+        """Micro batches per rank of optimizer step `step` (1 … total_steps)."""
+        return self.steps.batch(step - 1) // (self.data_ranks * self.micro_batch_sequences)
+
+    def step_tokens(self, step: int = 1) -> int:
+        """Tokens of optimizer step `step` over all ranks."""
+        return self.steps.tokens(step - 1)
+
+    def tokens_through(self, step: int) -> int:
+        """Tokens trained once step `step` is done; 0 for step 0."""
+        return self.steps.tokens_before(step)
 
     @property
-    def step_tokens(self) -> int:
-        """Tokens of one optimizer step over all ranks."""
-        return self.global_batch_sequences * self.sequence_tokens
+    def schedule_tokens(self) -> int:
+        """Tokens over which the learning rate is laid: those of the run as it was begun, whatever was amended since,
+        so that an amendment changes no rate of a step that was taken."""
+        return self._scheduled(()).used * self.sequence_tokens
+
+    def progress(self, step: int) -> tuple[int, int]:
+        """Tokens trained once step `step` is done, and all of the schedule: where the learning rate stands."""
+        return min(self.tokens_through(step), self.schedule_tokens), self.schedule_tokens
+
+    def _scheduled(self, amendments: tuple[Amendment, ...]) -> Steps:
+        sequences = self.sequences or self.total_steps * self.global_batch_sequences
+        batch = self.global_batch_sequences
+        return schedule(sequences, self.sequence_tokens, batch, self.batch_schedule, self.length_schedule, amendments)
 
     @property
     def audit_step(self) -> int:
@@ -114,7 +143,8 @@ def prepare(
     """
     key = run_key(training, mixture.digest, tokenizer.digest)
     sequences, sequence_tokens = int(mixture.stats["sequences"]), int(mixture.stats["sequence_tokens"])
-    steps = sequences // training.global_batch_sequences
+    schedules = (training.batch_schedule, training.length_schedule, training.amendments)
+    steps = schedule(sequences, sequence_tokens, training.global_batch_sequences, *schedules).total
     if steps < 2:
         raise TrainingError(
             "the mixture is too short to train on",
@@ -127,8 +157,9 @@ def prepare(
         key=key,
         recipe=recipe_name,
         workspace=str(ctx.workspace.root),
-        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed")},
-        **{name: getattr(training, name) for name in UNIDENTIFIED},
+        **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed", "guard")},
+        **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
+        sequences=sequences,
         vocab_size=tokenizer.stats["vocab_size"],
         end_of_text=tokenizer.stats["end_of_text"],
         sequence_tokens=sequence_tokens,
@@ -174,7 +205,9 @@ def load(path: Path | str) -> RunConfig:
         raise TrainingError(f"{path} is not a run configuration", found=error) from error
 
 
-def identity(config: RunConfig) -> str:
-    """Digest of what a checkpoint must share with the run that loads it. No path, no policy, no rank count."""
-    fields = config.model_dump(mode="json", exclude={"workspace", "batches", *UNIDENTIFIED})
-    return fingerprint.digest(fields)
+def identity(config: RunConfig, step: int = 0) -> str:
+    """Digest of what a checkpoint after `step` must share with the run that loads it. No path, no policy, no rank
+    count. Of the batches and lengths it has those of the steps taken, so that an amendment of later ones leaves
+    earlier checkpoints valid and is part of the identity of every checkpoint after it."""
+    fields = config.model_dump(mode="json", exclude={"workspace", "batches", "total_steps", *UNIDENTIFIED})
+    return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

@@ -52,7 +52,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     loader = Loader(
         Order(refs.load(config.mixture)),
         {name: ShardReader(store, refs.load(digest)) for name, digest in config.shards.items()},
-        global_batch=config.global_batch_sequences,
+        global_batch=config.steps,
         micro_batch=config.micro_batch_sequences,
         rank=place_of(config.parallel, config.ranks, rank).data,
         world=config.data_ranks,
@@ -60,10 +60,25 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
     def stream(first_step: int) -> Iterator[Batch]:
         micro = loader.batches(first_step - 1)
-        while group := list(islice(micro, config.accumulation)):
-            yield Batch(np.stack([one.tokens for one in group]), np.stack([one.segments for one in group]))
+        for step in range(first_step, config.total_steps + 1):
+            group = list(islice(micro, config.accumulation(step)))
+            whole = Batch(np.stack([one.tokens for one in group]), np.stack([one.segments for one in group]))
+            yield shortened(whole, config.steps.length(step - 1))
 
     return stream
+
+
+def shortened(batch: Batch, length: int) -> Batch:
+    """The same tokens in the same order in rows of `length` tokens and one more: [A, M S / length, length + 1].
+
+    Neighbours share a token as sequences do, so that every target stays one. Rows know nothing of each other:
+    attention and positions begin anew in each (Li et al., arXiv:2108.06084, "sequence length warmup").
+    """
+    sequence_tokens = batch.tokens.shape[-1] - 1
+    if length == sequence_tokens:
+        return batch
+    starts = np.arange(0, sequence_tokens, length)[:, None] + np.arange(length + 1)  # [S / length, length + 1]
+    return Batch(*(column[..., starts].reshape(len(column), -1, length + 1) for column in batch))
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:

@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -108,6 +108,8 @@ class Engine:
 
         self.config, self.rank = config, rank
         self.precision = precision_of(config, rank.device)
+        self.on_gradient: Callable[[Tensor], None] | None = None
+        self._norm: Tensor | float = 0.0
         model = build(config.model, config.vocab_size, config.seed).to(rank.device)
         self.deepspeed, _, _, _ = deepspeed.initialize(
             model=model,
@@ -116,21 +118,34 @@ class Engine:
             dist_init_required=False,
         )
 
-    def train_step(self, batch: Batch, lr: float) -> tuple[Tensor, float]:
-        """One optimizer step; returns this rank's mean loss (FP64 scalar) and the global gradient norm."""
+    def train_step(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
+        """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
+
+        Nothing of it is read on the host. `on_gradient` is told the loss when the gradient is complete and the
+        update not yet made.
+        """
         self._set_rate(lr)
-        total = torch.zeros((), dtype=torch.float64)
-        norm: float | None = None
-        for tokens, segments in zip(batch.tokens, batch.segments, strict=True):
+        total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
+        for micro, (tokens, segments) in enumerate(zip(batch.tokens, batch.segments, strict=True), 1):
             loss = self.deepspeed(*self._on_device(tokens, segments))
-            total += loss.detach().double().cpu()
+            total += loss.detach().double() / len(batch.tokens)
             self.deepspeed.backward(loss)
-            if self._norm_is_ours and self.deepspeed.is_gradient_accumulation_boundary():
-                norm = float(nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None]))
+            if micro == len(batch.tokens):
+                if self._norm_is_ours:
+                    gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+                    self._norm = nn.utils.get_total_norm(gradients)
+                if self.on_gradient is not None:
+                    self.on_gradient(total)
             self.deepspeed.step()
-        if norm is None:
-            norm = float(self.deepspeed.get_global_grad_norm())
-        return total / len(batch.tokens), norm
+        return total, self.gradient_norm()
+
+    def gradient_norm(self) -> Tensor:
+        """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.
+
+        Infinite where DeepSpeed has found an overflow.
+        """
+        norm = self._norm if self._norm_is_ours else self.deepspeed.optimizer._global_grad_norm
+        return torch.as_tensor(norm, device=self.rank.device).double()
 
     @property
     def module(self) -> nn.Module:
@@ -173,13 +188,26 @@ class Engine:
         return ids[:, :-1], mask, ids[:, 1:]
 
 
+def accumulate(engine: Any, micro_batches: int) -> None:
+    """Make the next optimizer step one of this many micro batches.
+
+    DeepSpeed counts micro batches over the whole run and takes the multiples of the accumulation as boundaries: where
+    the global batch changes they would no longer meet, so the count begins anew in every step.
+    """
+    if micro_batches != engine.gradient_accumulation_steps():
+        engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
+        if hasattr(engine.optimizer, "gradient_accumulation_steps"):  # ZeRO's own copy, read when offloading
+            engine.optimizer.gradient_accumulation_steps = micro_batches
+    engine.micro_steps = 0
+
+
 def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict[str, Any]:
     """DeepSpeed's own configuration of a run."""
     bucket = min(BUCKET_ELEMENTS, max(parameters, 1))
     settings: dict[str, Any] = {
-        "train_batch_size": config.global_batch_sequences,
+        "train_batch_size": config.steps.batch(0),
         "train_micro_batch_size_per_gpu": config.micro_batch_sequences,
-        "gradient_accumulation_steps": config.accumulation,
+        "gradient_accumulation_steps": config.accumulation(),
         "gradient_clipping": config.optimizer.grad_clip,
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {

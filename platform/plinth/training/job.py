@@ -130,7 +130,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     stats = {
         "run_id": config.run_id,
         "steps": config.total_steps,
-        "tokens": config.total_steps * config.step_tokens,
+        "tokens": config.tokens_through(config.total_steps),
         "final_loss": story.steps[config.total_steps]["loss"],
         "final_loss_ema": state["monitor"]["loss_ema"],
         "loss_curve": [[step, story.steps[step]["loss"]] for step in kept],
@@ -167,7 +167,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     stats = {
         "run_id": config.run_id,
         "step": config.total_steps,
-        "tokens": config.total_steps * config.step_tokens,
+        "tokens": config.tokens_through(config.total_steps),
         "parameters_sha256": run.stats["parameters_sha256"],
         "bit_exact_resume": proof["bit_exact"],
         "compared_steps": proof["compared_steps"],

@@ -96,7 +96,7 @@ def train_step(engine: Engine, stream: Any, step: int, pending: int) -> Measured
     started = time.perf_counter()
     batch: Batch = next(stream)
     waited = time.perf_counter() - started
-    lr = learning_rate(config.optimizer, step, config.total_steps)
+    lr = learning_rate(config.optimizer, *config.progress(step))
     loss, norm = engine.train_step(batch, lr)
     words = fingerprint_of(batch, engine.rank.index)
     shared = torch.stack([loss, *(torch.tensor(word, dtype=torch.float64) for word in words)])
@@ -183,8 +183,8 @@ def _report(
         lr=measured.lr,
         loss_ema=monitor.loss_ema,
         batch=measured.batch,
-        tokens=step * config.step_tokens,
-        tokens_per_s=round(config.step_tokens / measured.step_s, 1),
+        tokens=config.tokens_through(step),
+        tokens_per_s=round(config.step_tokens(step) / measured.step_s, 1),
         data_wait_s=round(measured.data_wait_s, 4),
         step_s=round(measured.step_s, 4),
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

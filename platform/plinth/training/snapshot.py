@@ -60,9 +60,9 @@ def save(engine: Engine, step: int, monitor: dict[str, Any]) -> checkpoint.Commi
         if engine.rank.leads:
             _write_model(config, engine.precision, folder / "model", parameters)
             state = {
-                "identity": identity(config),
+                "identity": identity(config, step),
                 "step": step,
-                "tokens": step * config.step_tokens,
+                "tokens": config.tokens_through(step),
                 "ranks": config.ranks,
                 "zero_stage": config.parallel.zero_stage,
                 "precision": engine.precision,
@@ -211,11 +211,11 @@ def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]
         ResumeError: of another run, number of ranks or precision.
     """
     name = checkpoint.name(state["step"])
-    if state["identity"] != identity(config):
+    if state["identity"] != identity(config, state["step"]):
         raise ResumeError(
             f"{name} belongs to another run",
             found=f"identity {state['identity']}",
-            expected=f"identity {identity(config)} of run {config.run_id}",
+            expected=f"identity {identity(config, state['step'])} of run {config.run_id}",
             remedy="each run has its own directory; do not copy checkpoints between them",
         )
     if state["ranks"] != config.ranks:

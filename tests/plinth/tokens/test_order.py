@@ -85,7 +85,7 @@ def test_sequence_step_and_window_agree(made: SimpleNamespace) -> None:
     assert order.step(2, 7) == [order.sequence(position) for position in range(14, 21)]
     ref = order.sequence(3)
     assert (ref.position, ref.start, ref.tokens) == (3, ref.index * 8, 9)
-    assert order.steps(7) == 4
+    assert order.steps(7).total == 4
 
 
 def test_seed_changes_the_order_and_not_the_counts(made: SimpleNamespace) -> None:
@@ -132,7 +132,7 @@ def test_a_trillion_tokens_cost_what_a_thousand_do(made: SimpleNamespace) -> Non
     )
     started = time.perf_counter()
     order = Order(mixture)
-    for step in (0, 77_777, order.steps(2048) - 1):
+    for step in (0, 77_777, order.steps(2048).total - 1):
         refs = order.step(step, 2048)
         assert len(refs) == 2048
         assert len({(ref.bucket, ref.epoch, ref.index) for ref in refs}) == 2048

@@ -12,7 +12,7 @@ from plinth.training.data import Batch, Batches
 
 def batch_at(config: RunConfig, step: int, rank: int) -> Batch:
     """The batch of one rank at one step, from the position alone."""
-    shape = (config.accumulation, config.micro_batch_sequences, config.sequence_tokens + 1)
+    shape = (config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
     tokens = np.empty(shape, np.int32)
     for micro in range(shape[0]):
         for row in range(shape[1]):

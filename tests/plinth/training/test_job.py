@@ -87,7 +87,7 @@ def prepared(ctx: Context) -> Iterator[RunConfig]:
 
 def test_prepare_resolves_and_writes(ctx: Context, prepared: RunConfig) -> None:
     assert prepared.run_id == f"demo-{prepared.key[:12]}"
-    assert (prepared.total_steps, prepared.accumulation, prepared.step_tokens) == (12, 2, 128)
+    assert (prepared.total_steps, prepared.accumulation(), prepared.step_tokens()) == (12, 2, 128)
     trained = ctx.refs.load(prepared.tokenizer).stats
     assert (prepared.vocab_size, prepared.end_of_text) == (trained["vocab_size"], 0)
     assert prepared.audit_step == 9

@@ -51,7 +51,7 @@ def test_digest_covers_names_types_shapes_and_bytes() -> None:
 
 def test_states_of_other_runs_ranks_and_precisions_are_refused(make: Make) -> None:
     config = make()
-    state = {"identity": identity(config), "step": 3, "ranks": 2, "precision": "fp32"}
+    state = {"identity": identity(config, 3), "step": 3, "ranks": 2, "precision": "fp32"}
     require_same_run(config, "fp32", state)
     for change, message in (
         ({"identity": "x"}, "step-00000003 belongs to another run"),

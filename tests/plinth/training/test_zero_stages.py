@@ -40,7 +40,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float], torch.nn.Mod
         loss.backward()
         norms.append(float(clip_grad_norm_(model.parameters(), options.grad_clip)))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(options, step, config.total_steps)
+            group["lr"] = learning_rate(options, *config.progress(step))
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
