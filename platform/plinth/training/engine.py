@@ -125,6 +125,7 @@ class Engine:
         update not yet made.
         """
         self._set_rate(lr)
+        accumulate(self.deepspeed, len(batch.tokens))
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         for micro, (tokens, segments) in enumerate(zip(batch.tokens, batch.segments, strict=True), 1):
             loss = self.deepspeed(*self._on_device(tokens, segments))
