@@ -1,0 +1,152 @@
+"""The pieces of every sequence of a best-fit bucket, made once: `{bucket}/packed`.
+
+    index parts of a stream  -> windows of at least WINDOW_SEQUENCES sequences, in stream order
+    window                   -> sequences (`packing_fit.pack`) -> `packed-00000.arrow`          (cached per window)
+
+A window is packed by itself: memory is one window, a new part at the end costs only itself, and windows are
+packed side by side. A part is an Arrow file with one row per sequence, uncompressed: the loader maps it and finds
+any sequence in constant time, without reading the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.context import Context
+from plinth.recipe import tokens as recipe
+from plinth.records import Manifest, Part, Step
+from plinth.storage.atomic import named_failures
+from plinth.storage.parts import iter_batches
+from plinth.storage.store import Store
+from plinth.tokens.packing import Packing
+from plinth.tokens.packing_fit import Pieces, pack
+from plinth.tokens.streams import Stream, streams_of
+
+VERSION = "1"
+
+#: The last, partly filled sequences of a window are padding: with these many it stays far below 1%.
+WINDOW_SEQUENCES = 2048
+
+PIECE = pa.struct(
+    [
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int32(), nullable=False),
+        pa.field("context", pa.int8(), nullable=False),
+    ]
+)
+SCHEMA = pa.schema([pa.field("pieces", pa.list_(pa.field("item", PIECE, nullable=False)), nullable=False)])
+
+_COUNTS = tuple(name for name in Packing.model_fields)
+
+
+@dataclass(frozen=True)
+class _Window:
+    index: tuple[Part, ...]
+    sequence_tokens: int
+
+
+def run(ctx: Context, bucket: str, params: recipe.Mixture, shards: Manifest) -> Manifest:
+    """Pack every stream of a bucket.
+
+    Parts `packed-*.arrow` (`SCHEMA`; streams with a label: `{label}/packed-*.arrow`), rows are sequences; stats:
+    first (number of its first sequence in the stream), start and tokens (its span of the stream). Stats:
+    sequence_tokens, packing, and for every stream, by label, the counts of `Packing`.
+    """
+    asset = f"{bucket}/packed"
+    step = Step(name="tokens.packing", version=VERSION, params={"sequence_tokens": params.sequence_tokens})
+    parts: list[Part] = []
+    counts: dict[str, dict[str, int]] = {}
+    for stream in streams_of(shards):
+        made = _pack(ctx, asset, step, stream, shards, params.sequence_tokens)
+        parts += made
+        sums = add_stats(made)
+        counts[stream.label] = {name: int(sums.get(name, 0)) for name in _COUNTS}
+    stats = {"packing": "best-fit", "sequence_tokens": params.sequence_tokens, "streams": counts}
+    return manifest(asset, step, {f"{bucket}/shards": shards}, parts, stats)
+
+
+def packing_of(packed: Manifest, stream: Stream) -> Packing:
+    """What best-fit made of a stream."""
+    return Packing.model_validate(packed.stats["streams"][stream.label])
+
+
+def _pack(ctx: Context, asset: str, step: Step, stream: Stream, shards: Manifest, sequence_tokens: int) -> list[Part]:
+    windows = _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens)
+    items = [
+        Item(tuple(part.blob.sha256 for part in window), _Window(window, sequence_tokens), sum(p.rows for p in window))
+        for window in windows
+    ]
+    done = [parts[0] for parts in run_items(ctx, step, _window, items, label=f"{asset}: {stream.name}")]
+    firsts = [0, *accumulate(part.rows for part in done)]
+    return [
+        part.model_copy(
+            update={"name": f"{stream.folder}packed-{i:05d}.arrow", "stats": {**part.stats, "first": firsts[i]}}
+        )
+        for i, part in enumerate(done)
+    ]
+
+
+def _windows(index: Sequence[Part], tokens: int) -> list[tuple[Part, ...]]:
+    """Index parts in groups of at least so many tokens; what is left at the end joins the last group."""
+    windows: list[tuple[Part, ...]] = []
+    group: tuple[Part, ...] = ()
+    for part in index:
+        group = (*group, part)
+        if sum(int(one.stats["tokens"]) for one in group) >= tokens:
+            windows, group = [*windows, group], ()
+    if group and windows:
+        return [*windows[:-1], windows[-1] + group]
+    return [*windows, group] if group else windows
+
+
+def _window(store: Store, task: _Window) -> tuple[Part, ...]:
+    columns = list(_spans(store, task.index))
+    starts, lengths = (np.concatenate(column) for column in zip(*columns, strict=True))
+    pieces = pack(starts, lengths, task.sequence_tokens)
+    with store.staging(".arrow") as path:
+        with named_failures(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            writer.write_batch(_batch(pieces))
+        blob = store.put_file(path)
+    stats = {"start": int(starts[0]) if len(starts) else 0, **_counts(pieces, lengths, task.sequence_tokens)}
+    return (Part(name="packed.arrow", blob=blob, rows=len(pieces), stats=stats),)
+
+
+def _spans(store: Store, index: Sequence[Part]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    yield np.empty(0, np.int64), np.empty(0, np.int64)
+    for part in index:
+        for batch in iter_batches(store, part, ["start", "tokens"]):
+            yield batch.column("start").to_numpy(), batch.column("tokens").to_numpy()
+
+
+def _batch(pieces: Pieces) -> pa.RecordBatch:
+    columns = [pa.array(pieces.starts), pa.array(pieces.tokens), pa.array(pieces.context)]
+    items = pa.StructArray.from_arrays(columns, fields=list(PIECE))
+    return pa.RecordBatch.from_arrays(
+        [pa.ListArray.from_arrays(pa.array(pieces.offsets), items, type=SCHEMA.field("pieces").type)], schema=SCHEMA
+    )
+
+
+def _counts(pieces: Pieces, lengths: NDArray[np.int64], sequence_tokens: int) -> dict[str, int]:
+    """The counts of `Packing`, for one window."""
+    tokens, targets = int(lengths.sum()), len(pieces) * sequence_tokens
+    alone = pieces.tokens > sequence_tokens  # their context is the sequence's first input, no target's place
+    masked = int(pieces.context[~alone].sum())
+    return {
+        "tokens": tokens,
+        "sequences": len(pieces),
+        "targets": targets,
+        "padding": targets - tokens - masked,
+        "masked": masked,
+        "starts": int((lengths > 0).sum()),
+        "dropped": 0,
+        "documents": len(lengths),
+        "split_documents": int((lengths > sequence_tokens).sum()),
+        "split_fitting": 0,
+    }

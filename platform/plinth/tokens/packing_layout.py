@@ -1,0 +1,219 @@
+"""Which pieces of a stream lie in which of its sequences, and back; for both packings, in constant time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numba import carray, njit
+from numpy.typing import NDArray
+
+from plinth.errors import IntegrityError, MissingError
+from plinth.records import Manifest, Part
+from plinth.storage.store import Store
+from plinth.tokens.packing import sequence_count, sequences_of
+from plinth.tokens.packing_fit import Pieces
+from plinth.tokens.packing_index import SCHEMA
+from plinth.tokens.pointers import pointer
+from plinth.tokens.streams import bucket_of, parse
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tokens of a span that lie in a sequence, context included: `tokens` of them from place `first` on."""
+
+    sequence: int
+    first: int
+    tokens: int
+
+
+class Layout(Protocol):
+    """The sequences of one stream.
+
+    Attributes:
+        sequences: how many there are.
+        width: S.
+        padded: whether some targets are not scored.
+        many: whether a piece may hold several documents.
+    """
+
+    sequences: int
+    width: int
+    padded: bool
+    many: bool
+
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """The pieces of these sequences."""
+        ...
+
+    def holding(self, start: int, tokens: int) -> list[Held]:
+        """Where the tokens `start` to `start + tokens` of the stream lie, in order of sequences."""
+        ...
+
+
+class Concatenated:
+    """Sequence k is tokens k S to k S + S of the stream."""
+
+    padded, many = False, True
+
+    def __init__(self, tokens: int, width: int) -> None:
+        self.sequences, self.width = sequence_count(tokens, width), width
+
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """One piece each; its first token is an input only."""
+        count = len(indices)
+        return Pieces(
+            np.arange(count + 1, dtype=np.int32),
+            np.asarray(indices, np.int64) * self.width,
+            np.full(count, self.width + 1, np.int32),
+            np.ones(count, np.int8),
+        )
+
+    def holding(self, start: int, tokens: int) -> list[Held]:
+        """A span's tokens; where two sequences share one, it is counted in both."""
+        found = []
+        for sequence in sequences_of(start, tokens, self.width, self.sequences):
+            begin = sequence * self.width
+            first, stop = max(start, begin), min(start + tokens, begin + self.width + 1)
+            found.append(Held(sequence, first - begin, stop - first))
+        return found
+
+
+class BestFit:
+    """The sequences that `packing_index` made of a stream.
+
+    Opening reads the manifest only; a window is mapped when a sequence of it is first asked for.
+
+    Args:
+        store: where the parts lie.
+        packed: manifest of a `{bucket}/packed` asset.
+        stream: name of the stream.
+        verify: compare each part's SHA-256 when it is first touched.
+
+    Raises:
+        MissingError, IntegrityError: on first touch: a part is absent, torn, or (with `verify`) changed.
+    """
+
+    padded, many = True, False
+
+    def __init__(self, store: Store, packed: Manifest, stream: str, *, verify: bool = False) -> None:
+        self._store, self._verify = store, verify
+        self._parts = packed.named(f"{parse(stream).folder}packed-")
+        self.width = int(packed.stats["sequence_tokens"])
+        self._firsts = np.array([*(part.stats["first"] for part in self._parts), 0], np.int64)
+        self._firsts[-1] = sum(part.rows for part in self._parts)
+        self.sequences = int(self._firsts[-1])
+        self._windows: dict[int, Pieces] = {}
+        self._addresses = np.zeros((len(self._parts), 4), np.int64)
+
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """The pieces of these sequences, copied from the mapped windows."""
+        indices = np.asarray(indices, np.int64)
+        numbers = np.searchsorted(self._firsts, indices, side="right") - 1
+        if not self._addresses[numbers, 0].all():
+            for number in np.unique(numbers).tolist():
+                self._window(number)
+        return Pieces(*_collect(self._addresses, numbers, indices - self._firsts[numbers]))
+
+    def holding(self, start: int, tokens: int) -> list[Held]:
+        """A span's tokens; the context of a piece is counted with it."""
+        found = []
+        for number, part in enumerate(self._parts):
+            first = int(part.stats["start"])
+            if first < start + tokens and start < first + int(part.stats["tokens"]):
+                found += self._held(number, start, start + tokens)
+        return sorted(found, key=lambda held: (held.sequence, held.first))
+
+    def _held(self, number: int, start: int, stop: int) -> list[Held]:
+        window, found = self._window(number), []
+        for piece in np.flatnonzero((window.starts < stop) & (window.starts + window.tokens > start)).tolist():
+            own = int(np.searchsorted(window.offsets, piece, side="right")) - 1
+            before = slice(int(window.offsets[own]), piece)
+            begin, count = int(window.starts[piece]), int(window.tokens[piece])
+            place = int(window.tokens[before].sum()) + (count <= self.width)
+            first, last = max(start, begin), min(stop, begin + count)
+            found.append(Held(int(self._firsts[number]) + own, place + first - begin, last - first))
+        return found
+
+    def _window(self, number: int) -> Pieces:
+        if number not in self._windows:
+            window = self._map(self._parts[number])
+            columns = (window.offsets, window.starts, window.tokens, window.context)
+            self._windows[number] = window  # keeps what the addresses point to
+            self._addresses[number] = [column.ctypes.data for column in columns]
+        return self._windows[number]
+
+    def _map(self, part: Part) -> Pieces:
+        if self._verify:
+            self._store.verify(part.blob)
+        path = self._store.open_path(part.blob)
+        try:
+            mapped = pa.py_buffer(np.memmap(path, np.uint8, mode="r"))  # holds no file open, unlike Arrow's own map
+            batch = pa.ipc.open_file(pa.BufferReader(mapped)).get_batch(0)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise IntegrityError(f"{path} ({part.name}) is not an index of sequences", found=error) from error
+        if batch.schema != SCHEMA or batch.num_rows != part.rows:
+            raise IntegrityError(
+                f"{path} ({part.name}) is not the index of sequences it should be",
+                found=f"{batch.num_rows} rows of {batch.schema.names}",
+                expected=f"{part.rows} rows of {SCHEMA.names}",
+            )
+        lists = batch.column(0)
+        fields = (lists.values.field(name) for name in ("start", "tokens", "context"))
+        return Pieces(lists.offsets.to_numpy(), *(field.to_numpy() for field in fields))
+
+
+def open_layout(
+    store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int, *, verify: bool = False
+) -> Layout:
+    """The layout of a stream of a mixture.
+
+    Args:
+        store: where parts lie.
+        load: a manifest by its digest.
+        tokens: of the stream.
+
+    Raises:
+        MissingError: the packed index that the mixture was made from is not here.
+    """
+    if mixture.params.get("packing", "concatenate") == "concatenate":
+        return Concatenated(tokens, int(mixture.stats["sequence_tokens"]))
+    asset = f"{bucket_of(stream)}/packed"
+    if asset not in mixture.inputs:
+        raise MissingError(f"the mixture does not name {asset}", found=", ".join(mixture.inputs))
+    return BestFit(store, load(mixture.inputs[asset]), stream, verify=verify)
+
+
+def open_layouts(
+    store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int], *, verify: bool = False
+) -> dict[str, Layout]:
+    """The layouts of these streams, given with their tokens."""
+    return {name: open_layout(store, load, mixture, name, count, verify=verify) for name, count in tokens.items()}
+
+
+_INT8, _INT32, _INT64 = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _collect(addresses, windows, rows):  # type: ignore[no-untyped-def]
+    """Columns of the pieces of rows of mapped windows: `addresses` [windows, 4] of their columns."""
+    count = len(rows)
+    offsets = np.zeros(count + 1, np.int32)
+    for i in range(count):
+        bounds = carray(pointer(addresses[windows[i], 0] + 4 * rows[i], _INT32), (2,))
+        offsets[i + 1] = offsets[i] + bounds[1] - bounds[0]
+    total = offsets[count]
+    starts, tokens, context = np.empty(total, np.int64), np.empty(total, np.int32), np.empty(total, np.int8)
+    for i in range(count):
+        own = addresses[windows[i]]
+        first = carray(pointer(own[0] + 4 * rows[i], _INT32), (1,))[0]
+        at, number = offsets[i], offsets[i + 1] - offsets[i]
+        begins = carray(pointer(own[1] + 8 * first, _INT64), (number,))
+        lengths = carray(pointer(own[2] + 4 * first, _INT32), (number,))
+        follows = carray(pointer(own[3] + first, _INT8), (number,))
+        for j in range(number):
+            starts[at + j], tokens[at + j], context[at + j] = begins[j], lengths[j], follows[j]
+    return offsets, starts, tokens, context
