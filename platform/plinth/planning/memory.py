@@ -60,6 +60,6 @@ def _activation_values(model: Model) -> int:
     Two norms' inputs and outputs, the queries, keys and values, the attention's output and its projection's
     input, and the three of SwiGLU (counted as in Korthikanti et al. 2022, for this architecture).
     """
-    head = model.dim // model.heads
+    head = model.head_width
     keys_values = 2 * model.kv_heads * head
     return 4 * model.dim + (model.dim + keys_values) + model.dim + 3 * model.ffn_dim

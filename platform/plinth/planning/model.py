@@ -25,7 +25,7 @@ class Parameters(Frozen):
 
 def parameters(model: Model, vocab_size: int) -> Parameters:
     """Parameters of a model; a tied output projection has none of its own."""
-    head = model.dim // model.heads
+    head = model.head_width
     attention = 2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head
     norms = model.layers * (2 * model.dim + (2 * head if model.qk_norm else 0)) + model.dim
     return Parameters(
@@ -49,5 +49,5 @@ def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
     "PaLM", appendix B, whose convention published utilisation figures use)."""
     counted = parameters(model, vocab_size)
     matrices = counted.attention + counted.feed_forward + vocab_size * model.dim
-    head = model.dim // model.heads
+    head = model.head_width
     return 6 * matrices + 12 * model.layers * model.heads * head * sequence_tokens

@@ -1,0 +1,47 @@
+"""Shapes of models from 1M to 70B parameters, to start from.
+
+Parameter counts are with the vocabulary named; another vocabulary changes them by `vocab x dim`, twice where
+embeddings are not tied. Sources:
+
+- 8b, 70b: Llama 3 (Dubey et al., arXiv:2407.21783, table 3). 1b, 3b: Llama 3.2, as its published configurations,
+  without their frequency scaling, which belongs to contexts above 8,192 tokens (`rope_scaling`).
+- 150m, 350m: depth and width of GPT-3 Small and Medium (Brown et al., arXiv:2005.14165, table 2.1), SwiGLU of 8/3
+  of the width, rounded up to a multiple of 256 as in Llama (arXiv:2302.13971).
+- 1m, 10m, 60m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b"]
+
+
+class Shape(NamedTuple):
+    """One preset; `vocab_size` is what the count in its name supposes and is not part of the model section."""
+
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    ffn_dim: int
+    vocab_size: int
+    rope_theta: float = 10000.0
+    tied_embeddings: bool = True
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of `Model` that the preset fills in."""
+        return {name: value for name, value in self._asdict().items() if name != "vocab_size"}
+
+
+PRESETS: dict[str, Shape] = {
+    "1m": Shape(4, 128, 4, 2, 384, 2048),
+    "10m": Shape(8, 256, 4, 2, 768, 16384),
+    "60m": Shape(12, 512, 8, 4, 1536, 32768),
+    "150m": Shape(12, 768, 12, 4, 2048, 49152),
+    "350m": Shape(24, 1024, 16, 8, 2816, 49152),
+    "1b": Shape(16, 2048, 32, 8, 8192, 128256, 500000.0),
+    "3b": Shape(28, 3072, 24, 8, 8192, 128256, 500000.0),
+    "8b": Shape(32, 4096, 32, 8, 14336, 128256, 500000.0, tied_embeddings=False),
+    "70b": Shape(80, 8192, 64, 8, 28672, 128256, 500000.0, tied_embeddings=False),
+}

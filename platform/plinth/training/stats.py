@@ -1,0 +1,228 @@
+"""Gradient norm and activations by layer, measured on the device during the step.
+
+    B  sequences of a micro batch    S  tokens of a sequence    D  model width    R  rows    C  columns
+
+Rows are the embedding (its output), every block (its output) and the head (the final norm's output).
+Hooks add to two small tensors on the device; nothing is read on the host within the step. `end` starts one
+sum and one maximum over ranks and a copy, and `latest` reads what has arrived.
+
+What a gradient norm here is: the gradient of one micro batch on one rank, before it is accumulated, reduced,
+partitioned or clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
+gradients over ranks only afterwards, so the number is the same thing in stages 0 to 3, in any precision. It
+is not the norm of the averaged gradient, which is smaller where gradients disagree (their noise: McCandlish
+et al., arXiv:1812.06162); the global norm of that is in every step event as `grad_norm`.
+A token's gradient counts once however work is checkpointed; activations that are computed again count again,
+which changes no mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from plinth.training.blocks import Block
+
+#: C: `grad_norm` root mean square over micro batches; `rms` and `max_abs` of activations; `zero` share of exact
+#: zeros; `logit_bound` the largest |q| |k| / scale of a head, which no attention logit exceeds (Cauchy-Schwarz;
+#: growing attention logits are the instability of Dehghani et al., arXiv:2302.05442).
+COLUMNS = ("grad_norm", "rms", "max_abs", "zero", "logit_bound")
+
+#: Summed per row on the device, and what they are divided by, counted on the host.
+_GRADIENT, _SQUARES, _NONZERO, _BACKWARDS, _ELEMENTS = range(5)
+
+#: Maximal per row.
+_MAX_ABS, _LOGIT = range(2)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Statistics of one step over all ranks."""
+
+    step: int
+    names: tuple[str, ...]  # R: "embedding", "0" … "L-1", "head"
+    values: npt.NDArray[np.float32]  # [R, C]; NaN where nothing was measured
+
+    def column(self, name: str) -> npt.NDArray[np.float32]:
+        """One of `COLUMNS` for every row [R]."""
+        values: npt.NDArray[np.float32] = self.values[:, COLUMNS.index(name)]
+        return values
+
+    def event(self) -> dict[str, Any]:
+        """For the timeline: a list per column, `step` and `names`; what JSON cannot hold is null."""
+        columns = {
+            name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
+            for name in COLUMNS
+        }
+        return {"step": self.step, "names": list(self.names), **columns}
+
+
+class Stats:
+    """The statistics of a model. Attach once, before or after DeepSpeed takes the model.
+
+    In every step: `begin(step)`, forward and backward, `end()`; then `latest()`. All ranks do so together.
+    """
+
+    def __init__(self, module: nn.Module, layers: int, every: int, *, distributed: bool = False) -> None:
+        """Hooks into `module`, a `Decoder` or a part of one that holds some of its blocks.
+
+        Args:
+            layers: blocks of the whole model.
+            every: measures steps that are multiples of it; 0 measures none and hooks nothing.
+            distributed: takes sums and maxima over all ranks; without it this rank's numbers stand alone.
+        """
+        self.every, self.distributed = every, distributed
+        self.names = ("embedding", *map(str, range(layers)), "head")
+        #: What the engine multiplied the loss with before backward; 1 / accumulation, times FP16's loss scale.
+        self.gradient_scale = 1.0
+        self._step: int | None = None
+        self._counts = np.zeros((len(self.names), 2))
+        self._sums = self._maxima = torch.empty(0)
+        self._sent: tuple[int, Tensor, Any] | None = None
+        self._latest: Layers | None = None
+        if every:
+            self._attach(module)
+
+    def begin(self, step: int) -> None:
+        """Before the forward pass of step `step`: forget the last measurement's sums if this one is measured."""
+        self._step = step if self.every and step % self.every == 0 else None
+        if self._step is not None:
+            self._counts[:] = 0
+            self._sums.zero_()
+            self._maxima.zero_()
+
+    def end(self) -> None:
+        """After the last backward pass of the step: start to gather what was measured. Waits for nothing on GPUs."""
+        if self._step is None:
+            return
+        counts = torch.from_numpy(self._counts).to(self._sums.device, non_blocking=True)
+        sums = torch.cat((self._sums, counts), dim=1)
+        sums[:, _GRADIENT] /= self.gradient_scale**2
+        if self.distributed:
+            dist.all_reduce(sums)
+            dist.all_reduce(self._maxima, op=dist.ReduceOp.MAX)
+        values, arrived = torch.cat((sums, self._maxima), dim=1), None
+        if values.is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            values, arrived = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._sent, self._step = (self._step, values, arrived), None
+
+    def latest(self) -> Layers | None:
+        """The newest measurement that has reached the host, or None before the first.
+
+        Whoever has read the step's loss on the host has waited for everything before it: then this is the
+        measurement of that same step.
+        """
+        if self._sent is not None and (self._sent[2] is None or self._sent[2].query()):
+            step, values, _ = self._sent
+            self._latest, self._sent = Layers(step, self.names, _table(values.numpy())), None
+        return self._latest
+
+    def at(self, step: int) -> Layers | None:
+        """The measurement of exactly this step, if it was one that is measured."""
+        found = self.latest()
+        return found if found is not None and found.step == step else None
+
+    def _attach(self, module: nn.Module) -> None:
+        inside: set[int] = set()
+        for block in blocks(module):
+            row = block.index + 1
+            block.register_forward_hook(self._activations(row))
+            block.self_attn.core.register_forward_pre_hook(self._logits(row, block.self_attn.scale))
+            if block.index == 0:
+                block.register_forward_pre_hook(self._inputs)
+            self._gradients(row, list(block.parameters()))
+            inside.update(map(id, (*block.parameters(), *block.modules())))
+        for name, part in module.named_modules():
+            if name.split(".")[-1] == "norm" and id(part) not in inside:
+                part.register_forward_hook(self._activations(len(self.names) - 1))
+        outside = [(name, p) for name, p in module.named_parameters() if id(p) not in inside]
+        self._gradients(0, [p for name, p in outside if "embed" in name])
+        self._gradients(len(self.names) - 1, [p for name, p in outside if "embed" not in name])
+        device = next(module.parameters()).device
+        self._sums = torch.zeros(len(self.names), 3, dtype=torch.float64, device=device)
+        self._maxima = torch.zeros(len(self.names), 2, dtype=torch.float64, device=device)
+
+    def _gradients(self, row: int, parameters: list[nn.Parameter]) -> None:
+        """Add the squared norms of these parameters' gradients, when autograd hands them over."""
+
+        def add(gradient: Tensor) -> None:
+            if self._step is not None:
+                self._sums[row, _GRADIENT] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+
+        def count(gradient: Tensor) -> None:
+            if self._step is not None:
+                self._counts[row, 0] += 1
+
+        for number, parameter in enumerate(p for p in parameters if p.requires_grad):
+            parameter.register_hook(add)  # type: ignore[no-untyped-call]
+            if number == 0:
+                parameter.register_hook(count)  # type: ignore[no-untyped-call]
+
+    def _activations(self, row: int) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._measure(row, output)
+
+        return hook
+
+    def _inputs(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._measure(0, inputs[0])
+
+    def _measure(self, row: int, x: Tensor) -> None:
+        """Add what [B, S, D] shows, in passes that keep no copy of it."""
+        if self._step is None:
+            return
+        with torch.no_grad():
+            x = x.detach()
+            self._sums[row, _SQUARES] += torch.linalg.vector_norm(x, dtype=torch.float32).square()
+            self._sums[row, _NONZERO] += torch.count_nonzero(x)
+            peak = torch.linalg.vector_norm(x, math.inf).double()
+            self._maxima[row, _MAX_ABS] = torch.maximum(self._maxima[row, _MAX_ABS], peak)
+        self._counts[row, 1] += x.numel()
+
+    def _logits(self, row: int, scale: float) -> Any:
+        def hook(core: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if self._step is None:
+                return
+            with torch.no_grad():
+                q, k = (_longest(x.detach()) for x in inputs[:2])
+                bound = (q.view(len(k), -1) * k[:, None]).max().double() * scale
+                self._maxima[row, _LOGIT] = torch.maximum(self._maxima[row, _LOGIT], bound)
+
+        return hook
+
+
+def blocks(module: nn.Module) -> Iterator[Any]:
+    """The decoder blocks within a module, however it wraps them."""
+    return (part for part in module.modules() if isinstance(part, Block))
+
+
+def _longest(x: Tensor) -> Tensor:
+    """Largest norm of a row of each head: [B, H, S, E] to [H]."""
+    longest: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=(0, 2))
+    return longest
+
+
+def _table(raw: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """[R, 7] of sums, counts and maxima to [R, C]."""
+    sums, maxima = raw[:, :5], raw[:, 5:]
+    backwards = np.where(sums[:, _BACKWARDS] > 0, sums[:, _BACKWARDS], np.nan)
+    elements = np.where(sums[:, _ELEMENTS] > 0, sums[:, _ELEMENTS], np.nan)
+    seen = np.where(np.isnan(elements), np.nan, 1.0)
+    columns = (
+        np.sqrt(sums[:, _GRADIENT] / backwards),
+        np.sqrt(sums[:, _SQUARES] / elements),
+        maxima[:, _MAX_ABS] * seen,
+        1 - sums[:, _NONZERO] / elements,
+        np.where(maxima[:, _LOGIT] > 0, maxima[:, _LOGIT], np.nan),
+    )
+    return np.stack(columns, axis=1).astype(np.float32)
