@@ -1,0 +1,187 @@
+"""State in a form that belongs to no layout: pieces of whole parameters, by name, in safetensors.
+
+    rank-00000.safetensors      written by one rank, read by whoever needs a piece of it
+        layers.0.mlp.up_proj.weight/exp_avg/0.0.1/4096      parameter / kind / shard / first element
+        layers.0.mlp.up_proj.weight/master/0.0.1/4096       FP32 master weights
+    its metadata                the writer's header, JSON, with the shape of every shard in it
+
+ZeRO divides a parameter, flattened, into ranges; tensor parallelism divides it first along a dimension into
+shards; pipeline parallelism gives whole layers away. So every number has one address (parameter, kind, shard,
+element), and any layout can read what any other has written. Numbers are copied, never computed: exact.
+Nothing is pickled.
+
+Does not belong here: where an engine keeps these numbers (universal).
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import insort
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from plinth.errors import CheckpointError
+
+FORMAT = 1
+
+#: The kind of the weights that the optimizer steps; the others are its moments, by their names.
+MASTER = "master"
+
+
+class Shard(NamedTuple):
+    """Part `index` of `count` equal parts of a whole parameter along `dim`."""
+
+    dim: int
+    index: int
+    count: int
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+
+WHOLE = Shard(0, 0, 1)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank holds of one parameter's state: a range of the flattened shard."""
+
+    name: str
+    shape: tuple[int, ...]  # of the shard
+    shard: Shard
+    start: int  # first element of the range
+    state: Mapping[str, Tensor]  # kind -> [elements of the range], views of the engine's memory
+    copy: bool = False  # another rank holds, and writes, the same
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One rank's contribution to a checkpoint: views of live memory until somebody copies them."""
+
+    tensors: dict[str, Tensor]
+    header: dict[str, Any]
+
+
+def key_of(share: Share, kind: str, start: int) -> str:
+    """The name of a piece in its file."""
+    return f"{share.name}/{kind}/{share.shard}/{start}"
+
+
+def file_name(rank: int) -> str:
+    """Of the file that a rank writes."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+def metadata_of(captured: Captured) -> dict[str, str]:
+    """What the file says beside its tensors, as safetensors wants it."""
+    return {"plinth": json.dumps({"format": FORMAT, **captured.header}, sort_keys=True)}
+
+
+def write(captured: Captured, folder: Path, rank: int) -> None:
+    """Write one rank's file. Plain CPU work once the tensors are on the CPU; any thread or process may do it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in captured.tensors.items()}
+    save_file(tensors, folder / file_name(rank), metadata=metadata_of(captured))
+
+
+class Pieces:
+    """All pieces of a checkpoint, whichever rank wrote them. Files are mapped; what is not asked for is not read.
+
+    Raises:
+        CheckpointError: no file, or one that is not of this form.
+    """
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self.folder = folder
+        self.header: dict[str, Any] = {}
+        self._ranges: dict[tuple[str, str], dict[Shard, list[tuple[int, int, str]]]] = {}
+        self._shapes: dict[tuple[str, Shard], tuple[int, ...]] = {}
+        self._file: dict[str, Any] = {}
+        for path in sorted(folder.glob("rank-*.safetensors")):
+            self._index(stack, path)
+        if not self._file:
+            raise CheckpointError(f"no engine state in {folder}", expected="rank-00000.safetensors and its like")
+
+    @property
+    def kinds(self) -> set[str]:
+        """Master weights, and the optimizer's moments by their names."""
+        return {kind for _, kind in self._ranges}
+
+    @property
+    def names(self) -> set[str]:
+        """Of the parameters."""
+        return {name for name, _ in self._ranges}
+
+    def fill(self, target: Tensor, share: Share, kind: str) -> None:
+        """Copy the numbers of a share into `target` [elements].
+
+        Raises:
+            CheckpointError: some are missing.
+        """
+        if share.shard in self._ranges.get((share.name, kind), {}):
+            self._copy(target, share.start, share.name, kind, share.shard)
+            return
+        whole = self.whole(share.name, kind)
+        local = whole.chunk(share.shard.count, share.shard.dim)[share.shard.index]
+        target.copy_(local.reshape(-1)[share.start : share.start + target.numel()])
+
+    def whole(self, name: str, kind: str) -> Tensor:
+        """One whole parameter's state, on the CPU, in the shape of the parameter.
+
+        Raises:
+            CheckpointError: some of it is missing.
+        """
+        shards = sorted(self._ranges.get((name, kind), {}), key=lambda shard: shard.index)
+        if not shards or [shard.index for shard in shards] != list(range(shards[0].count)):
+            raise CheckpointError(
+                f"{self.folder} lacks {kind} of {name}",
+                found=[str(shard) for shard in shards],
+                expected="every shard of the parameter",
+            )
+        parts = []
+        for shard in shards:
+            part = torch.empty(self._shapes[name, shard], dtype=torch.float32)
+            self._copy(part.view(-1), 0, name, kind, shard)
+            parts.append(part)
+        return torch.cat(parts, shards[0].dim) if len(parts) > 1 else parts[0]
+
+    def _copy(self, target: Tensor, start: int, name: str, kind: str, shard: Shard) -> None:
+        """Fill `target` with the elements from `start` on of a flattened shard."""
+        done, stop = start, start + target.numel()
+        for first, last, key in self._ranges[name, kind][shard]:
+            end = min(last, stop)
+            if first <= done < end:
+                target[done - start : end - start].copy_(self._file[key].get_slice(key)[done - first : end - first])
+                done = end
+        if done != stop:
+            raise CheckpointError(
+                f"{self.folder} lacks {kind} of {name}",
+                found=f"elements up to {done}",
+                expected=f"up to {stop}",
+                remedy="a rank's file is missing; an earlier committed checkpoint may be whole",
+            )
+
+    def _index(self, stack: ExitStack, path: Path) -> None:
+        try:
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            self.header = json.loads(file.metadata()["plinth"])
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} is not a file of an engine's state", found=error) from error
+        if self.header["format"] != FORMAT:
+            raise CheckpointError(f"{path} has another format", found=self.header["format"], expected=FORMAT)
+        for key in file.keys():  # noqa: SIM118 - a handle, not a dictionary
+            name, kind, text, start = key.split("/")
+            shard = Shard(*map(int, text.split(".")))
+            (size,) = file.get_slice(key).get_shape()
+            ranges = self._ranges.setdefault((name, kind), {}).setdefault(shard, [])
+            insort(ranges, (int(start), int(start) + size, key))
+            self._file[key] = file
+            self._shapes[name, shard] = tuple(self.header["shapes"][name])
