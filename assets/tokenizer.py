@@ -16,6 +16,19 @@ from plinth.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens import audit, tokenizer
 
+KINDS = {
+    "bpe-bytes": "Byte-level BPE",
+    "bpe-fallback": "BPE with byte fallback",
+    "unigram": "Unigram pieces with byte fallback",
+}
+
+#: What the audit counts over the whole vocabulary, and its words for people.
+WORDS = {
+    "unreachable": "never written by their own text",
+    "unused": "not used in the sample",
+    "one_document": "used by one document only",
+}
+
 
 def stages(recipe: Recipe) -> list[Stage]:
     """Trained on curated text, then audited before anything is built on it."""
@@ -28,7 +41,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=tokenizer.VERSION,
             params=tokenizer.step(params).params,
             group="tokens",
-            description=f"Byte-level BPE with {params.vocab_size:,} entries, trained on a sample of every bucket.",
+            description=f"{KINDS[params.kind]}, {params.vocab_size:,} entries, trained on a sample of every bucket.",
             owner=owner,
             kinds=("huggingface",),
         ),
@@ -39,7 +52,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=audit.VERSION,
             params=params.model_dump(mode="json"),
             group="tokens",
-            description="Fertility and bytes per token by bucket and language, round trip, unused entries.",
+            description="Fertility by bucket, language and domain; round trip, digits, white space, dead tokens.",
             owner=owner,
             kinds=("python",),
             suite=_suite,
@@ -73,7 +86,18 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     shown = {}
-    for axis in ("buckets", "languages"):
+    for axis in ("buckets", "languages", "domains"):
         rows = [[name, facts["fertility"], facts["bytes_per_token"]] for name, facts in made.stats[axis].items()]
         shown[axis] = dg.MetadataValue.md(table([axis, "tokens per word", "bytes per token"], rows))
+    rows = [
+        [WORDS[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])] for kind in WORDS
+    ]
+    shown["tokens"] = dg.MetadataValue.md(table(["tokens", "how many", "such as"], rows))
+    space = made.stats["whitespace"]
+    rows = [[name, count] for name, count in space["tokens"].items()]
+    rows += [
+        ["longest run of spaces", space["longest_run"]],
+        ["longest run of digits", made.stats["digits"]["longest"]],
+    ]
+    shown["white space and digits"] = dg.MetadataValue.md(table(["text", "tokens"], rows))
     return shown

@@ -12,6 +12,9 @@ from plinth.records import Frozen
 #: All single bytes are in every vocabulary, so that every text can be written.
 BYTES = 256
 
+#: Printable ASCII and white space, which every vocabulary of characters has.
+ASCII = 98
+
 Kind = Literal["bpe-bytes", "bpe-fallback", "unigram"]
 
 
@@ -49,7 +52,9 @@ class Tokenizer(Frozen):
         default_factory=dict, description="Audit: tokens per word allowed in texts of a source's domain."
     )
     min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: lower bound in any bucket.")
-    max_unreachable: int = Field(0, ge=0, description="Audit: tokens allowed that no text can ever be written with.")
+    max_unreachable_share: float = Field(
+        0.01, ge=0, le=1, description="Audit: share of tokens allowed that their own text is never written with."
+    )
 
     @field_validator("special_tokens")
     @classmethod
@@ -60,9 +65,10 @@ class Tokenizer(Frozen):
 
     @model_validator(mode="after")
     def _room(self) -> Tokenizer:
-        least = BYTES + len(self.special_tokens) + 1
+        letters = 0 if self.kind == "bpe-bytes" else ASCII
+        least = BYTES + len(self.special_tokens) + letters + 1
         if self.vocab_size < least:
-            raise ValueError(f"vocab_size {self.vocab_size} has no room beside special tokens and bytes: {least}")
+            raise ValueError(f"vocab_size {self.vocab_size} leaves no room to learn: {self.kind} needs {least}")
         if self.sample_weights and not any(self.sample_weights.values()):
             raise ValueError("sample_weights: at least one weight must be above 0")
         return self

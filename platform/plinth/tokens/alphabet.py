@@ -28,7 +28,7 @@ def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
 
     Args:
         coverage: share of the texts' characters, as in SentencePiece (Kudo and Richardson 2018).
-        most: how many the vocabulary has room for.
+        most: how many characters to choose, if ASCII has not taken as many already.
     """
     seen: Counter[str] = Counter()
     for text in texts:
@@ -41,7 +41,7 @@ def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
         if character not in chosen and character != RARE:
             chosen.add(character)
             covered += count
-    return sorted(chosen)[:most]
+    return sorted(chosen)
 
 
 def prepared(texts: Iterable[str], alphabet: Iterable[str]) -> Iterator[str]:

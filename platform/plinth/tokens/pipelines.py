@@ -3,8 +3,9 @@
 No pipeline normalises: text comes back byte for byte. No merge or piece crosses the border of two words.
 
     bpe-bytes      GPT-2's pattern over bytes (Radford et al. 2019)
-    bpe-fallback   the same words over characters, combining marks with their letters; a space is a space,
-    unigram        never a stand-in such as U+2581, which a text may hold itself
+    bpe-fallback   words over characters: combining marks stay with their letters, line ends apart from the
+    unigram        indent after them (as in GPT-4's pattern); a space is a space, never a stand-in such as
+                   U+2581, which a text may hold itself
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ def pipeline(params: Params, model: Any = None) -> Tokenizer:
 
 def words(params: Params) -> str:
     """The pattern of a word, in the regular expressions of the tokenizers library."""
-    return (
-        r"'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{M}]+|" + _DIGITS[params.digits] + r"| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
-    )
+    letters, signs = r"'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{M}]+", r" ?[^\s\p{L}\p{M}\p{N}]+"
+    return "|".join((letters, _DIGITS[params.digits], signs, r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"))
 
 
 def _byte_words(params: Params) -> Any:

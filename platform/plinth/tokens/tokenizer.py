@@ -44,7 +44,7 @@ AUDIT_FIELDS = frozenset(
         "max_fertility_by_language",
         "max_fertility_by_domain",
         "min_bytes_per_token",
-        "max_unreachable",
+        "max_unreachable_share",
     }
 )
 
@@ -113,7 +113,7 @@ def train(params: recipe.Tokenizer, corpus: Iterable[str] | Callable[[], Iterabl
     if params.kind == "bpe-bytes":
         return bpe.train_bytes(params, _short(again()))
     room = params.vocab_size - BYTES - len(params.special_tokens)
-    letters = alphabet.choose(again(), params.character_coverage, max(1, int(room * ALPHABET_SHARE)))
+    letters = alphabet.choose(again(), params.character_coverage, int(room * ALPHABET_SHARE))
     trainer = bpe.train_characters if params.kind == "bpe-fallback" else unigram.train
     return trainer(params, _short(again()), letters)
 

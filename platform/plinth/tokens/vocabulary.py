@@ -53,3 +53,34 @@ def _byte_level(name: str) -> bytes:
 def _characters(name: str) -> bytes:
     byte = _BYTE_TOKEN.fullmatch(name)
     return bytes([int(byte[1], 16)]) if byte else name.encode()
+
+
+def encode_bytes(tokenizer: Tokenizer, data: bytes) -> list[int]:
+    """Token ids of any bytes: text where they are UTF-8, single bytes where they are not.
+
+    Raises:
+        ValueError: a byte has no token.
+    """
+    singles = _single_bytes(tokenizer)
+    ids: list[int] = []
+    # `surrogateescape` turns a byte that is not UTF-8 into U+DC80 … U+DCFF, which no UTF-8 holds.
+    for piece in _STRAY.split(data.decode(errors="surrogateescape")):
+        if _STRAY.fullmatch(piece):
+            byte = ord(piece) - 0xDC00
+            if byte not in singles:
+                raise ValueError(f"byte {byte:#04x} has no token")
+            ids.append(singles[byte])
+        elif piece:
+            ids += tokenizer.encode(piece, add_special_tokens=False).ids
+    return ids
+
+
+_STRAY = re.compile("([\udc80-\udcff])")
+
+
+def _single_bytes(tokenizer: Tokenizer) -> dict[int, int]:
+    if isinstance(tokenizer.decoder, decoders.ByteLevel):
+        found = {byte: tokenizer.token_to_id(name) for name, byte in _byte_of_character().items()}
+    else:
+        found = {byte: tokenizer.token_to_id(name) for byte, name in enumerate(BYTE_TOKENS)}
+    return {byte: index for byte, index in found.items() if index is not None}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,13 @@ from plinth.storage.parts import write_table
 from plinth.tokens import audit, tokenizer
 
 TEXTS = ["the house of the river", "the be to of and", "haus und fluss über dem haus", "東京 東京"]
+#: A vocabulary with nothing to complain of.
+SOUND: dict[str, Any] = {
+    "byte_tokens": 256,
+    "unreachable_share": 0.0,
+    "digits": {"longest": 1},
+    "arbitrary_bytes": {"strings": 9, "failed": 0},
+}
 LANGUAGES = ["en", "en", "de", None]
 
 
@@ -75,23 +83,34 @@ def test_trial_texts_reach_every_plane() -> None:
     [
         ({}, []),
         ({"max_fertility": 2.0}, ["web: fertility 2.500 tokens per word, at most 2.0 allowed"]),
+        (
+            {"max_fertility_by_language": {"de": 4.0, "fr": 1.0}},
+            ["language de: fertility 5.000 tokens per word, at most 4.0 allowed"],
+        ),
+        (
+            {"max_fertility_by_domain": {"news.example": 1.5}},
+            ["domain news.example: fertility 2.000 tokens per word, at most 1.5 allowed"],
+        ),
         ({"min_bytes_per_token": 3.5}, ["web: 3.000 bytes per token, at least 3.5 asked"]),
     ],
 )
-def test_bounds(changes: dict[str, float], expected: list[str]) -> None:
+def test_bounds(changes: dict[str, Any], expected: list[str]) -> None:
     stats = {
         "buckets": {
             "web": {"fertility": 2.5, "bytes_per_token": 3.0},
             "empty": {"fertility": None, "bytes_per_token": None},
         },
+        "languages": {"de": {"fertility": 5.0}},
+        "domains": {"news.example": {"fertility": 2.0}},
         "round_trip": {"failed": 0, "texts": 3},
-        "byte_tokens": 256,
+        **SOUND,
     }
-    assert audit.failures(recipe.Tokenizer(**changes), stats) == expected  # type: ignore[arg-type]
+    assert audit.failures(recipe.Tokenizer(**changes), stats) == expected
 
 
 def test_lost_bytes_and_lost_texts_are_failures() -> None:
-    stats = {"buckets": {}, "round_trip": {"failed": 2, "texts": 3}, "byte_tokens": 255}
+    stats = {"buckets": {}, "languages": {}, "domains": {}, "round_trip": {"failed": 2, "texts": 3}}
+    stats |= {**SOUND, "byte_tokens": 255}
     lines = audit.failures(recipe.Tokenizer(), stats)
     assert lines == [
         "2 of 3 texts did not come back",
