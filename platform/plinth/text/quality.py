@@ -166,6 +166,7 @@ def _lines(data: U8, start: int, end: int, edges: I64, n: int, table: U8, counts
         at, stop = edges[2 * i - 1] if i else start, edges[2 * i] if i < n else end
         unended |= i > 0
         if stop == at + 1 and data[at] == 32:
+            unended = True
             continue
         previous = np.int64(-1)
         while at < stop:

@@ -58,6 +58,11 @@ def test_fineweb_counts_are_those_of_plain_python(
     assert found == [fineweb(text, short) for text in texts]
 
 
+def test_a_space_alone_is_a_line() -> None:
+    for text in (" ", "  ", "\t", " \n", "\n "):
+        assert quality.gopher_counts(pa.array([text], pa.large_string()))[0].tolist() == gopher(text)
+
+
 def test_gopher_counts_by_hand() -> None:
     text = "- The #1 of “quotes” ...\n• and … so.....\r\n\r\n  -- it ends…  \n"
     # words: - The #1 of “quotes” ... • and … so..... -- it ends…; without letter or digit: - ... • … --
