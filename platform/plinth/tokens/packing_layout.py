@@ -35,12 +35,14 @@ class Layout(Protocol):
 
     Attributes:
         sequences: how many there are.
+        tokens: of the stream.
         width: S.
         padded: whether some targets are not scored.
         many: whether a piece may hold several documents.
     """
 
     sequences: int
+    tokens: int
     width: int
     padded: bool
     many: bool
@@ -60,7 +62,7 @@ class Concatenated:
     padded, many = False, True
 
     def __init__(self, tokens: int, width: int) -> None:
-        self.sequences, self.width = sequence_count(tokens, width), width
+        self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
 
     def pieces(self, indices: NDArray[np.int64]) -> Pieces:
         """One piece each; its first token is an input only."""
@@ -106,6 +108,7 @@ class BestFit:
         self._firsts = np.array([*(part.stats["first"] for part in self._parts), 0], np.int64)
         self._firsts[-1] = sum(part.rows for part in self._parts)
         self.sequences = int(self._firsts[-1])
+        self.tokens = sum(int(part.stats["tokens"]) for part in self._parts)
         self._windows: dict[int, Pieces] = {}
         self._addresses = np.zeros((len(self._parts), 4), np.int64)
 
