@@ -27,7 +27,7 @@ class LossScale(Frozen):
     initial_power: int = Field(16, ge=0, le=32, description="The first factor is 2 to this power.")
     window: int = Field(1000, ge=1, description="Steps without overflow after which the factor doubles.")
     hysteresis: int = Field(2, ge=1, description="Overflows before the factor is halved.")
-    minimum: float = Field(1.0, gt=0, description="The factor does not fall below.")
+    minimum: int = Field(1, ge=1, description="The factor does not fall below.")
 
 
 class Parallel(Frozen):

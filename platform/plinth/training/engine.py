@@ -20,15 +20,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.model import build
+from plinth.training.parallel.blocks import wrap
+from plinth.training.parallel.decoder import divided, gradient_norm, whole
+from plinth.training.parallel.topology import ModelParallelUnit, Topology
+from plinth.training.settings import deepspeed_config
 
 #: A collective that waits longer than this has lost a rank; the supervisor looks much earlier.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
-#: Elements of a communication bucket; the default of 5e8 would reserve 2 GB for any model.
-BUCKET_ELEMENTS = 2**25
+#: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
+OVERFLOWS = 64
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,33 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
     return "bf16" if native else "fp32"
 
 
+def _require_device(config: RunConfig, precision: str, device: torch.device) -> None:
+    """Refuse what a recipe may ask for and this machine cannot do; DeepSpeed's own checks, with a remedy.
+
+    Raises:
+        TrainingError: the device has no FP16 arithmetic, or DeepSpeed cannot read ahead from a disk.
+    """
+    from deepspeed.accelerator import get_accelerator
+
+    if precision == "fp16" and not get_accelerator().is_fp16_supported():
+        raise TrainingError(
+            f"training.precision fp16 cannot run on this {device.type}",
+            found="no FP16 arithmetic (CPUs need AVX512-FP16 or AMX-FP16)",
+            expected="a GPU, or precision bf16, fp32 or auto",
+            remedy="set training.precision: auto",
+        )
+    if config.parallel.offload != "none" and config.parallel.offload_to == "nvme":
+        from deepspeed.ops.op_builder import AsyncIOBuilder
+
+        if not AsyncIOBuilder().is_compatible(verbose=False):
+            raise TrainingError(
+                "training.parallel.offload_to nvme cannot run on this machine",
+                found="DeepSpeed's asynchronous IO is missing",
+                expected="libaio and a compiler",
+                remedy="install libaio-dev, or set offload_to: cpu",
+            )
+
+
 class Engine:
     """The model, its optimizer and the ZeRO stage of the run, on this rank."""
 
@@ -108,23 +140,42 @@ class Engine:
 
         self.config, self.rank = config, rank
         self.precision = precision_of(config, rank.device)
+        _require_device(config, self.precision, rank.device)
+        self.topology = Topology(config.parallel, config.ranks, rank.index)
         self.on_gradient: Callable[[Tensor], None] | None = None
         self._norm: Tensor | float = 0.0
-        model = build(config.model, config.vocab_size, config.seed).to(rank.device)
+        model = divided(build(config.model, config.vocab_size, config.seed), self.topology).to(rank.device)
+        wrap(model.layers, config.parallel)
+        mpu = ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
+        deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
         self.deepspeed, _, _, _ = deepspeed.initialize(
             model=model,
             optimizer=torch.optim.AdamW(_groups(config, model), fused=True),
             config=deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters())),
+            mpu=mpu,
             dist_init_required=False,
         )
+        scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
+        if hasattr(scaler, "raise_error_at_min_scale"):
+            scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
 
     def train_step(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
 
         Nothing of it is read on the host. `on_gradient` is told the loss when the gradient is complete and the
-        update not yet made.
+        update not yet made. In FP16 a step whose gradient overflows is taken again with a smaller factor, so that
+        every step trains its batch.
         """
         self._set_rate(lr)
+        total = self._attempt(batch)
+        for _ in range(OVERFLOWS if self.precision == "fp16" else 0):
+            if not self.deepspeed.optimizer.overflow or self.deepspeed.optimizer.loss_scale <= self._least_scale:
+                break
+            total = self._attempt(batch)
+        return total, self.gradient_norm()
+
+    def _attempt(self, batch: Batch) -> Tensor:
+        """Forward, backward and update; the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch.tokens))
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         for micro, (tokens, segments) in enumerate(zip(batch.tokens, batch.segments, strict=True), 1):
@@ -133,12 +184,11 @@ class Engine:
             self.deepspeed.backward(loss)
             if micro == len(batch.tokens):
                 if self._norm_is_ours:
-                    gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
-                    self._norm = nn.utils.get_total_norm(gradients)
+                    self._norm = gradient_norm(self.module, self.topology)
                 if self.on_gradient is not None:
                     self.on_gradient(total)
             self.deepspeed.step()
-        return total, self.gradient_norm()
+        return total
 
     def gradient_norm(self) -> Tensor:
         """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.
@@ -154,6 +204,12 @@ class Engine:
         return module
 
     @property
+    def _least_scale(self) -> float:
+        """The FP16 factor that an overflow no longer makes smaller."""
+        scale = self.config.parallel.loss_scale
+        return scale.static or float(scale.minimum)
+
+    @property
     def _norm_is_ours(self) -> bool:
         """Without ZeRO and in FP32, DeepSpeed clips but does not tell the norm."""
         return self.config.parallel.zero_stage == 0 and self.precision == "fp32"
@@ -164,20 +220,20 @@ class Engine:
 
         for name, parameter in self.module.named_parameters():
             with deepspeed.zero.GatheredParameters([parameter], enabled=self.config.parallel.zero_stage == 3):
-                yield name, parameter.detach().cpu().clone()
+                yield name, whole(name, parameter.detach(), self.topology).cpu().clone()
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
-        """This rank's share of master weights and optimizer state, in a fixed order."""
+        """This rank's share of master weights and optimizer state, in a fixed order, where they are."""
         outer, inner = self.deepspeed.optimizer, self.deepspeed.basic_optimizer
         masters = getattr(outer, "fp32_partitioned_groups_flat", None)  # ZeRO-3 empties its groups between steps
         if masters is None:
             masters = [parameter for group in inner.param_groups for parameter in group["params"]]
         for master in masters:
-            yield master.detach().cpu()
+            yield master.detach()
             state = inner.state.get(master, {})
             for key in sorted(state):
                 if isinstance(state[key], Tensor):
-                    yield state[key].detach().cpu()
+                    yield state[key].detach()
 
     def _set_rate(self, lr: float) -> None:
         for group in self.deepspeed.optimizer.param_groups:
@@ -200,29 +256,6 @@ def accumulate(engine: Any, micro_batches: int) -> None:
         if hasattr(engine.optimizer, "gradient_accumulation_steps"):  # ZeRO's own copy, read when offloading
             engine.optimizer.gradient_accumulation_steps = micro_batches
     engine.micro_steps = 0
-
-
-def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict[str, Any]:
-    """DeepSpeed's own configuration of a run."""
-    bucket = min(BUCKET_ELEMENTS, max(parameters, 1))
-    settings: dict[str, Any] = {
-        "train_batch_size": config.steps.batch(0),
-        "train_micro_batch_size_per_gpu": config.micro_batch_sequences,
-        "gradient_accumulation_steps": config.accumulation(),
-        "gradient_clipping": config.optimizer.grad_clip,
-        "zero_allow_untested_optimizer": True,
-        "zero_optimization": {
-            "stage": config.parallel.zero_stage,
-            "overlap_comm": False,
-            "reduce_bucket_size": bucket,
-            "allgather_bucket_size": bucket,
-        },
-        "bf16": {"enabled": precision == "bf16"},
-        "steps_per_print": None,
-    }
-    if precision == "bf16" and config.parallel.zero_stage > 0:  # without ZeRO, DeepSpeed offers no accumulation in FP32
-        settings["data_types"] = {"grad_accum_dtype": "fp32"}
-    return settings
 
 
 def _groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:

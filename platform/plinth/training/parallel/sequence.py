@@ -1,0 +1,57 @@
+"""Sequence parallelism: every rank of a group holds a slice of each sequence (DeepSpeed-Ulysses, arXiv:2309.14509).
+
+    B  sequences    S  tokens of a sequence    n  ranks of the group    H, K, E  heads, key/value heads, head width
+
+Everything but attention works token by token. For attention two all-to-alls turn [B, H, S/n, E] into
+[B, H/n, S, E] and back: each rank attends with some heads over whole sequences, so that causal and document
+masks are those of one process.
+
+Our own rather than DeepSpeed's `DistributedAttention`: that one (0.19) wants at least as many key/value heads
+as ranks and keeps the group in process-wide state. Here key/value heads that do not divide over the ranks are
+repeated first, as grouped-query attention would do anyway; their gradients add up by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from plinth.training.attention import Mask
+from plinth.training.parallel.collectives import gather_heads, scatter_heads
+
+
+def local(x: Tensor, index: int, size: int) -> Tensor:
+    """This rank's slice of [B, S, …]."""
+    length = x.shape[1] // size
+    return x.narrow(1, index * length, length)
+
+
+def repeats(heads: int, kv_heads: int, size: int) -> int:
+    """How often each key/value head is repeated so that the heads of each rank belong together.
+
+    The smallest number that divides `heads / kv_heads` and makes key/value heads divide over `size` ranks; it
+    exists when heads do.
+    """
+    shared = heads // kv_heads
+    least = size // math.gcd(kv_heads, size)
+    return next(times for times in range(least, shared + 1) if shared % times == 0 and kv_heads * times % size == 0)
+
+
+class UlyssesCore(nn.Module):
+    """Softmax attention of heads whose tokens are divided over a group; the mask is of the whole sequence."""
+
+    def __init__(self, core: nn.Module, group: ProcessGroup) -> None:
+        super().__init__()
+        self.core, self.group = core, group
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+        """[B, H, S/n, E] from q [B, H, S/n, E] and k, v [B, K, S/n, E]."""
+        times = repeats(q.shape[1], k.shape[1], dist.get_world_size(self.group))
+        if times > 1:
+            k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
+        q, k, v = (scatter_heads(x, self.group) for x in (q, k, v))
+        return gather_heads(cast(Tensor, self.core(q, k, v, mask)), self.group)
