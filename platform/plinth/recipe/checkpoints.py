@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from plinth.records import Frozen
@@ -11,7 +13,17 @@ class Checkpoints(Frozen):
     """When to commit the full state, and what to keep."""
 
     every_steps: int = Field(100, ge=1, description="Steps between two checkpoints.")
+    mode: Literal["async", "sync"] = Field(
+        "async", description="async: training goes on while another process writes; sync: it waits for the disk."
+    )
     keep_last: int = Field(2, ge=1, description="Older ones are removed.")
+    keep_every: int = Field(0, ge=0, description="Also kept: steps divisible by this; 0 keeps none.")
+    keep_best: int = Field(0, ge=0, description="Also kept: so many of the lowest smoothed loss.")
     audit_steps: int = Field(
         8, ge=1, description="Steps before the end at which a checkpoint is kept, to prove that a resume is exact."
+    )
+    upload: str | None = Field(
+        None,
+        pattern=r"^s3://[^/]+(/.*)?$",
+        description="Where every committed checkpoint is copied to, and resumed from on another machine.",
     )

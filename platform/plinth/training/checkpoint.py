@@ -80,20 +80,30 @@ def stage(run: RunDirectory, step: int) -> Path:
     return folder
 
 
-def commit(run: RunDirectory, step: int) -> Commit:
+def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Commit:
     """Make the staged files of a step the committed checkpoint of that step.
 
+    Args:
+        run: the run's directory.
+        step: of the checkpoint.
+        files: what was written, sorted by path, when the writers have hashed and flushed it already.
+
     Raises:
+        CheckpointError: the files that were told are not those that are there.
         DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
-        files = _hash_files(staged, _listed(staged), flush=True)
+        if files is None:
+            files = _hash_files(staged, _listed(staged), flush=True)
+        else:
+            _require_sizes(staged, files)
         data = fingerprint.canonical({"step": step, "files": files})
         write_bytes(staged / MANIFEST, data)
         for folder in sorted({file.parent for file in staged.rglob("*")}):
             sync_directory(folder)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
+        record_path(run, step).unlink(missing_ok=True)  # a step that was rolled back and has come again
         if target.exists():  # refused or interrupted earlier; no record speaks for it
             shutil.rmtree(target)
         staged.rename(target)
@@ -103,7 +113,7 @@ def commit(run: RunDirectory, step: int) -> Commit:
         manifest_sha256=hashlib.sha256(data).hexdigest(),
         bytes=len(data) + sum(file.bytes for file in files),
     )
-    write_bytes(_record_path(run, step), fingerprint.canonical(record))
+    write_bytes(record_path(run, step), fingerprint.canonical(record))
     return record
 
 
@@ -115,7 +125,7 @@ def verify(run: RunDirectory, step: int) -> Path:
     """
     folder = path(run, step)
     try:
-        record = Commit.model_validate_json(_record_path(run, step).read_bytes())
+        record = Commit.model_validate_json(record_path(run, step).read_bytes())
         data = (folder / MANIFEST).read_bytes()
     except (OSError, ValueError) as error:
         raise CheckpointError(
@@ -174,17 +184,26 @@ def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, Checkpo
 
 def refuse(run: RunDirectory, step: int) -> None:
     """Take the commit record away: the checkpoint no longer counts, its bytes stay until the step is saved again."""
-    _record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
+    record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
 
-def retain(run: RunDirectory, keep_last: int, always: set[int]) -> list[int]:
-    """Delete all but the newest `keep_last` checkpoints and those in `always`; returns the deleted steps."""
-    steps = committed(run)
-    doomed = [step for step in steps[:-keep_last] if step not in always]
-    for step in doomed:
-        _record_path(run, step).unlink()  # first: a half-deleted directory must not count
+def delete(run: RunDirectory, step: int) -> None:
+    """Delete a checkpoint: first its record, since a half-deleted directory must not count."""
+    with named_failures(run.checkpoints):
+        record_path(run, step).unlink()
+        uploaded_path(run, step).unlink(missing_ok=True)
         shutil.rmtree(path(run, step))
-    return doomed
+
+
+def uploaded_path(run: RunDirectory, step: int) -> Path:
+    """The note that a checkpoint is complete in the remote store: a copy of its commit record."""
+    return run.checkpoints / f"{name(step)}.uploaded.json"
+
+
+def is_uploaded(run: RunDirectory, step: int) -> bool:
+    """Whether this very checkpoint, not an earlier one of the same step, is in the remote store."""
+    note = uploaded_path(run, step)
+    return note.exists() and note.read_bytes() == record_path(run, step).read_bytes()
 
 
 def clean(run: RunDirectory) -> None:
@@ -196,6 +215,14 @@ def clean(run: RunDirectory) -> None:
             kept_refused = (run.checkpoints / f"{folder.name}.refused.json").exists()
             if folder.is_dir() and folder.name not in known and not kept_refused:
                 shutil.rmtree(folder)
+            elif folder.name.endswith((".tmp", ".uploaded.json")) and folder.name.split(".")[0] not in known:
+                folder.unlink(missing_ok=True)
+
+
+def size_of_last(run: RunDirectory) -> int:
+    """Bytes of the newest committed checkpoint, or 0."""
+    steps = committed(run)
+    return Commit.model_validate_json(record_path(run, steps[-1]).read_bytes()).bytes if steps else 0
 
 
 def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
@@ -204,7 +231,8 @@ def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
     return state
 
 
-def _record_path(run: RunDirectory, step: int) -> Path:
+def record_path(run: RunDirectory, step: int) -> Path:
+    """The commit record of the checkpoint of a step."""
     return run.checkpoints / f"{name(step)}.json"
 
 
@@ -212,6 +240,19 @@ def _hash_files(folder: Path, names: list[str], *, flush: bool) -> list[File]:
     """The named files, hashed side by side; `flush` waits until their bytes are on disk."""
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda item: _hash(folder, item, flush), names))
+
+
+def _require_sizes(folder: Path, files: list[File]) -> None:
+    """What writers told of is there, and nothing else."""
+    found = {item: (folder / item).stat().st_size for item in _listed(folder)}
+    expected = {file.path: file.bytes for file in files}
+    if found != expected:
+        differing = sorted(item for item in found.keys() | expected.keys() if found.get(item) != expected.get(item))
+        raise CheckpointError(
+            f"{folder} does not hold what the writers wrote",
+            found={item: found.get(item) for item in differing},
+            expected={item: expected.get(item) for item in differing},
+        )
 
 
 def _listed(folder: Path) -> list[str]:
@@ -237,15 +278,11 @@ def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError
 
 
 def _require_room(run: RunDirectory) -> None:
-    steps = committed(run)
-    if not steps:
-        return
-    needed = Commit.model_validate_json(_record_path(run, steps[-1]).read_bytes()).bytes
-    free = shutil.disk_usage(run.root).free
+    needed, free = size_of_last(run), shutil.disk_usage(run.root).free
     if free < needed:
         raise DiskFullError(
             f"no room for another checkpoint in {run.checkpoints}",
             found=f"{free} bytes free",
-            expected=f"at least {needed} bytes, the size of {name(steps[-1])}",
+            expected=f"at least {needed} bytes, the size of the last one",
             remedy="free space or lower checkpoints.keep_last, then run the same command again",
         )

@@ -17,6 +17,7 @@ class RunDirectory:
     resume.json     evidence that a resumed run equals the uninterrupted one
     checkpoints/    step-00000100/ and its commit record step-00000100.json
     staging/        checkpoints being written; never read
+    writers/        locks of the processes that write them
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -30,3 +31,4 @@ class RunDirectory:
         self.evidence = self.root / "resume.json"
         self.checkpoints = self.root / "checkpoints"
         self.staging = self.root / "staging"
+        self.writers = self.root / "writers"

@@ -1,13 +1,13 @@
 """The full state of a run, into a checkpoint and out of it.
 
-    engine/        parameters, master weights and optimizer state, as DeepSpeed writes them (per rank)
+    engine/        master weights and optimizer state in pieces of whole parameters, one file per rank (pieces)
     rng/           generators of every rank, as JSON
     model/         whole parameters in Hugging Face's layout
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state
     config.json    the run's configuration;  data.json  the manifests it reads
 
-DeepSpeed unpickles what it loads, so `checkpoint.verify` runs first; and it can load something else
-than it was asked for without a word, so digests are compared afterwards.
+Nothing is pickled. Every byte is compared with the manifest before it is read (`checkpoint.verify`), and digests
+of what the engine holds are compared after loading.
 """
 
 from __future__ import annotations
@@ -15,89 +15,129 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError
 from torch import Tensor
 
-from plinth.errors import CheckpointError, DiskFullError, ResumeError
-from plinth.storage.atomic import named_failures
-from plinth.training import checkpoint
+from plinth.errors import CheckpointError, ResumeError
+from plinth.training import checkpoint, part, universal
 from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
-from plinth.training.engine import Engine
-from plinth.training.export import hf_config, save_model
-
-TAG = "state"
-
-#: Less free space than this after a failed write means that the disk was full.
-FULL_BYTES = 2**20
+from plinth.training.engine import Engine, seed
+from plinth.training.export import WEIGHTS, hf_config, hf_name
+from plinth.training.part import Lead, Plan, TensorsFile
+from plinth.training.pieces import FORMAT
+from plinth.training.staging import Layout
 
 
-def save(engine: Engine, step: int, monitor: dict[str, Any]) -> checkpoint.Commit | None:
-    """Write and commit the full state after `step`; called by all ranks, answered on the leading one.
+def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple[Plan, Layout]:
+    """What this rank writes for the checkpoint after `step`, and its tensors, which are still the engine's own.
 
-    Raises:
-        DiskFullError, StorageError, CheckpointError: nothing was committed.
+    A collective. Copy the tensors (`Layout.copy`) before the next step changes them.
     """
-    config, run = engine.config, engine.config.directory
-    folder = run.staging / checkpoint.name(step)
-    if engine.rank.leads:
-        checkpoint.stage(run, step)
-    dist.barrier()
-    with _write_failures(folder):
-        engine.deepspeed.save_checkpoint(str(folder / "engine"), tag=TAG, save_latest=False)
-        _write_json(folder / "rng" / f"rank-{engine.rank.index:05d}.json", generators())
-        parameters = dict(engine.parameters())
-        proof = digests(engine, parameters)
+    config, rank = engine.config, engine.rank
+    captured = universal.capture(engine)
+    whole = list(_whole_parameters(engine))
+    parts = list(engine.optimizer_tensors())
+    layout = Layout([*captured.tensors.values(), *(tensor for _, tensor in whole), *parts])
+    pieces = tuple(layout.describe(index, key) for index, key in enumerate(captured.tensors))
+    parameters = tuple(layout.describe(len(pieces) + index, name) for index, (name, _) in enumerate(whole))
+    first = len(pieces) + len(whole)
+    state = json.dumps(generators())
+    path = f"engine/rank-{rank.index:05d}.safetensors"
+    metadata = {"plinth": json.dumps({"format": FORMAT, **captured.header}, sort_keys=True)}
+    files, texts = (
+        [TensorsFile(path=path, metadata=metadata, tensors=pieces)],
+        {f"rng/rank-{rank.index:05d}.json": state},
+    )
+    if rank.leads:
+        named = sorted((one.model_copy(update={"name": hf_name(one.name)}) for one in parameters), key=_name_of)
+        files.append(TensorsFile(path=f"model/{WEIGHTS}", metadata={"format": "pt"}, tensors=tuple(named)))
+        texts |= _described(config, engine.precision)
+    made = Plan(
+        run=str(config.directory.root),
+        step=step,
+        rank=rank.index,
+        mode=mode,
+        tensor_files=tuple(files),
+        texts=texts,
+        parameters=parameters if rank.leads else None,
+        optimizer=tuple(layout.describe(first + index, str(index)) for index in range(len(parts))),
+        rng_sha256=hashlib.sha256(state.encode()).hexdigest(),
+        lead=_lead(engine, step, monitor) if rank.leads else None,
+    )
+    return made, layout
+
+
+def _lead(engine: Engine, step: int, monitor: dict[str, Any]) -> Lead:
+    config = engine.config
+    state = {
+        "identity": identity(config, step),
+        "step": step,
+        "tokens": config.tokens_through(step),
+        "ranks": config.ranks,
+        "zero_stage": config.parallel.zero_stage,
+        "layout": universal.layout_of(config),
+        "precision": engine.precision,
+        "monitor": monitor,
+    }
+    always = (config.audit_step, config.total_steps)
+    return Lead(ranks=config.ranks, state=state, checkpoints=config.checkpoints, always=always)
+
+
+def _described(config: RunConfig, precision: str) -> dict[str, str]:
+    """Files that say what the tensors are and what they were trained on."""
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
+    model = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
+    return {
+        "model/config.json": json.dumps(model, indent=2, sort_keys=True) + "\n",
+        "config.json": _json(config.model_dump(mode="json", exclude={"workspace"})),
+        "data.json": _json({"mixture": config.mixture, "shards": dict(config.shards)}),
+    }
+
+
+def _whole_parameters(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+    """Whole parameters on the leading rank, without a copy where the rank holds them as they are; a collective."""
+    if engine.config.parallel.zero_stage < 3 and engine.config.parallel.model_ranks == 1:
         if engine.rank.leads:
-            _write_model(config, engine.precision, folder / "model", parameters)
-            state = {
-                "identity": identity(config, step),
-                "step": step,
-                "tokens": config.tokens_through(step),
-                "ranks": config.ranks,
-                "zero_stage": config.parallel.zero_stage,
-                "precision": engine.precision,
-                **proof,
-                "monitor": monitor,
-            }
-            _write_json(folder / "state.json", state)
-            _write_json(folder / "config.json", config.model_dump(mode="json", exclude={"workspace"}))
-            _write_json(folder / "data.json", {"mixture": config.mixture, "shards": dict(config.shards)})
-    dist.barrier()
-    record = checkpoint.commit(run, step) if engine.rank.leads else None
-    dist.barrier()
-    return record
+            yield from ((universal.plain_name(name), p.detach()) for name, p in engine.module.named_parameters())
+        return
+    for name, tensor in engine.parameters():
+        if engine.rank.leads:
+            yield name, tensor
 
 
 def load(engine: Engine, step: int) -> dict[str, Any]:
     """Put the state of a *verified* checkpoint into the engine and the generators; returns its `state.json`.
 
+    On the layout of ranks that saved it, everything is compared; on another, the whole parameters, since every
+    rank's share of the rest is another.
+
     Raises:
-        ResumeError: the checkpoint is of another run, number of ranks or precision.
+        ResumeError: the checkpoint is of another run or precision.
         CheckpointError: what was loaded is not what was saved.
     """
     config = engine.config
     state = checkpoint.read_state(config.directory, step)
     require_same_run(config, engine.precision, state)
     folder = checkpoint.path(config.directory, step)
-    loaded, _ = engine.deepspeed.load_checkpoint(str(folder / "engine"), tag=TAG)
-    if loaded is None:
-        raise CheckpointError(f"DeepSpeed found nothing to load in {folder / 'engine'}")
-    restore_generators(json.loads((folder / "rng" / f"rank-{engine.rank.index:05d}.json").read_bytes()))
+    universal.restore(engine, folder / "engine")
+    same_layout = state["layout"] == universal.layout_of(config)
+    if same_layout:
+        restore_generators(json.loads((folder / "rng" / f"rank-{engine.rank.index:05d}.json").read_bytes()))
+    else:  # a rank's generators belong to the data it saw; nothing in a step of ours draws from them
+        seed(config.seed + engine.rank.index)
     found, expected = digests(engine), recorded_digests(config.directory, step)
-    for part in expected:
-        if found[part] != expected[part]:
+    for subject in expected if same_layout else ("parameters_sha256",):
+        if found[subject] != expected[subject]:
             raise CheckpointError(
-                f"{part} differs after loading {checkpoint.name(step)}", found=found[part], expected=expected[part]
+                f"{subject} differs after loading {checkpoint.name(step)}",
+                found=found[subject],
+                expected=expected[subject],
             )
     return state
 
@@ -165,7 +205,7 @@ def _byte_tensor(text: str) -> Tensor:
 
 def _bytes(tensor: Tensor) -> Any:
     """The tensor's memory, without a copy."""
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().data
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def _gathered(value: str) -> list[str]:
@@ -175,40 +215,19 @@ def _gathered(value: str) -> list[str]:
     return values
 
 
-@contextmanager
-def _write_failures(folder: Path) -> Iterator[None]:
-    """PyTorch and safetensors hide the operating system's reason when the disk is full; name it."""
-    try:
-        with named_failures(folder):
-            yield
-    except (RuntimeError, SafetensorError) as error:
-        free = shutil.disk_usage(folder.parent).free
-        if free > FULL_BYTES:
-            raise
-        raise DiskFullError(
-            f"no space left while writing {folder}",
-            found=f"{free} bytes free",
-            expected="room for the whole checkpoint; the last committed one is untouched",
-            remedy="free space or lower checkpoints.keep_last, then run the same command again",
-        ) from error
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
-def _write_model(config: RunConfig, precision: str, folder: Path, parameters: dict[str, Tensor]) -> None:
-    dtype = "bfloat16" if precision == "bf16" else "float32"
-    description = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
-    save_model(folder, parameters, description)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+def _name_of(tensor: part.Tensor) -> str:
+    return tensor.name
 
 
 def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]) -> None:
     """Refuse a state that this run cannot go on from exactly.
 
     Raises:
-        ResumeError: of another run, number of ranks or precision.
+        ResumeError: of another run or precision.
     """
     name = checkpoint.name(state["step"])
     if state["identity"] != identity(config, state["step"]):
@@ -217,13 +236,6 @@ def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]
             found=f"identity {state['identity']}",
             expected=f"identity {identity(config, state['step'])} of run {config.run_id}",
             remedy="each run has its own directory; do not copy checkpoints between them",
-        )
-    if state["ranks"] != config.ranks:
-        raise ResumeError(
-            f"{name} was saved by another number of ranks",
-            found=f"{state['ranks']} ranks",
-            expected=f"{config.ranks} ranks",
-            remedy=f"set training.launch.ranks to {state['ranks']}; a resume is exact on the same number only",
         )
     if state["precision"] != precision:
         raise ResumeError(

@@ -1,0 +1,139 @@
+"""Copy the state of a rank into host memory that another process can read: the only time training stands still.
+
+    engine, optimizer, parameters          one block of memory (memfd)
+    ┌──────────┐   every storage once      ┌───────────┬──────┐
+    │ tensors  │ ────────────────────────▶ │ bytes     │ plan │
+    └──────────┘                           └───────────┴──────┘
+
+Tensors that are views of one buffer, as DeepSpeed's flat partitions are, are copied once. On GPUs the block is
+page-locked, so that copies run at the speed of the bus. The block is anonymous memory with a descriptor: it is
+gone when rank and writer are, and nothing stays in /dev/shm after a kill.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from plinth.training import part
+
+#: Names of dtypes in the safetensors format.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+#: Alignment of storages in the block, in bytes.
+ALIGN = 64
+
+
+class Span(NamedTuple):
+    """Bytes of one storage that are needed, and the storage itself."""
+
+    begin: int
+    end: int
+    owner: Tensor
+
+
+class Layout:
+    """Where every tensor goes: views of the same storage keep their distance."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
+        spans: dict[tuple[str, int], Span] = {}
+        for tensor in self.tensors:
+            key, begin, end = _place(tensor)
+            known = spans.get(key)
+            spans[key] = (
+                Span(begin, end, tensor)
+                if known is None
+                else known._replace(begin=min(begin, known.begin), end=max(end, known.end))
+            )
+        self.spans, self._starts, at = spans, dict[tuple[str, int], int](), 0
+        for key, span in spans.items():
+            self._starts[key] = at
+            at += -(-(span.end - span.begin) // ALIGN) * ALIGN
+        self.bytes = at
+
+    def describe(self, index: int, name: str) -> part.Tensor:
+        """The tensor at a place of the list, under a name."""
+        tensor = self.tensors[index]
+        key, begin, end = _place(tensor)
+        return part.Tensor(
+            name=name,
+            dtype=DTYPES[tensor.dtype],
+            torch_dtype=str(tensor.dtype),
+            shape=tuple(tensor.shape),
+            at=self._starts[key] + begin - self.spans[key].begin,
+            bytes=end - begin,
+        )
+
+    def copy(self, block: Tensor) -> None:
+        """Copy every span to its place in a block of bytes on the CPU, and wait until they are there."""
+        for key, span in self.spans.items():
+            size = span.end - span.begin
+            source = torch.empty(0, dtype=torch.uint8, device=span.owner.device)
+            source.set_(span.owner.untyped_storage(), span.begin, (size,), (1,))
+            block[self._starts[key] : self._starts[key] + size].copy_(source, non_blocking=True)
+        if any(span.owner.is_cuda for span in self.spans.values()):
+            torch.cuda.synchronize()
+
+
+class Arena:
+    """A block of shared memory that grows with the state; one descriptor for its whole life."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("plinth-checkpoint", os.MFD_CLOEXEC)
+        self.size = 0
+        self._map: mmap.mmap | None = None
+        self._pinned = 0
+
+    def reserve(self, size: int) -> Tensor:
+        """At least so many bytes, as a tensor [size] of uint8; what was in it may be lost."""
+        if size > self.size:
+            self._unpin()
+            os.ftruncate(self.fd, size)
+            self._map, self.size = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE), size
+            self.block = torch.frombuffer(self._map, dtype=torch.uint8)
+            self._pin()
+        return self.block
+
+    def write(self, at: int, data: bytes) -> None:
+        """Put bytes into the block."""
+        assert self._map is not None
+        self._map[at : at + len(data)] = data
+
+    def close(self) -> None:
+        """Give the memory back, once the writer has it no more."""
+        self._unpin()
+        os.close(self.fd)
+
+    def _pin(self) -> None:
+        if torch.cuda.is_available():
+            status = torch.cuda.cudart().cudaHostRegister(self.block.data_ptr(), self.size, 0)
+            self._pinned = self.block.data_ptr() if int(status) == 0 else 0  # unpinned memory is slower, not wrong
+
+    def _unpin(self) -> None:
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            self._pinned = 0
+
+
+def _place(tensor: Tensor) -> tuple[tuple[str, int], int, int]:
+    """The storage of a contiguous tensor, and the range of bytes within it."""
+    storage = tensor.untyped_storage()
+    begin = tensor.storage_offset() * tensor.element_size()
+    return (str(tensor.device), storage.data_ptr()), begin, begin + tensor.numel() * tensor.element_size()

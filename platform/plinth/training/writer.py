@@ -1,0 +1,145 @@
+"""A process beside a rank that writes its checkpoints: `python -m plinth.training.writer RUN RANK DESCRIPTOR`.
+
+It reads the rank's memory block through the descriptor, needs no torch, has the lowest priority, and ignores
+signals that ask to stop: what is staged on every rank gets committed even when the ranks are killed meanwhile.
+Standard input brings one JSON line per save; standard output answers each with one.
+
+For as long as it lives it holds a lock, `writers/rank-00000.lock`: whoever waits for a part knows by it whether
+the part can still come, and the supervisor starts no ranks before the writers of the last have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import CheckpointError, PlinthError
+from plinth.training import part
+from plinth.training.directory import RunDirectory
+from plinth.training.failure import Failure
+from plinth.training.part import Lead, Plan, Timing
+
+#: How often the leading writer looks for the parts of the others.
+POLL_S = 0.01
+
+
+def main() -> int:
+    """Serve one rank until its end of the pipe is closed; returns the exit status."""
+    run, rank, descriptor = RunDirectory(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(19)
+    lock = hold(run, rank)
+    _answer({"ready": True})
+    for line in sys.stdin:
+        order = json.loads(line)
+        memory = mmap.mmap(descriptor, order["size"], prot=mmap.PROT_READ)
+        _serve(memoryview(memory), order)
+        with contextlib.suppress(BufferError):  # a traceback may hold a slice; the next collection closes it
+            memory.close()
+    os.close(lock)
+    return 0
+
+
+def _serve(memory: memoryview, order: dict[str, Any]) -> None:
+    begin = order["plan_at"]
+    with memory:
+        plan = Plan.model_validate_json(bytes(memory[begin : begin + order["plan_bytes"]]))
+        try:
+            part.write(plan, memory)
+            if plan.lead is not None:
+                wait_for_parts(plan, plan.lead)
+                part.commit(plan, plan.lead, Timing(*order["timing"]))
+            _answer({"step": plan.step})
+        except PlinthError as error:
+            failure = Failure.of(error).model_dump()
+            with contextlib.suppress(OSError):  # the disk may be what failed; then the lock tells
+                failed_path(plan, plan.rank).write_text(json.dumps(failure))
+            _answer({"step": plan.step, "failure": failure})
+
+
+def wait_for_parts(plan: Plan, lead: Lead) -> None:
+    """Wait until the parts of all ranks are there, however long their writers take.
+
+    Raises:
+        PlinthError: what another writer named.
+        CheckpointError: the writer of a missing part has ended.
+    """
+    while waiting := part.missing(plan, lead):
+        for rank in waiting:
+            failed = failed_path(plan, rank)
+            if failed.exists() and (text := failed.read_text()):
+                raise Failure.model_validate_json(text).error()
+            if rank != plan.rank and not is_alive(plan.directory, rank) and rank in part.missing(plan, lead):
+                raise CheckpointError(
+                    f"step {plan.step} was not committed: the writer of rank {rank} ended without its part",
+                    remedy="training goes on; the next checkpoint is written while training waits",
+                )
+        time.sleep(POLL_S)
+
+
+def failed_path(plan: Plan, rank: int) -> Path:
+    """Where a writer tells the leading one that its part will not come."""
+    return part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
+
+
+def lock_path(run: RunDirectory, rank: int) -> Path:
+    """Held by the writer of a rank while it lives."""
+    return run.writers / f"rank-{rank:05d}.lock"
+
+
+def hold(run: RunDirectory, rank: int) -> int:
+    """Take the lock of a rank's writer; returns its descriptor. The file then holds the process number."""
+    path = lock_path(run, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd
+
+
+def is_alive(run: RunDirectory, rank: int) -> bool:
+    """Whether the writer of a rank lives."""
+    try:
+        fd = os.open(lock_path(run, rank), os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def alive(run: RunDirectory) -> list[int]:
+    """Ranks whose writers live."""
+    found = [int(path.stem.removeprefix("rank-")) for path in sorted(run.writers.glob("rank-*.lock"))]
+    return [rank for rank in found if is_alive(run, rank)]
+
+
+def wait_until_gone(run: RunDirectory, patience_s: float) -> list[int]:
+    """Wait for the writers of ranks that have ended; returns those that live on after `patience_s` seconds."""
+    until = time.monotonic() + patience_s
+    while (left := alive(run)) and time.monotonic() < until:
+        time.sleep(POLL_S)
+    return left
+
+
+def _answer(message: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the rank was killed; the checkpoint counts all the same
+        print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
