@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -15,8 +14,10 @@ from plinth.errors import TrainingError
 from plinth.storage.refs import Refs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
+from plinth.tokens.loader import Batch as Share
 from plinth.tokens.loader import Loader
 from plinth.tokens.order import Order
+from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reader import ShardReader
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import place_of
@@ -28,11 +29,26 @@ class Batch(NamedTuple):
     A  micro batches    M  sequences of a micro batch    S  tokens of a sequence
 
     Every token is a target, also the first of a document after the end-of-text of the one before: it is how
-    the model learns to begin a text, which generation and evaluation ask of it.
+    the model learns to begin a text, which generation and evaluation ask of it. Padding, and the context before
+    what goes on in the middle of a document, are none: they are not scored.
     """
 
     tokens: npt.NDArray[np.int32]  # [A, M, S + 1]: inputs and, shifted by one, targets
     segments: npt.NDArray[np.int32]  # [A, M, S + 1]: number of the document within its sequence
+    scored: npt.NDArray[np.bool_] | None = None  # [A, M, S]: which targets count in the loss; None where all do
+    scored_tokens: int | None = None  # targets that count in the whole step, over all ranks; given with `scored`
+
+    def weights(self, data_ranks: int) -> list[float] | None:
+        """What to multiply each micro batch's mean loss by, so that the mean over micro batches and data ranks is
+        the sum over all scored targets of the step divided by their number. None where every target is scored:
+        all are 1 then.
+
+        n scored targets of N, A micro batches, R ranks: n A R / N, since (1 / A R) sum(w mean) = sum(n mean) / N.
+        """
+        if self.scored is None or self.scored_tokens is None:
+            return None
+        counts = self.scored.reshape(len(self.scored), -1).sum(1)
+        return [float(count) * len(counts) * data_ranks / self.scored_tokens for count in counts.tolist()]
 
 
 class Batches(Protocol):
@@ -49,9 +65,15 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     """
     workspace = Workspace(config.workspace)
     refs, store = Refs(workspace), Store(workspace.store)
+    mixture = refs.load(config.mixture)
+    readers = {name: ShardReader(store, refs.load(digest)) for name, digest in config.shards.items()}
+    order = Order(mixture)
     loader = Loader(
-        Order(refs.load(config.mixture)),
-        {name: ShardReader(store, refs.load(digest)) for name, digest in config.shards.items()},
+        order,
+        readers,
+        open_layouts(
+            store, refs.load, mixture, {name: readers[name].tokens for name in order.buckets if name in readers}
+        ),
         global_batch=config.steps,
         micro_batch=config.micro_batch_sequences,
         rank=place_of(config.parallel, config.ranks, rank).data,
@@ -59,13 +81,20 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     )
 
     def stream(first_step: int) -> Iterator[Batch]:
-        micro = loader.batches(first_step - 1)
-        for step in range(first_step, config.total_steps + 1):
-            group = list(islice(micro, config.accumulation(step)))
-            whole = Batch(np.stack([one.tokens for one in group]), np.stack([one.segments for one in group]))
-            yield shortened(whole, config.steps.length(step - 1))
+        for share in loader.shares(first_step - 1, config.total_steps):
+            yield shortened(_batch(share, config.micro_batch_sequences), config.steps.length(share.step))
 
     return stream
+
+
+def _batch(share: Share, micro_batch: int) -> Batch:
+    """A rank's share of a step, in micro batches: views."""
+    size = share.tokens.shape[-1]
+    shape = (-1, micro_batch, size)
+    tokens, segments = share.tokens.reshape(shape), share.segments.reshape(shape)
+    if share.scored is None:
+        return Batch(tokens, segments)
+    return Batch(tokens, segments, share.scored.reshape(-1, micro_batch, size - 1), share.scored_tokens)
 
 
 def shortened(batch: Batch, length: int) -> Batch:
@@ -78,7 +107,11 @@ def shortened(batch: Batch, length: int) -> Batch:
     if length == sequence_tokens:
         return batch
     starts = np.arange(0, sequence_tokens, length)[:, None] + np.arange(length + 1)  # [S / length, length + 1]
-    return Batch(*(column[..., starts].reshape(len(column), -1, length + 1) for column in batch))
+    tokens, segments = (
+        column[..., starts].reshape(len(column), -1, length + 1) for column in (batch.tokens, batch.segments)
+    )
+    scored = None if batch.scored is None else batch.scored.reshape(len(tokens), -1, length)
+    return Batch(tokens, segments, scored, batch.scored_tokens)
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:
@@ -102,5 +135,7 @@ def fingerprint_of(batch: Batch, rank: int) -> tuple[int, int]:
     digest = hashlib.sha256(rank.to_bytes(4, "little"))
     digest.update(np.ascontiguousarray(batch.tokens).tobytes())
     digest.update(np.ascontiguousarray(batch.segments).tobytes())
+    if batch.scored is not None:
+        digest.update(np.ascontiguousarray(batch.scored).tobytes())
     data = digest.digest()
     return int.from_bytes(data[:4], "little"), int.from_bytes(data[4:8], "little")

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
+from plinth.training.loss import IGNORED
 from plinth.training.model import build
 from plinth.training.parallel.blocks import wrap
 from plinth.training.parallel.decoder import divided, gradient_norm, whole
@@ -178,8 +179,12 @@ class Engine:
         """Forward, backward and update; the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch.tokens))
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
+        weights = batch.weights(self.config.data_ranks)
         for micro, (tokens, segments) in enumerate(zip(batch.tokens, batch.segments, strict=True), 1):
-            loss = self.deepspeed(*self._on_device(tokens, segments))
+            scored = None if batch.scored is None else batch.scored[micro - 1]
+            loss = self.deepspeed(*self._on_device(tokens, segments, scored))
+            if weights is not None:  # so that every scored target of the global batch counts the same
+                loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch.tokens)
             self.deepspeed.backward(loss)
             if micro == len(batch.tokens):
@@ -239,10 +244,13 @@ class Engine:
         for group in self.deepspeed.optimizer.param_groups:
             group["lr"] = lr
 
-    def _on_device(self, tokens: Any, segments: Any) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _on_device(self, tokens: Any, segments: Any, scored: Any = None) -> tuple[Tensor, Tensor | None, Tensor]:
         ids = torch.from_numpy(tokens).to(self.rank.device).long()
         mask = torch.from_numpy(segments[:, :-1]).to(self.rank.device) if self.config.model.document_mask else None
-        return ids[:, :-1], mask, ids[:, 1:]
+        targets = ids[:, 1:]
+        if scored is not None:
+            targets = targets.masked_fill(~torch.from_numpy(scored).to(self.rank.device), IGNORED)
+        return ids[:, :-1], mask, targets
 
 
 def accumulate(engine: Any, micro_batches: int) -> None:
