@@ -4,23 +4,53 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.records import Frozen
+
+ScheduleName = Literal["cosine", "linear", "wsd", "constant", "inverse-sqrt"]
 
 
 class Optimizer(Frozen):
     """AdamW with warm-up, stable phase and decay by tokens."""
 
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end.")
-    schedule: Literal["cosine", "linear", "wsd"] = Field(
-        "wsd", description="Fall after the warm-up; `wsd` is warm-up, stable, decay."
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; what `inverse-sqrt` does not fall below.")
+    start_lr: float = Field(
+        0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
     )
-    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share that warms up.")
-    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share that decays.")
+    schedule: ScheduleName = Field("wsd", description="Fall after the warm-up; `wsd` is warm-up, stable, decay.")
+    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
+    warmup_tokens: int | None = Field(None, ge=0, description="In tokens, instead of `warmup_fraction`.")
+    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
+    decay_tokens: int | None = Field(None, ge=0, description="In tokens, instead of `decay_fraction`.")
+    decay_shape: Literal["linear", "1-sqrt"] = Field("linear", description="WSD: how it decays.")
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW, first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW, second moment.")
     eps: float = Field(1e-8, gt=0, description="AdamW.")
-    weight_decay: float = Field(0.1, ge=0, description="Decoupled; on matrices only.")
+    weight_decay: float = Field(0.1, ge=0, description="On matrices; gains of norms have none.")
+    embedding_weight_decay: float | None = Field(
+        None, ge=0, description="On input and output embeddings; by default that of matrices."
+    )
+    independent_weight_decay: bool = Field(
+        False, description="Decay by weight_decay x lr / peak lr, whatever the peak is, instead of weight_decay x lr."
+    )
+    embedding_lr_factor: float = Field(1.0, gt=0, description="Learning rate of embeddings, as a multiple.")
     grad_clip: float = Field(1.0, gt=0, description="Global norm to which gradients are clipped.")
+
+    @model_validator(mode="after")
+    def _can_fall(self) -> Optimizer:
+        if self.start_lr > self.lr:
+            raise ValueError(f"start_lr {self.start_lr:g} is above lr = {self.lr:g}")
+        warmup = self.warmup_tokens if self.warmup_tokens is not None else self.warmup_fraction
+        if self.schedule == "inverse-sqrt" and not warmup:
+            raise ValueError("inverse-sqrt falls with the length of the warm-up: expected one above 0")
+        return self
+
+    def warmup(self, total_tokens: int) -> float:
+        """Tokens that warm up."""
+        return self.warmup_fraction * total_tokens if self.warmup_tokens is None else float(self.warmup_tokens)
+
+    def decay(self, total_tokens: int) -> float:
+        """Tokens that decay at the end of WSD."""
+        return self.decay_fraction * total_tokens if self.decay_tokens is None else float(self.decay_tokens)

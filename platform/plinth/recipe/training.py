@@ -13,9 +13,22 @@ from plinth.recipe.guard import Guard
 from plinth.recipe.launching import Launch, Supervision
 from plinth.recipe.optimizer import Optimizer
 from plinth.recipe.parallel import Parallel
+from plinth.recipe.stopping import Stopping
+from plinth.recipe.telemetry import Telemetry
 from plinth.records import Frozen
 
-__all__ = ["Checkpoints", "Guard", "Launch", "Model", "Optimizer", "Parallel", "Supervision", "Training"]
+__all__ = [
+    "Checkpoints",
+    "Guard",
+    "Launch",
+    "Model",
+    "Optimizer",
+    "Parallel",
+    "Stopping",
+    "Supervision",
+    "Telemetry",
+    "Training",
+]
 
 
 class Training(Frozen):
@@ -39,6 +52,8 @@ class Training(Frozen):
         "auto", description="`auto`: BF16 where the device has it."
     )
     seed: int = Field(1, description="Of initial weights.")
+    stopping: Stopping = Stopping()
+    telemetry: Telemetry = Telemetry()
     guard: Guard = Guard()
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()

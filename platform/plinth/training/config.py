@@ -17,7 +17,18 @@ from plinth import fingerprint
 from plinth.context import Context
 from plinth.errors import MissingError, TrainingError
 from plinth.recipe.batches import Amendment, BatchChange, LengthChange
-from plinth.recipe.training import Checkpoints, Guard, Launch, Model, Optimizer, Parallel, Supervision, Training
+from plinth.recipe.training import (
+    Checkpoints,
+    Guard,
+    Launch,
+    Model,
+    Optimizer,
+    Parallel,
+    Stopping,
+    Supervision,
+    Telemetry,
+    Training,
+)
 from plinth.records import Frozen, Manifest, Step
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.steps import Steps, schedule
@@ -26,7 +37,16 @@ from plinth.training.directory import RunDirectory
 VERSION = "2"
 
 #: Sections of `Training` that bear no identity. Amendments are in the identity of the checkpoints after them.
-UNIDENTIFIED = ("launch", "parallel", "micro_batch_sequences", "supervision", "checkpoints", "amendments")
+UNIDENTIFIED = (
+    "launch",
+    "parallel",
+    "micro_batch_sequences",
+    "supervision",
+    "checkpoints",
+    "amendments",
+    "stopping",
+    "telemetry",
+)
 
 
 class RunConfig(Frozen):
@@ -55,6 +75,8 @@ class RunConfig(Frozen):
     mixture: str
     shards: Mapping[str, str]
     tokenizer: str
+    stopping: Stopping = Stopping()
+    telemetry: Telemetry = Telemetry()
     guard: Guard = Guard()
     checkpoints: Checkpoints
     supervision: Supervision

@@ -1,31 +1,43 @@
-"""Learning rate as a function of the step: nothing to save, nothing to resume."""
+"""Learning rate as a function of tokens: nothing to save, nothing to resume, whatever a step's size.
+
+    lr       ____________             warm-up   linear from start_lr
+            /            \\            cosine    half a cosine (Loshchilov and Hutter, arXiv:1608.03983)
+           /   stable     \\           linear    a straight line
+    start /                \\ min      wsd       stable, then decay (Hu et al., arXiv:2404.06395): linear, or
+          0              total                  1 - sqrt (both Hägele et al., arXiv:2405.18392)
+                                      constant  stable
+                                      inverse-sqrt  lr * sqrt(warm-up / tokens) (Vaswani et al., arXiv:1706.03762)
+
+A run that goes on from a trained checkpoint warms up again from `start_lr` (Ibrahim et al., arXiv:2403.08763).
+"""
 
 from __future__ import annotations
 
 import math
 
-from plinth.recipe.training import Optimizer
+from plinth.recipe.optimizer import Optimizer
 
 
-def learning_rate(optimizer: Optimizer, step: int, total_steps: int) -> float:
-    """Rate of optimizer step `step` (1 … total_steps).
+def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:
+    """Peak-group rate of the optimizer step that ends at `tokens` (1 … total_tokens); other groups are multiples.
 
-    Batches are of constant size, so the share of steps is the share of tokens. Linear warm-up, then
-    cosine (Loshchilov and Hutter, arXiv:1608.03983), linear, or warm-up-stable-decay (Hu et al.,
-    arXiv:2404.06395; linear decay as in Hägele et al., arXiv:2405.18392).
+    Tokens are of any unit, so long as both are of the same and no budget in tokens is set.
     """
-    warmup = math.ceil(optimizer.warmup_fraction * total_steps)
-    if step <= warmup:
-        return optimizer.lr * step / warmup
-    done = (step - warmup) / max(1, total_steps - warmup)
-    return optimizer.min_lr + (optimizer.lr - optimizer.min_lr) * _share(optimizer, step, total_steps, done)
+    warmup = math.ceil(optimizer.warmup(total_tokens))
+    if tokens <= warmup:
+        return optimizer.start_lr + (optimizer.lr - optimizer.start_lr) * tokens / warmup
+    if optimizer.schedule == "inverse-sqrt":
+        return max(optimizer.min_lr, optimizer.lr * math.sqrt(warmup / tokens))
+    done = (tokens - warmup) / max(1, total_tokens - warmup)
+    return optimizer.min_lr + (optimizer.lr - optimizer.min_lr) * _share(optimizer, tokens, total_tokens, done)
 
 
-def _share(optimizer: Optimizer, step: int, total_steps: int, done: float) -> float:
-    """What is left of the span between peak and minimum: 1 after warm-up, 0 at the last step."""
+def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
+    """What is left of the span between peak and minimum: 1 after warm-up, 0 at the end."""
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":
         return 1 - done
-    decay = optimizer.decay_fraction * total_steps
-    return min(1.0, (total_steps - step) / decay) if decay else 1.0
+    decay = optimizer.decay(total_tokens) if optimizer.schedule == "wsd" else 0.0
+    left = min(1.0, (total_tokens - tokens) / decay) if decay else 1.0
+    return left if optimizer.decay_shape == "linear" else 1 - math.sqrt(1 - left)

@@ -4,13 +4,14 @@
 
 Rows are the embedding (its output), every block (its output) and the head (the final norm's output).
 Hooks add to two small tensors on the device; nothing is read on the host within the step. `end` starts one
-sum and one maximum over ranks and a copy, and `latest` reads what has arrived.
+sum and one maximum over ranks and a copy; `at` and `latest` read what has arrived.
 
 What a gradient norm here is: the gradient of one micro batch on one rank, before it is accumulated, reduced,
 partitioned or clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
 gradients over ranks only afterwards, so the number is the same thing in stages 0 to 3, in any precision. It
 is not the norm of the averaged gradient, which is smaller where gradients disagree (their noise: McCandlish
 et al., arXiv:1812.06162); the global norm of that is in every step event as `grad_norm`.
+Where tokens of a sequence are divided over ranks, it is the gradient of a rank's share of the sequence.
 A token's gradient counts once however work is checkpointed; activations that are computed again count again,
 which changes no mean.
 """
@@ -18,7 +19,8 @@ which changes no mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,22 +72,23 @@ class Stats:
     In every step: `begin(step)`, forward and backward, `end()`; then `latest()`. All ranks do so together.
     """
 
-    def __init__(self, module: nn.Module, layers: int, every: int, *, distributed: bool = False) -> None:
+    def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
         """Hooks into `module`, a `Decoder` or a part of one that holds some of its blocks.
 
         Args:
             layers: blocks of the whole model.
             every: measures steps that are multiples of it; 0 measures none and hooks nothing.
-            distributed: takes sums and maxima over all ranks; without it this rank's numbers stand alone.
+            ranks: in the process group, over which sums and maxima are taken; 1: this rank's numbers stand alone.
+            tensor_ranks: over which parameters marked `model_parallel` are divided.
         """
-        self.every, self.distributed = every, distributed
+        self.every, self.ranks, self.tensor_ranks = every, ranks, tensor_ranks
         self.names = ("embedding", *map(str, range(layers)), "head")
         #: What the engine multiplied the loss with before backward; 1 / accumulation, times FP16's loss scale.
         self.gradient_scale = 1.0
         self._step: int | None = None
         self._counts = np.zeros((len(self.names), 2))
         self._sums = self._maxima = torch.empty(0)
-        self._sent: tuple[int, Tensor, Any] | None = None
+        self._sent: deque[tuple[int, Tensor, Any]] = deque()
         self._latest: Layers | None = None
         if every:
             self._attach(module)
@@ -105,7 +108,7 @@ class Stats:
         counts = torch.from_numpy(self._counts).to(self._sums.device, non_blocking=True)
         sums = torch.cat((self._sums, counts), dim=1)
         sums[:, _GRADIENT] /= self.gradient_scale**2
-        if self.distributed:
+        if self.ranks > 1:
             dist.all_reduce(sums)
             dist.all_reduce(self._maxima, op=dist.ReduceOp.MAX)
         values, arrived = torch.cat((sums, self._maxima), dim=1), None
@@ -114,23 +117,30 @@ class Stats:
             host.copy_(values, non_blocking=True)
             values, arrived = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
-        self._sent, self._step = (self._step, values, arrived), None
+        self._sent.append((self._step, values, arrived))
+        self._step = None
 
     def latest(self) -> Layers | None:
-        """The newest measurement that has reached the host, or None before the first.
-
-        Whoever has read the step's loss on the host has waited for everything before it: then this is the
-        measurement of that same step.
-        """
-        if self._sent is not None and (self._sent[2] is None or self._sent[2].query()):
-            step, values, _ = self._sent
-            self._latest, self._sent = Layers(step, self.names, _table(values.numpy())), None
+        """The newest measurement that has reached the host, or None before the first. Waits for nothing."""
+        while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
+            self._take()
         return self._latest
 
     def at(self, step: int) -> Layers | None:
-        """The measurement of exactly this step, if it was one that is measured."""
-        found = self.latest()
-        return found if found is not None and found.step == step else None
+        """The measurement of exactly this step, or None where that step was not measured.
+
+        For whoever has read the step's loss on the host: what was sent before it has arrived. Steps are asked for
+        in order.
+        """
+        while self._sent and self._sent[0][0] <= step:
+            self._take()
+        return self._latest if self._latest is not None and self._latest.step == step else None
+
+    def _take(self) -> None:
+        step, values, arrived = self._sent.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        self._latest = Layers(step, self.names, _table(values.numpy()))
 
     def _attach(self, module: nn.Module) -> None:
         inside: set[int] = set()
@@ -155,16 +165,21 @@ class Stats:
     def _gradients(self, row: int, parameters: list[nn.Parameter]) -> None:
         """Add the squared norms of these parameters' gradients, when autograd hands them over."""
 
-        def add(gradient: Tensor) -> None:
-            if self._step is not None:
-                self._sums[row, _GRADIENT] += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+        def adder(weight: int) -> Callable[[Tensor], None]:
+            def add(gradient: Tensor) -> None:
+                if self._step is not None:
+                    squared = torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+                    self._sums[row, _GRADIENT] += squared * weight
+
+            return add
 
         def count(gradient: Tensor) -> None:
             if self._step is not None:
                 self._counts[row, 0] += 1
 
         for number, parameter in enumerate(p for p in parameters if p.requires_grad):
-            parameter.register_hook(add)  # type: ignore[no-untyped-call]
+            divided = getattr(parameter, "model_parallel", False)  # its parts are summed over, all else is averaged
+            parameter.register_hook(adder(self.tensor_ranks if divided else 1))  # type: ignore[no-untyped-call]
             if number == 0:
                 parameter.register_hook(count)  # type: ignore[no-untyped-call]
 

@@ -1,0 +1,55 @@
+"""When a run has had enough. A rule that is not set is not asked."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from plinth.records import Frozen
+
+
+class Plateau(Frozen):
+    """Losses that no longer fall: the improvement still to be expected, at its most hopeful, is too small."""
+
+    window_tokens: int = Field(ge=1, description="Tokens over which the slope is fitted, and over which it is judged.")
+    min_improvement: float = Field(
+        0.005, gt=0, description="Nats that the next window should bring; judged by the upper confidence bound."
+    )
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
+    slices: tuple[str, ...] = Field((), description="Evaluated slices that must all be flat too; empty: loss alone.")
+
+
+class Regression(Frozen):
+    """Probes that get worse than they have been."""
+
+    tolerance: float = Field(2.0, gt=0, description="Standard errors below the best score that count as worse.")
+    evaluations: int = Field(2, ge=1, description="In a row.")
+    probes: int = Field(1, ge=1, description="How many probes must be worse.")
+
+
+class Stopping(Frozen):
+    """Budgets stop a run by themselves; the other rules stop it when any, or all that are set, hold."""
+
+    tokens: int | None = Field(None, ge=1, description="Budget in tokens trained, those trained again included.")
+    seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
+    money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
+    price_per_rank_hour: float = Field(0.0, ge=0, description="What one rank costs in an hour.")
+    plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
+    regression: Regression | None = Field(None, description="Probes get worse.")
+    max_epochs: float | None = Field(None, gt=0, description="Most often that any bucket's documents are seen.")
+    when: Literal["any", "all"] = Field("any", description="How plateau, regression and max_epochs combine.")
+    min_tokens: int = Field(0, ge=0, description="Plateau, regression and max_epochs are not asked before.")
+    every_steps: int = Field(10, ge=1, description="Steps between two looks.")
+
+    @model_validator(mode="after")
+    def _priced(self) -> Stopping:
+        if self.money is not None and not self.price_per_rank_hour:
+            raise ValueError("money needs price_per_rank_hour")
+        return self
+
+    @property
+    def asked(self) -> bool:
+        """Whether any rule is set."""
+        rules = (self.tokens, self.seconds, self.money, self.plateau, self.regression, self.max_epochs)
+        return any(rule is not None for rule in rules)
