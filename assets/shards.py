@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
+
+import dagster as dg
 
 from assets.expectations import Suite, between, equal_columns, rows_between
+from assets.present import table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens import shards
+from plinth.tokens.axes import sidecars_of
+from plinth.tokens.streams import Stream, streams_of
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -17,32 +23,35 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=f"{name}/shards",
-            deps=("tokenizer", "tokenizer/audit", f"{name}/curated"),
+            deps=("tokenizer", "tokenizer/audit", f"{name}/curated", *_sides(name, recipe).values()),
             make=partial(_make, name, recipe),
             version=shards.VERSION,
-            params=recipe.shards.model_dump(mode="json"),
+            params=recipe.shards.identity(),
             group="tokens",
             description=f"Tokens of {name}, little-endian, each document closed by end-of-text.",
             owner=bucket.owner,
             kinds=("binary",),
             suite=_suite,
+            present=_present,
         )
         for name, bucket in recipe.corpus.buckets.items()
     ]
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return shards.run(ctx, name, recipe.shards, inputs["tokenizer"], inputs[f"{name}/curated"])
+    sides = {side: inputs[key] for side, key in _sides(name, recipe).items()}
+    return shards.run(ctx, name, recipe.shards, inputs["tokenizer"], inputs[f"{name}/curated"], sides)
+
+
+def _sides(name: str, recipe: Recipe) -> dict[str, str]:
+    """What tells the streams of a bucket apart: stage -> asset; nothing without axes."""
+    return {side: f"{name}/{side}" for side in sidecars_of(recipe.shards.axes)}
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     width = made.stats["bytes_per_token"]
-    sizes = [part.blob.bytes for part in made.named("shard-")]
-    least, most = min(sizes, default=0), max(sizes, default=0)
-    rows = [
-        {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - least}
-        for size in sizes
-    ]
+    rows = [row for stream in streams_of(made) for row in _rows(made, stream, width)]
+    most = max((row["bytes"] for row in rows), default=0)
     total = {"counted": sum(row["tokens"] for row in rows), "recorded": made.stats["tokens"]}
     rows = [{**row, **total} for row in rows]
     expectations = [
@@ -53,3 +62,17 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         equal_columns("counted", "recorded"),
     ]
     return Suite(f"shards-{made.asset.split('/')[0]}", rows, expectations)
+
+
+def _rows(made: Manifest, stream: Stream, width: int) -> list[dict[str, int]]:
+    """A row per shard of a stream; `even` is how many bytes it has more than the smallest."""
+    sizes = [part.blob.bytes for part in made.named(f"{stream.folder}shard-")]
+    return [
+        {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - min(sizes)}
+        for size in sizes
+    ]
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    rows = [[one.name, one.documents, one.tokens] for one in streams_of(made)]
+    return {"streams": dg.MetadataValue.md(table(["stream", "documents", "tokens"], rows))}

@@ -129,7 +129,7 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
     epochs = float(own["epochs"]) if own else None
     task = _Task(slot, sidecars, sources, tokens, weight, epochs)
     digests = [slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sorted(slot.sides.items()))]
-    placed = (tokens.index.blob.sha256, *tokens.names, *map(str, tokens.starts)) if tokens else ()
+    placed = tokens.digests if tokens else ()
     facts = json.dumps([slot.bucket, sources, weight, epochs], sort_keys=True)
     return Item((*digests, *placed, facts), task, slot.documents.rows)
 

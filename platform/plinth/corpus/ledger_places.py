@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,15 +13,31 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
+from plinth.tokens.streams import streams_of
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Where the training documents of a part lie: its part of the index, and the shards of the bucket."""
+class Lying:
+    """A part of the index of one stream, and the stream's shards."""
 
     index: Part
     names: tuple[str, ...]
     starts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Where the training documents of a part lie: in each stream that has some of them."""
+
+    part: int
+    streams: tuple[Lying, ...]
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """What identifies the places."""
+        return tuple(
+            fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
+        )
 
 
 def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest) -> Tokens:
@@ -36,10 +53,16 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
             expected=f"curated {curated.digest[:16]}",
             remedy=f"plinth run --select {bucket}/shards",
         )
-    names = [part.name for part in curated.named("part-")]
-    index = shards.named("index-")[names.index(documents.name)]
-    cut = shards.named("shard-")
-    return Tokens(index, tuple(part.name for part in cut), tuple(int(part.stats["start"]) for part in cut))
+    number = [part.name for part in curated.named("part-")].index(documents.name)
+    streams = []
+    for stream in streams_of(shards):
+        cut = shards.named(f"{stream.folder}shard-")
+        names, starts = tuple(part.name for part in cut), tuple(int(part.stats["start"]) for part in cut)
+        for place, index in enumerate(shards.named(f"{stream.folder}index-")):
+            first, last = index.stats.get("parts", (place, place))
+            if first <= number <= last:
+                streams.append(Lying(index, names, starts))
+    return Tokens(number, tuple(streams))
 
 
 class Places:
@@ -47,25 +70,16 @@ class Places:
 
     def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:
         self.bucket, self.name, self.tokens = bucket, name, tokens
-        self.starts = np.array(tokens.starts if tokens else (), dtype=np.int64)
-        batches = iter_batches(store, tokens.index, ["id", "start", "tokens"]) if tokens else iter(())
-        self._batches = batches
-        self._waiting = pa.table({"id": pa.array([], pa.binary(16)), "start": [], "tokens": []})
+        self._batches = _placed(store, tokens) if tokens else iter(())
+        self._waiting = _PLACED.empty_table()
 
     def of(self, ids: pa.Array, trained: pa.Array) -> dict[str, pa.Array]:
         """Shard, position and tokens of a batch; null where a document is not trained on, and before there are any."""
         if self.tokens is None:
             empty = {"shard": pa.string(), "position": pa.int64(), "tokens": pa.int64()}
             return {name: pa.nulls(len(ids), kind) for name, kind in empty.items()}
-        taken = self._take(ids.filter(trained))
-        start = taken.column("start").to_numpy()
-        shard = np.searchsorted(self.starts, start, side="right") - 1
-        names = pa.array(self.tokens.names, pa.string())
-        found = {
-            "shard": names.take(pa.array(shard)),
-            "position": pa.array(start - self.starts[shard] if len(shard) else start),
-            "tokens": pa.array(taken.column("tokens").to_numpy()),
-        }
+        taken = self._take(ids.filter(trained)).combine_chunks()
+        found = {name: _array(taken.column(name)) for name in ("shard", "position", "tokens")}
         at = pc.subtract(pc.cumulative_sum(pc.cast(trained, pa.int64())), 1)
         at = pc.if_else(trained, at, pa.scalar(None, pa.int64()))
         return {name: column.take(at) for name, column in found.items()}
@@ -86,3 +100,36 @@ class Places:
                 remedy=f"plinth run --select {self.bucket}/shards",
             )
         return taken
+
+
+_PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position", pa.int64()), ("tokens", pa.int64())])
+
+
+def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
+    """The documents of a part with their places, in order; of several streams all at once, brought into order."""
+    if len(tokens.streams) == 1 and "parts" not in tokens.streams[0].index.stats:
+        (only,) = tokens.streams
+        for batch in iter_batches(store, only.index, ["id", "start", "tokens"]):
+            yield _named(batch, only)
+        return
+    found, rows = [], []
+    for one in tokens.streams:
+        for batch in iter_batches(store, one.index):
+            own = batch.filter(pc.equal(batch.column("part"), tokens.part))
+            found.append(_named(own, one))
+            rows.append(own.column("row").to_numpy())
+    if found:
+        order = np.argsort(np.concatenate(rows), kind="stable")
+        yield from pa.Table.from_batches(found).take(pa.array(order)).combine_chunks().to_batches()
+
+
+def _named(batch: pa.RecordBatch, one: Lying) -> pa.RecordBatch:
+    start, starts = batch.column("start").to_numpy(), np.array(one.starts, dtype=np.int64)
+    shard = np.searchsorted(starts, start, side="right") - 1
+    names = pa.array(one.names, pa.string()).take(pa.array(shard))
+    position = pa.array(start - starts[shard] if len(shard) else start)
+    return pa.RecordBatch.from_arrays([batch.column("id"), names, position, batch.column("tokens")], schema=_PLACED)
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)

@@ -12,7 +12,7 @@ from plinth.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.tokens.batch import steps_of_document
-from plinth.tokens.reader import ShardReader
+from plinth.tokens.reader import ShardReader, open_streams
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig, load
 from plinth.training.telemetry import read_events
@@ -21,10 +21,12 @@ MAX_STEPS = 1000
 
 
 def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
-    """Where the document lies in its bucket's stream, and in which shards from which position on."""
+    """Where the document lies in its stream, and in which shards from which position on."""
     return [
-        {"start": span.start, "tokens": span.tokens, "shards": _pieces(shards, span.start, span.start + span.tokens)}
-        for span in ShardReader(ctx.store, shards).find(id_)
+        ({"stream": name} if reader.stream.label else {})
+        | {"start": span.start, "tokens": span.tokens, "shards": _pieces(reader, span.start, span.start + span.tokens)}
+        for name, reader in open_streams(ctx.store, [shards]).items()
+        for span in reader.find(id_)
     ]
 
 
@@ -76,10 +78,10 @@ def _checkpoints(ctx: Context, config: RunConfig) -> list[int]:
     return sorted(steps)
 
 
-def _pieces(shards: Manifest, start: int, stop: int) -> list[dict[str, Any]]:
+def _pieces(reader: ShardReader, start: int, stop: int) -> list[dict[str, Any]]:
     """The shards that hold a span of the stream: name, position in the shard, tokens there."""
     pieces = []
-    for part in shards.named("shard-"):
+    for part in reader.shards:
         first = int(part.stats["start"])
         last = first + int(part.stats["tokens"])
         if start < last and stop > first:

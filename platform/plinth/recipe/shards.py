@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, field_validator
 
 from plinth.records import Frozen
@@ -44,3 +46,7 @@ class Shards(Frozen):
         if strange:
             raise ValueError(f"no axis {strange[0]!r}; have: {', '.join(AXES)}, or `annotator.column`")
         return axes
+
+    def identity(self) -> dict[str, Any]:
+        """What the shards depend on, as plain data: without axes, what was so before there were any."""
+        return self.model_dump(mode="json", exclude=set() if self.axes else {"axes", "min_stream_tokens"})

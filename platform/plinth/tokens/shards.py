@@ -1,18 +1,22 @@
-"""Each bucket's token stream in even binary shards, with a document index.
+"""Each bucket's token streams in even binary shards, with a document index.
 
-    curated part  -> tokens of its documents, each closed by end-of-text   (cached per part)
-    all parts     -> one stream -> `shard-00000.bin` ...   sizes differ by at most one token
-                  -> `index-00000.parquet` ... one per curated part, in stream order
+    curated part  -> tokens of its documents, each closed by end-of-text   (cached per part; tokens only staged)
+    axes          -> the stream of each document
+    a stream      -> `shard-00000.bin` ...       sizes differ by at most one token
+                  -> `index-00000.parquet` ...   documents in stream order
 
-Tokens are little-endian uint16 when the vocabulary fits, uint32 otherwise. A shard's bytes depend on the
-stream and its size alone, never on workers. Memory is one batch of texts or one copy buffer.
+Without axes a bucket is one stream. With them the parts of a stream are named below its label. Tokens are
+little-endian uint16 when the vocabulary fits, uint32 otherwise. A shard's bytes depend on the stream and its size
+alone, never on workers. Memory is one batch of texts or one copy buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,110 +24,110 @@ import pyarrow.compute as pc
 
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.context import Context
+from plinth.errors import IntegrityError, RecipeError
 from plinth.recipe import tokens as recipe
 from plinth.records import Blob, Manifest, Part, Step
-from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_batches, write_batches
-from plinth.storage.store import CHUNK_BYTES, Store
-from plinth.tokens import encode, tokenizer
+from plinth.storage.store import Store
+from plinth.tokens import axes, cut, encode, staged, tokenizer
+from plinth.tokens.cut import INDEX_SCHEMA, Chosen, IndexTask, Slice, even
+from plinth.tokens.staged import Kept, Staged
+from plinth.tokens.streams import OTHER
+
+__all__ = ["INDEX_SCHEMA", "VERSION", "even", "run"]
 
 VERSION = "1"
 INDEX = Step(name="tokens.shards.index", version=VERSION)
 CUT = Step(name="tokens.shards.cut", version=VERSION)
 
-#: A document of the index: its tokens (end-of-text included) are `start` to `start + tokens` of the bucket's
-#: stream, its text is row `row` of curated part `part`.
-INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.binary(16), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),
-        pa.field("part", pa.int32(), nullable=False),
-        pa.field("row", pa.int32(), nullable=False),
-    ]
-)
+#: Shards that are cut before the tokens that only they needed leave staging.
+GROUP_SHARDS = 64
+#: Documents of an index part where several curated parts share one.
+INDEX_DOCUMENTS = 2**18
+#: Every stream is a unit of the mixture and has files of its own.
+MAX_STREAMS = 1024
 
 
 @dataclass(frozen=True)
 class _Tokenise:
+    bucket: str
     tokenizer: Blob
     curated: Part
     dtype: str
     end_of_text: int
+    staged: Staged | None = None  # what is known of it already
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True)
-class _Index:
-    local: Part
-    part: int
-    start: int
+class _Stream:
+    """What each curated part gives to a stream."""
+
+    label: str
+    choices: tuple[tuple[int, Chosen, int, int], ...]  # part, its documents, how many, their tokens
+
+    @property
+    def tokens(self) -> int:
+        return sum(tokens for *_, tokens in self.choices)
+
+    @property
+    def documents(self) -> int:
+        return sum(documents for *_, documents, _ in self.choices)
 
 
-@dataclass(frozen=True)
-class _Slice:
-    """Bytes `offset` to `offset + length` of a blob."""
+def run(
+    ctx: Context,
+    bucket: str,
+    params: recipe.Shards,
+    trained: Manifest,
+    curated: Manifest,
+    sides: Mapping[str, Manifest] | None = None,
+) -> Manifest:
+    """Tokenise a bucket's training documents and cut their streams into shards.
 
-    blob: Blob
-    offset: int
-    length: int
+    Args:
+        sides: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
 
+    Parts of a stream: `shard-*.bin` (stats: start, tokens) and `index-*.parquet` (`INDEX_SCHEMA`; stats: start,
+    tokens), below `{label}/` where there are axes. Stats: documents, tokens, text_bytes, dtype, bytes_per_token (width
+    of a token in a shard), end_of_text, vocab_size, tokenizer (SHA-256 of its file); with axes also `axes` and
+    `streams` (documents and tokens by label).
 
-def run(ctx: Context, bucket: str, params: recipe.Shards, trained: Manifest, curated: Manifest) -> Manifest:
-    """Tokenise a bucket's training documents and cut the stream into shards.
-
-    Parts `shard-*.bin` (stats: start, tokens) and `index-*.parquet` (`INDEX_SCHEMA`; stats: start, tokens).
-    Stats: documents, tokens, text_bytes, dtype, bytes_per_token (width of a token in a shard), end_of_text,
-    vocab_size, tokenizer (SHA-256 of its file).
+    Raises:
+        RecipeError: the axes make too many streams, or cannot be read as words.
     """
-    asset = f"{bucket}/shards"
+    asset, sides = f"{bucket}/shards", dict(sides or {})
     (file,) = trained.named(tokenizer.FILE)
-    dtype = encode.token_dtype(trained.stats["vocab_size"])
-    width = np.dtype(dtype).itemsize
-    streams = _tokenise(ctx, asset, file.blob, curated, dtype, trained.stats["end_of_text"])
-    starts = [0, *accumulate(part.stats["tokens"] for part, _ in streams)]
-    index = [
-        Item((local.blob.sha256, str(i), str(starts[i])), _Index(local, i, starts[i]), local.rows)
-        for i, (_, local) in enumerate(streams)
-    ]
-    indexes = [parts[0] for parts in run_items(ctx, INDEX, _index, index, label=f"{asset}: index")]
-    cuts = _cuts([stream.blob for stream, _ in streams], even(starts[-1], params.tokens_per_shard), width)
-    items = [Item(tuple(f"{s.blob.sha256}:{s.offset}:{s.length}" for s in cut), tuple(cut)) for cut in cuts]
-    shards = [parts[0] for parts in run_items(ctx, CUT, _cut, items, label=f"{asset}: cut")]
+    dtype, end_of_text = encode.token_dtype(trained.stats["vocab_size"]), trained.stats["end_of_text"]
+    tasks = [_Tokenise(bucket, file.blob, part, dtype, end_of_text) for part in curated.named("part-")]
+    locals_ = _tokenise(ctx, asset, tasks)
+    streams = _streams(ctx, bucket, params, curated, locals_, sides)
+    parts = [*_cuts(ctx, asset, params, tasks, locals_, streams), *_indexes(ctx, asset, streams)]
     stats = {
-        "documents": sum(part.rows for part in indexes),
-        "tokens": starts[-1],
-        "text_bytes": sum(stream.stats["text_bytes"] for stream, _ in streams),
+        "documents": sum(stream.documents for stream in streams),
+        "tokens": sum(stream.tokens for stream in streams),
+        "text_bytes": sum(part.stats["text_bytes"] for part in locals_),
         "dtype": dtype,
-        "bytes_per_token": width,
-        "end_of_text": trained.stats["end_of_text"],
+        "bytes_per_token": np.dtype(dtype).itemsize,
+        "end_of_text": end_of_text,
         "vocab_size": trained.stats["vocab_size"],
         "tokenizer": file.blob.sha256,
     }
-    parts = _named(shards, width) + [
-        part.model_copy(update={"name": f"index-{i:05d}.parquet"}) for i, part in enumerate(indexes)
-    ]
-    step = Step(name="tokens.shards", version=VERSION, params=params.model_dump(mode="json"))
-    return manifest(asset, step, {tokenizer.ASSET: trained, f"{bucket}/curated": curated}, parts, stats)
+    if params.axes:
+        counts = {one.label: {"documents": one.documents, "tokens": one.tokens} for one in streams}
+        stats |= {"axes": list(params.axes), "streams": counts}
+    step = Step(name="tokens.shards", version=VERSION, params=params.identity())
+    inputs = {tokenizer.ASSET: trained, f"{bucket}/curated": curated}
+    return manifest(asset, step, inputs | {f"{bucket}/{name}": made for name, made in sides.items()}, parts, stats)
 
 
-def even(tokens: int, tokens_per_shard: int) -> list[int]:
-    """Sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
-    if not tokens:
-        return []
-    count = max(1, round(tokens / tokens_per_shard))
-    return [tokens // count + (i < tokens % count) for i in range(count)]
-
-
-def _tokenise(
-    ctx: Context, asset: str, blob: Blob, curated: Manifest, dtype: str, end_of_text: int
-) -> list[tuple[Part, Part]]:
-    """Tokens and local index of every curated part."""
-    items = [
-        Item((blob.sha256, part.blob.sha256), _Tokenise(blob, part, dtype, end_of_text), part.rows)
-        for part in curated.named("part-")
-    ]
-    step = Step(name="tokens.shards.tokenise", version=VERSION, params={"dtype": dtype, "end_of_text": end_of_text})
-    return [(parts[0], parts[1]) for parts in run_items(ctx, step, _tokens, items, label=f"{asset}: tokenise")]
+def _tokenise(ctx: Context, asset: str, tasks: Sequence[_Tokenise]) -> list[Part]:
+    """The local index of every curated part: ids and tokens; stats: tokens, text_bytes, and `stream`, the bytes that
+    its tokens are."""
+    items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
+    facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
+    step = Step(name="tokens.shards.tokenise", version="2", params=facts)
+    return [parts[0] for parts in run_items(ctx, step, _tokens, items, label=f"{asset}: tokenise")]
 
 
 def _tokens(store: Store, task: _Tokenise) -> tuple[Part, ...]:
@@ -137,16 +141,14 @@ def _tokens(store: Store, task: _Tokenise) -> tuple[Part, ...]:
             sizes.append(pc.sum(pc.binary_length(batch.column("text"))).as_py() or 0)
             yield from batch.column("text").to_pylist()
 
-    with store.staging(".bin") as path:
-        with encode.parallel(False), named_failures(path), path.open("wb") as stream:
-            for ids in encode.encode_texts(trained, texts(), task.dtype):
-                stream.write(ids.tobytes())
-                stream.write(closing)
-                lengths.append(len(ids) + 1)
-        blob = store.put_file(path)
-    stats = {"tokens": sum(lengths), "text_bytes": sum(sizes)}
+    with staged.writing(store, task.bucket) as (stream, made), encode.parallel(False):
+        for ids in encode.encode_texts(trained, texts(), task.dtype):
+            stream.write(ids.tobytes())
+            stream.write(closing)
+            lengths.append(len(ids) + 1)
+    stats = {"tokens": sum(lengths), "text_bytes": sum(sizes), "stream": made[0].blob.model_dump()}
     local = write_batches(store, "index.parquet", _LOCAL, _local(store, task.curated, lengths))
-    return Part(name="tokens.bin", blob=blob, stats=stats), local
+    return (local.model_copy(update={"stats": stats}),)
 
 
 _LOCAL = pa.schema([INDEX_SCHEMA.field("id"), INDEX_SCHEMA.field("tokens")])
@@ -160,60 +162,146 @@ def _local(store: Store, curated: Part, lengths: Sequence[int]) -> Iterator[pa.R
         row += batch.num_rows
 
 
-def _index(store: Store, task: _Index) -> tuple[Part, ...]:
-    rows, end = 0, task.start
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal rows, end
-        for batch in iter_batches(store, task.local):
-            tokens = batch.column("tokens").to_numpy()
-            starts = end + np.cumsum(tokens) - tokens
-            numbers = np.arange(rows, rows + len(tokens), dtype=np.int32)
-            parts = np.full(len(tokens), task.part, dtype=np.int32)
-            columns = [batch.column("id"), pa.array(starts), batch.column("tokens"), pa.array(parts), pa.array(numbers)]
-            yield pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA)
-            rows, end = rows + len(tokens), end + int(tokens.sum())
-
-    written = write_batches(store, "index.parquet", INDEX_SCHEMA, batches())
-    return (written.model_copy(update={"stats": {"start": task.start, "tokens": end - task.start}}),)
-
-
-def _cuts(blobs: Sequence[Blob], sizes: Sequence[int], width: int) -> list[list[_Slice]]:
-    """The slices of the parts' streams that make each shard."""
-    cuts: list[list[_Slice]] = []
-    ends = list(accumulate(blob.bytes for blob in blobs))
-    start, blob = 0, 0
-    for size in sizes:
-        stop, cut = start + size * width, []
-        while start < stop:
-            while ends[blob] <= start:
-                blob += 1
-            length = min(stop, ends[blob]) - start
-            cut.append(_Slice(blobs[blob], start - (ends[blob] - blobs[blob].bytes), length))
-            start += length
-        cuts.append(cut)
-    return cuts
-
-
-def _cut(store: Store, slices: tuple[_Slice, ...]) -> tuple[Part, ...]:
-    with store.staging(".bin") as path:
-        with named_failures(path), path.open("wb") as out:
-            for piece in slices:
-                with store.open_path(piece.blob).open("rb") as source:
-                    source.seek(piece.offset)
-                    for at in range(0, piece.length, CHUNK_BYTES):
-                        out.write(source.read(min(CHUNK_BYTES, piece.length - at)))
-        return (Part(name="shard.bin", blob=store.put_file(path)),)
-
-
-def _named(shards: Sequence[Part], width: int) -> list[Part]:
-    starts = [0, *accumulate(part.blob.bytes // width for part in shards)]
-    return [
-        part.model_copy(
-            update={
-                "name": f"shard-{i:05d}.bin",
-                "stats": {"start": starts[i], "tokens": part.blob.bytes // width},
-            }
+def _streams(
+    ctx: Context,
+    bucket: str,
+    params: recipe.Shards,
+    curated: Manifest,
+    locals_: list[Part],
+    sides: Mapping[str, Manifest],
+) -> list[_Stream]:
+    """The bucket's streams in order of label."""
+    if not params.axes:
+        whole = tuple((i, Chosen(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(locals_))
+        return [_Stream("", whole)]
+    labels = axes.run(ctx, bucket, params.axes, curated, locals_, sides)
+    stream_of = _merged([part.stats["streams"] for part in labels], params.min_stream_tokens)
+    if len(set(stream_of.values())) > MAX_STREAMS:
+        raise RecipeError(
+            f"shards.axes cut {bucket} into too many streams",
+            found=f"{len(set(stream_of.values()))} streams by {', '.join(params.axes)}",
+            expected=f"at most {MAX_STREAMS}",
+            remedy="raise shards.min_stream_tokens, or take fewer axes",
         )
-        for i, part in enumerate(shards)
+    made = []
+    for stream in sorted(set(stream_of.values())):
+        choices = []
+        for number, (local, one) in enumerate(zip(locals_, labels, strict=True)):
+            own = {label: count for label, count in one.stats["streams"].items() if stream_of[label] == stream}
+            if own:
+                documents = sum(count["documents"] for count in own.values())
+                tokens = sum(count["tokens"] for count in own.values())
+                choices.append((number, Chosen(local, one, tuple(sorted(own))), documents, tokens))
+        made.append(_Stream(stream, tuple(choices)))
+    return made
+
+
+def _merged(counted: Sequence[Mapping[str, Mapping[str, int]]], least: int) -> dict[str, str]:
+    """The stream of every label: itself, or `other` where its tokens in all parts are too few."""
+    totals: dict[str, int] = {}
+    for part in counted:
+        for label, count in part.items():
+            totals[label] = totals.get(label, 0) + count["tokens"]
+    return {label: label if tokens >= least else OTHER for label, tokens in totals.items()}
+
+
+def _cuts(
+    ctx: Context,
+    asset: str,
+    params: recipe.Shards,
+    tasks: Sequence[_Tokenise],
+    locals_: Sequence[Part],
+    streams: Sequence[_Stream],
+) -> list[Part]:
+    """The shards of every stream, named and placed."""
+    if not tasks:
+        return []
+    width = np.dtype(tasks[0].dtype).itemsize
+    known = [Staged(task.bucket, Blob(**part.stats["stream"])) for task, part in zip(tasks, locals_, strict=True)]
+    items, named = [], []
+    for stream in streams:
+        whole = [Slice(known[i], 0, n * width, one if one.labels else None) for i, one, _, n in stream.choices]
+        sizes = even(stream.tokens, params.tokens_per_shard)
+        starts = [0, *accumulate(sizes)]
+        items += [Item(tuple(s.key for s in one), tuple(one)) for one in cut.slices(whole, sizes, width)]
+        folder = f"{stream.label}/" if stream.label else ""
+        named += [(f"{folder}shard-{i:05d}.bin", starts[i], size) for i, size in enumerate(sizes)]
+    made = _cut_staged(ctx, asset, tasks, known, items)
+    return [
+        part.model_copy(update={"name": name, "stats": {"start": start, "tokens": tokens}})
+        for part, (name, start, tokens) in zip(made, named, strict=True)
     ]
+
+
+def _cut_staged(
+    ctx: Context, asset: str, tasks: Sequence[_Tokenise], known: Sequence[Staged], items: Sequence[Item]
+) -> list[Part]:
+    """Cut by groups: tokens that have left staging come back before a group that needs them, and go after the last."""
+    missing = [item for item in items if ctx.cache.get(CUT.key(item.inputs)) is None]
+    groups = [missing[at : at + GROUP_SHARDS] for at in range(0, len(missing), GROUP_SHARDS)]
+    needs = [{piece.tokens for item in group for piece in item.task} for group in groups]
+    last = {one: at for at, needed in enumerate(needs) for one in needed}
+    held: dict[str, Kept] | None = None
+    for at, (group, needed) in enumerate(zip(groups, needs, strict=True)):
+        absent = [
+            (task, one) for task, one in zip(tasks, known, strict=True) if one in needed and not one.there(ctx.store)
+        ]
+        if absent and held is None:
+            held = staged.kept(ctx, asset, tasks[0].tokenizer.sha256, tasks[0].dtype)
+        back = [replace(task, staged=one, kept=(held or {}).get(task.curated.blob.sha256)) for task, one in absent]
+        for _ in ctx.engine.map(partial(_bring_back, ctx.workspace.store), back):
+            pass
+        run_items(ctx, CUT, cut.cut, group, label=f"{asset}: cut")
+        for one in needed:
+            if last[one] == at:
+                one.drop(ctx.store)
+    for one in known:
+        if one not in last:
+            one.drop(ctx.store)
+    return [parts[0] for parts in run_items(ctx, CUT, cut.cut, items, label=f"{asset}: cut")]
+
+
+def _bring_back(store_root: Path, task: _Tokenise) -> None:
+    """Tokens that were made before, in staging again.
+
+    Raises:
+        IntegrityError: the text gives other tokens than it did.
+    """
+    store, wanted = Store(store_root), task.staged
+    assert wanted is not None
+    if task.kept is not None and staged.restore(store, wanted, task.kept):
+        return
+    (local,) = _tokens(store, task)
+    if local.stats["stream"] != wanted.blob.model_dump():
+        raise IntegrityError(
+            f"{task.curated.name} of {task.bucket} gives other tokens than it did",
+            found=f"SHA-256 {local.stats['stream']['sha256']}",
+            expected=f"SHA-256 {wanted.blob.sha256}",
+            remedy="the tokenizer library has changed: train the tokenizer again, or go back to the pinned library",
+        )
+
+
+def _indexes(ctx: Context, asset: str, streams: Sequence[_Stream]) -> list[Part]:
+    """The index of every stream: a part for each curated part, or for several where a stream has little of each."""
+    items, names = [], []
+    for stream in streams:
+        start = 0
+        for i, group in enumerate(_grouped(stream)):
+            pieces = tuple((number, chosen) for number, chosen, *_ in group)
+            keys = tuple(key for n, one in pieces for key in (one.local.blob.sha256, str(n), *filter(None, [one.key])))
+            items.append(Item((*keys, str(start)), IndexTask(pieces, start), sum(rows for _, _, rows, _ in group)))
+            names.append(f"{stream.label}/index-{i:05d}.parquet" if stream.label else f"index-{i:05d}.parquet")
+            start += sum(tokens for *_, tokens in group)
+    made = run_items(ctx, INDEX, cut.index, items, label=f"{asset}: index")
+    return [parts[0].model_copy(update={"name": name}) for parts, name in zip(made, names, strict=True)]
+
+
+def _grouped(stream: _Stream) -> Iterator[list[tuple[int, Chosen, int, int]]]:
+    group: list[tuple[int, Chosen, int, int]] = []
+    for choice in stream.choices:
+        group.append(choice)
+        if not stream.label or sum(rows for _, _, rows, _ in group) >= INDEX_DOCUMENTS:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -44,7 +44,6 @@ class Stream:
     values: Mapping[str, str] = field(default_factory=dict)
     tokens: int = 0
     documents: int = 0
-    text_bytes: int = 0
 
     @property
     def folder(self) -> str:
@@ -123,5 +122,5 @@ def every_stream(shards: Mapping[str, Manifest] | Iterable[Manifest]) -> tuple[S
 
 def _counted(name: str, stats: Mapping[str, int]) -> Stream:
     named = parse(name)
-    counts = (int(stats.get(key, 0)) for key in ("tokens", "documents", "text_bytes"))
+    counts = (int(stats.get(key, 0)) for key in ("tokens", "documents"))
     return Stream(named.name, named.bucket, named.label, named.values, *counts)

@@ -12,7 +12,9 @@ from plinth.errors import IntegrityError
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
+from plinth.storage.workspace import Workspace
 from plinth.tokens import shards, tokenizer
+from plinth.tokens.encode import token_dtype
 from plinth.tokens.reader import ShardReader
 
 MakeContext = Callable[..., Context]
@@ -113,16 +115,61 @@ def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> No
     assert manifests[0] == manifests[1]
 
 
-def test_a_new_part_tokenises_only_itself(ctx: Context, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [made.texts(1, 20), made.texts(2, 20), made.texts(3, 20)]
-    trained, _, _ = made.line(ctx, {"web": texts[:2]})
+def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the parts that are encoded from now on."""
     done: list[str] = []
     original = shards._tokens
     monkeypatch.setattr(
         shards, "_tokens", lambda store, task: (done.append(task.curated.name), original(store, task))[1]
     )
-    shards.run(ctx, "web", recipe.Shards(tokens_per_shard=500), trained, made.curated(ctx, "web", texts))
-    assert done == ["part-00002.parquet"]
+    return done
+
+
+def test_a_new_part_tokenises_only_itself(ctx: Context, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [made.texts(1, 20), made.texts(2, 20), made.texts(3, 20)]
+    trained, curated, first = made.line(ctx, {"web": texts[:2]})
+    for manifest in (curated["web"], first["web"]):
+        ctx.refs.publish(manifest, "key")
+    done = _counted(monkeypatch)
+    more = made.curated(ctx, "web", texts)
+    grown = shards.run(ctx, "web", recipe.Shards(tokens_per_shard=500), trained, more)
+    assert done == ["part-00002.parquet"]  # the others came back out of the published shards
+    fresh = Context(Workspace(ctx.workspace.root.parent / "fresh").ensure())
+    same, _, _ = made.line(fresh, {"web": texts[:2]})
+    more = made.curated(fresh, "web", texts)
+    assert shards.run(fresh, "web", recipe.Shards(tokens_per_shard=500), same, more) == grown
+    assert not list((ctx.store.root / "staging").glob("tokens-*"))
+
+
+def test_tokens_are_stored_once(ctx: Context, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, curated, done = made.line(ctx, {"web": [made.texts(1, 60), made.texts(2, 60)]})
+    tokens = 2 * done["web"].stats["tokens"]
+    stored = [path.stat().st_size for path in ctx.store.root.rglob("*") if path.is_file()]
+    assert sum(part.blob.bytes for part in done["web"].named("shard-")) == tokens
+    assert max(stored) < tokens  # no file holds them all, and none is left in staging
+    assert not list((ctx.store.root / "staging").iterdir())
+    again = _counted(monkeypatch)  # nothing published holds them: encoded again when the cut changes
+    other = shards.run(ctx, "web", recipe.Shards(tokens_per_shard=300), trained, curated["web"])
+    assert again == ["part-00000.parquet", "part-00001.parquet"]
+    assert not list((ctx.store.root / "staging").iterdir())
+    whole = [ShardReader(ctx.store, one) for one in (done["web"], other)]
+    assert np.array_equal(*(reader.read(0, reader.tokens) for reader in whole))
+
+
+def test_published_shards_that_are_damaged_give_nothing_back(ctx: Context, made: SimpleNamespace) -> None:
+    trained, curated, done = made.line(ctx, {"web": [made.texts(1, 60)]})
+    for manifest in (curated["web"], done["web"]):
+        ctx.refs.publish(manifest, "key")
+    before = ShardReader(ctx.store, done["web"]).read(0, done["web"].stats["tokens"]).copy()
+    _damage(ctx, done["web"], "shard-00000", 40)
+    other = shards.run(ctx, "web", recipe.Shards(tokens_per_shard=300), trained, curated["web"])
+    assert np.array_equal(ShardReader(ctx.store, other).read(0, len(before)), before)
+
+
+@pytest.mark.parametrize(("vocabulary", "dtype"), [(65_535, "<u2"), (65_536, "<u2"), (65_537, "<u4")])
+def test_the_border_of_two_bytes(vocabulary: int, dtype: str) -> None:
+    assert token_dtype(vocabulary) == dtype
+    assert np.dtype(dtype).type(vocabulary - 1) == vocabulary - 1
 
 
 def test_large_vocabularies_get_four_bytes(ctx: Context, made: SimpleNamespace) -> None:
