@@ -29,13 +29,14 @@ def main() -> int:
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("--attempt", type=int, default=0, help="how often the supervisor has started the ranks")
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare")
+    parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
     _die_with_parent()
     faulthandler.register(signal.SIGUSR1)  # the supervisor asks a hanging rank where it is
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
     try:
-        return _run(config, arguments.attempt, arguments.audit)
+        return _run(config, arguments.attempt, arguments.audit, arguments.start)
     except PlinthError as error:
         print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(PlinthError):  # the disk may be what failed
@@ -49,14 +50,14 @@ def main() -> int:
         return 1
 
 
-def _run(config: configuration.RunConfig, attempt: int, audit: bool) -> int:
+def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:
     from plinth.training import engine
 
     rank = engine.join(config)
     if audit:
         from plinth.training.audit import replay
 
-        replay(config, rank)
+        replay(config, rank, start)
         finished = True
     else:
         from plinth.training.loop import train

@@ -15,6 +15,7 @@ class RunDirectory:
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
+    audits/         0001.json …: all evidence there was
     checkpoints/    step-00000100/ and its commit record step-00000100.json
     staging/        checkpoints being written; never read
     writers/        locks of the processes that write them
@@ -29,6 +30,7 @@ class RunDirectory:
         self.events = self.root / "events.jsonl"
         self.result = self.root / "result.json"
         self.evidence = self.root / "resume.json"
+        self.audits = self.root / "audits"
         self.checkpoints = self.root / "checkpoints"
         self.staging = self.root / "staging"
         self.writers = self.root / "writers"

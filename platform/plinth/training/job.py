@@ -131,7 +131,8 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "run_id": config.run_id,
         "steps": config.total_steps,
         "tokens": config.tokens_through(config.total_steps),
-        "final_loss": story.steps[config.total_steps]["loss"],
+        "final_loss": list(story.steps.values())[-1]["loss"],
+        "skipped_steps": sorted(story.skipped),
         "final_loss_ema": state["monitor"]["loss_ema"],
         "loss_curve": [[step, story.steps[step]["loss"]] for step in kept],
         "parameters_sha256": state["parameters_sha256"],
@@ -220,7 +221,7 @@ def _ended_well(config: RunConfig, launcher: Launcher) -> Result:
 
 def _finished_story(config: RunConfig) -> Story:
     story = timeline(config.directory.events)
-    missing = sorted(set(range(1, config.total_steps + 1)) - set(story.steps))
+    missing = sorted(set(range(1, config.total_steps + 1)) - set(story.steps) - story.skipped)
     if missing or config.total_steps not in checkpoint.committed(config.directory):
         raise TrainingError(
             f"run {config.run_id} has not finished",

@@ -1,37 +1,35 @@
-"""The training loop: resume, then steps, each told to the timeline, some followed by a checkpoint."""
+"""The training loop: resume, then steps, each told to the timeline, some followed by a checkpoint.
+
+    batch ─► engine: gradient ─► veto ─► update        on the device, one after the other
+               ▲                   │ one copy
+    next step ─┘                   ▼
+                     read ─► monitor, timeline, guard ─► go on · roll back · stop      on the host
+
+On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, at once. Step n always
+sees batch n: what the guard leaves out is not trained, and the run still ends at its last step.
+"""
 
 from __future__ import annotations
 
 import math
 import resource
 import signal
-import time
-from dataclasses import asdict, dataclass
+from collections import deque
 from types import FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from plinth.errors import CheckpointError, TrainingError
-from plinth.training import checkpoint, snapshot
+from plinth.training import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, batches_of, fingerprint_of
-from plinth.training.engine import Engine, Rank, open_engine
-from plinth.training.schedule import learning_rate
+from plinth.training.engine import Rank
+from plinth.training.guard.documents import Witness
+from plinth.training.guard.pace import Pace
+from plinth.training.guard.records import Intervention
+from plinth.training.saving import Saver
 from plinth.training.telemetry import Timeline, timeline
-
-
-@dataclass
-class Monitor:
-    """What is smoothed over steps; part of the checkpoint, so that a resumed curve goes on where it was."""
-
-    loss_ema: float | None = None
-
-    def update(self, loss: float) -> None:
-        """Exponential mean with a half-life of about 14 steps."""
-        self.loss_ema = loss if self.loss_ema is None else 0.95 * self.loss_ema + 0.05 * loss
+from plinth.training.trainer import Launched, Measured, Trainer
 
 
 class Interrupt:
@@ -46,176 +44,219 @@ class Interrupt:
         self.signal = number
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One step as all ranks saw it."""
-
-    loss: float
-    grad_norm: float
-    lr: float
-    batch: str  # what was seen, in 64 bits
-    signal: int  # the highest signal number any rank has received
-    data_wait_s: float
-    step_s: float
-
-
 def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
     """Train to the last step, from the newest committed checkpoint if there is one.
 
     Returns whether the last step was reached; False after a signal, with the state committed.
 
     Raises:
-        TrainingError: the loss or the gradient is not finite.
+        TrainingError: the loss or the gradient is not finite, and nothing is guarded; or the guard stops the run.
         CheckpointError, ResumeError: nothing committed can be used.
         DiskFullError, StorageError: a checkpoint could not be written; the last one is intact.
     """
-    interrupt, events = Interrupt(), Timeline(config.directory.events)
-    engine, batches = open_engine(config, rank), batches_of(config, rank.index)
-    monitor = Monitor()
-    done = resume(engine, events, monitor, attempt)
-    seen = _last_step(config) if rank.leads else 0
-    stream = batches(done + 1)
-    for step in range(done + 1, config.total_steps + 1):
-        measured = train_step(engine, stream, step, interrupt.signal)
-        monitor.update(measured.loss)
-        if rank.leads:
-            _report(events, config, step, measured, monitor, redone=step <= seen)
-        _require_finite(step, measured)
-        if config.saves_at(step) or measured.signal:
-            _save(engine, events, step, monitor)
-        if measured.signal and step < config.total_steps:
-            if rank.leads:
-                events.append("signal", signal=signal.Signals(measured.signal).name, step=step, durable=True)
-            return False
-    return True
+    run = Run(config, rank)
+    done = run.resume(attempt)
+    try:
+        while done < config.total_steps and not run.signal:
+            done = run.go_on(done)
+        run.saver.settle()
+        run.saver.close()
+    finally:
+        run.witness.close()
+    return not run.signal or done == config.total_steps
 
 
-def train_step(engine: Engine, stream: Any, step: int, pending: int) -> Measured:
-    """Take the next batch, train on it, and agree with the other ranks on what happened."""
-    config = engine.config
-    started = time.perf_counter()
-    batch: Batch = next(stream)
-    waited = time.perf_counter() - started
-    lr = learning_rate(config.optimizer, *config.progress(step))
-    loss, norm = engine.train_step(batch, lr)
-    words = fingerprint_of(batch, engine.rank.index)
-    shared = torch.stack([loss, *(torch.tensor(word, dtype=torch.float64) for word in words)])
-    received = torch.tensor(float(pending), dtype=torch.float64)
-    shared, received = _sum(shared, engine.rank), _max(received, engine.rank)
-    first, second = int(shared[1]) % 2**32, int(shared[2]) % 2**32
-    return Measured(
-        loss=float(shared[0]) / config.ranks,
-        grad_norm=norm,
-        lr=lr,
-        batch=f"{first:08x}{second:08x}",
-        signal=int(received),
-        data_wait_s=waited,
-        step_s=time.perf_counter() - started,
-    )
+class Run:
+    """A trainer with its timeline, its checkpoints and what the guard does to it."""
 
+    def __init__(self, config: RunConfig, rank: Rank) -> None:
+        self.config, self.rank = config, rank
+        self.interrupt, self.events = Interrupt(), Timeline(config.directory.events)
+        self.trainer = Trainer(config, rank)
+        self.saver = Saver(self.trainer.engine, self.events)
+        self.pace = Pace(config.guard.throughput, config.guard.window_steps)
+        self.witness = Witness(config, self.events) if rank.leads else Witness(None, self.events)
+        self.signal = 0
+        self._told = _last_step(config) if rank.leads else 0
+        self._lag = 1 if rank.device.type == "cuda" else 0
+        self._under_way: deque[Launched] = deque()
 
-def resume(engine: Engine, events: Timeline, monitor: Monitor, attempt: int) -> int:
-    """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
-    config, run = engine.config, engine.config.directory
-    step = _agreed(_choose(config, events) if engine.rank.leads else None)
-    if engine.rank.leads:
-        events.append(
+    def go_on(self, done: int) -> int:
+        """Train on after step `done`; returns the last step that counts: of the run, before a signal, or of the
+        checkpoint that was rolled back to."""
+        stream = self.trainer.batches(done + 1)
+        for step in range(done + 1, self.config.total_steps + 1):
+            left_out = self.trainer.guard.leaves_out(step)
+            if left_out is None:
+                self._under_way.append(self.trainer.launch(stream, step, self.interrupt.signal))
+            else:
+                next(stream)
+                self._tell("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
+            self.saver.poll()
+            saves = self.config.saves_at(step)
+            back = self._settle(0 if saves or self.signal else self._lag)
+            if back is None and self.signal:
+                back = self._settle(0)
+            if back is not None:
+                return self.roll_back(back)
+            if saves or self.signal:
+                self._save(step)
+            if self.signal and step < self.config.total_steps:
+                self._tell("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
+                return step
+        return self.config.total_steps
+
+    def resume(self, attempt: int) -> int:
+        """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
+        step, rollbacks = self._choice()
+        self._tell(
             "run_started",
             attempt=attempt,
-            ranks=config.ranks,
-            device=engine.rank.device.type,
-            precision=engine.precision,
-            zero_stage=config.parallel.zero_stage,
-            total_steps=config.total_steps,
+            ranks=self.config.ranks,
+            device=self.rank.device.type,
+            precision=self.trainer.engine.precision,
+            zero_stage=self.config.parallel.zero_stage,
+            total_steps=self.config.total_steps,
         )
-    if step is None:
-        return 0
-    state = snapshot.load(engine, step)
-    monitor.loss_ema = state["monitor"]["loss_ema"]
-    if engine.rank.leads:
-        events.append("resumed", step=step, attempt=attempt, checkpoint=str(checkpoint.path(run, step).name))
-    return step
+        if step is not None:
+            self.trainer.load(step)
+            self._tell("resumed", step=step, attempt=attempt, checkpoint=checkpoint.name(step))
+        self.trainer.guard.rolled_back(rollbacks)
+        return step or 0
+
+    def roll_back(self, made: Intervention) -> int:
+        """Be as before the window of an intervention, which is left out from now on; returns the step gone back to."""
+        self._under_way.clear()
+        self.saver.settle()  # what is being written counts, or not, before one is chosen
+        step, rollbacks = self._choice()
+        if step is None:
+            self.trainer.begin()
+        else:
+            self.trainer.load(step)
+        self.trainer.guard.rolled_back(rollbacks)
+        self._tell("rolled_back", step=step or 0, undone=made.step - (step or 0), number=made.number, durable=True)
+        return step or 0
+
+    def _settle(self, under_way: int) -> Intervention | None:
+        """Read steps until so many are under way; the rollback that one of them asks for.
+
+        Raises:
+            TrainingError: the guard stops the run.
+        """
+        while len(self._under_way) > under_way:
+            measured = self._under_way.popleft().read()
+            self.signal = max(self.signal, measured.signal)
+            made = self.pace.see(measured.step, self.config.step_tokens(measured.step), measured.pace_s)
+            made += self.trainer.take_in(measured)
+            self._report(measured)
+            for intervention in made:
+                self._tell("intervention", **intervention.event(), durable=True)
+                self.witness.name(intervention)
+            _require_finite(self.config, measured)
+            last = made[-1] if made else None
+            if last is not None and last.action == "stop":
+                raise _stopped(last)
+            if last is not None and last.action == "rollback":
+                return last
+        return None
+
+    def _choice(self) -> tuple[int | None, list[Intervention]]:
+        """The leading rank's choice of a checkpoint, on every rank; its error is raised everywhere."""
+        box: list[Any] = [_choose(self.config, self.events) if self.rank.leads else None]
+        dist.broadcast_object_list(box, src=0)
+        if isinstance(box[0], CheckpointError):
+            raise box[0]
+        step, rollbacks = box[0]
+        return step, rollbacks
+
+    def _save(self, step: int) -> None:
+        self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
+        self.saver.save(step, self.trainer.state())
+
+    def _tell(self, event: str, *, durable: bool = False, **fields: Any) -> None:
+        if self.rank.leads:
+            self.events.append(event, durable=durable, **fields)
+
+    def _report(self, measured: Measured) -> None:
+        config, step = self.config, measured.step
+        self._tell(
+            "step",
+            step=step,
+            loss=measured.loss,
+            grad_norm=measured.grad_norm,
+            lr=measured.lr,
+            loss_ema=self.trainer.monitor.loss_ema,
+            batch=measured.batch,
+            tokens=config.tokens_through(step),
+            tokens_per_s=round(config.step_tokens(step) / measured.step_s, 1),
+            data_wait_s=round(measured.data_wait_s, 4),
+            step_s=round(measured.step_s, 4),
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            **({"vetoed": True} if measured.vetoed else {}),
+            **({"redone": True} if step <= self._told else {}),
+        )
+        self._told = max(self._told, step)
 
 
-def _choose(config: RunConfig, events: Timeline) -> int | CheckpointError | None:
-    """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks."""
+def _choose(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
+    """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks.
+
+    A checkpoint that was saved within or after a window, before that window was left out, has learnt from it: it
+    does not know of the rollback, and is refused.
+    """
     run = config.directory
     checkpoint.clean(run)
-    try:
-        step, refused = checkpoint.newest_valid(run)
-    except CheckpointError as error:
-        return error
-    for bad, reason in refused:
-        events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(reason), durable=True)
-        checkpoint.refuse(run, bad)
-    return step
+    rollbacks = rollbacks_of(config)
+    while True:
+        try:
+            step, refused = checkpoint.newest_valid(run)
+        except CheckpointError as error:
+            return error
+        for bad, reason in refused:
+            events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(reason), durable=True)
+            checkpoint.refuse(run, bad)
+        spoilt = None if step is None else _spoilt(config, step, rollbacks)
+        if step is None or spoilt is None:
+            return step, rollbacks
+        reason = f"it has learnt from steps {spoilt.first} to {spoilt.last}, which rollback {spoilt.number} leaves out"
+        events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
+        checkpoint.refuse(run, step)
 
 
-def _agreed(choice: int | CheckpointError | None) -> int | None:
-    """The leading rank's choice on every rank; its error is raised everywhere."""
-    box: list[Any] = [choice]
-    dist.broadcast_object_list(box, src=0)
-    if isinstance(box[0], CheckpointError):
-        raise box[0]
-    step: int | None = box[0]
-    return step
+def rollbacks_of(config: RunConfig) -> list[Intervention]:
+    """Every rollback of the run, from its timeline."""
+    told = timeline(config.directory.events).of("intervention")
+    return [Intervention.of(event) for event in told if event["action"] == "rollback"]
 
 
-def _save(engine: Engine, events: Timeline, step: int, monitor: Monitor) -> None:
-    started = time.perf_counter()
-    commit = snapshot.save(engine, step, asdict(monitor))
-    if commit is None:
+def _spoilt(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
+    """The rollback whose window a checkpoint's parameters have seen."""
+    known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
+    return next((made for made in rollbacks if made.first <= step and made.number not in known), None)
+
+
+def _require_finite(config: RunConfig, measured: Measured) -> None:
+    if config.guard.enabled or (math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)):
         return
-    config = engine.config
-    removed = checkpoint.retain(config.directory, config.checkpoints.keep_last, {config.audit_step, config.total_steps})
-    seconds = round(time.perf_counter() - started, 3)
-    events.append("checkpoint", step=step, bytes=commit.bytes, seconds=seconds, removed=removed, durable=True)
-
-
-def _report(
-    events: Timeline, config: RunConfig, step: int, measured: Measured, monitor: Monitor, *, redone: bool
-) -> None:
-    events.append(
-        "step",
-        step=step,
-        loss=measured.loss,
-        grad_norm=measured.grad_norm,
-        lr=measured.lr,
-        loss_ema=monitor.loss_ema,
-        batch=measured.batch,
-        tokens=config.tokens_through(step),
-        tokens_per_s=round(config.step_tokens(step) / measured.step_s, 1),
-        data_wait_s=round(measured.data_wait_s, 4),
-        step_s=round(measured.step_s, 4),
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        **({"redone": True} if redone else {}),
+    raise TrainingError(
+        f"step {measured.step} is not finite",
+        found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
+        expected="finite numbers",
+        remedy="turn training.guard on, lower optimizer.lr, lengthen the warm-up, or look at the batch: "
+        "`plinth blame RUN STEP`",
     )
 
 
-def _require_finite(step: int, measured: Measured) -> None:
-    if not (math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)):
-        raise TrainingError(
-            f"step {step} is not finite",
-            found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
-            expected="finite numbers",
-            remedy="lower optimizer.lr, lengthen the warm-up, or look at the batch: `plinth batch RUN STEP`",
-        )
+def _stopped(made: Intervention) -> TrainingError:
+    return TrainingError(
+        f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
+        found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else ""),
+        expected=f"at most {made.threshold:g}",
+        remedy=f"`plinth blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr or "
+        "training.guard. The last committed checkpoint is intact",
+    )
 
 
 def _last_step(config: RunConfig) -> int:
     """The highest step the timeline already tells of."""
     return max(timeline(config.directory.events).steps, default=0)
-
-
-def _sum(values: Tensor, rank: Rank) -> Tensor:
-    return _reduced(values, rank, dist.ReduceOp.SUM)
-
-
-def _max(values: Tensor, rank: Rank) -> Tensor:
-    return _reduced(values, rank, dist.ReduceOp.MAX)
-
-
-def _reduced(values: Tensor, rank: Rank, operation: Any) -> Tensor:
-    moved = values.to(rank.device)
-    dist.all_reduce(moved, op=operation)
-    return moved.cpu()

@@ -5,7 +5,12 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
 
     run_started  the ranks are up (attempt, ranks, device, precision)
     resumed      from a committed checkpoint (step, attempt)
-    step         loss, grad_norm, lr, tokens, tokens_per_s, data_wait_s, step_s; `redone` after a resume
+    step         loss, grad_norm, lr, tokens, tokens_per_s, data_wait_s, step_s; `redone` after a resume or a
+                 rollback, `vetoed` when the guard kept its update from being made
+    skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
+    intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
+    rolled_back  a checkpoint before the window was loaded (step, undone, number)
+    documents    what the window of an intervention held (number, action, rule, window, sources, buckets, documents)
     checkpoint   committed (step, bytes, seconds)
     refused      a checkpoint that is not what its record says (step, reason)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
@@ -155,9 +160,15 @@ class Story:
     events: list[Event] = field(default_factory=list)  # everything but steps
     redone: int = 0  # step lines that a resume repeated
     diverged: list[int] = field(default_factory=list)  # steps whose repetition gave another loss or gradient
+    skipped: set[int] = field(default_factory=set)  # steps that were left out for good
+    undone: list[Event] = field(default_factory=list)  # steps that a rollback took back, as they were
 
     def add(self, event: Event) -> None:
         """Take in the next event of the timeline."""
+        if event["event"] == "skipped":
+            self.skipped.add(int(event["step"]))
+        if event["event"] == "intervention" and event["action"] == "rollback":
+            self._take_back(int(event["window"][0]))
         if event["event"] != "step":
             self.events.append(event)
             return
@@ -169,6 +180,12 @@ class Story:
                 self.diverged.append(step)
         self.steps[step] = event
 
+    def _take_back(self, first: int) -> None:
+        """Steps from `first` on are trained anew, on other parameters: they need not repeat themselves."""
+        self.undone += [event for step, event in self.steps.items() if step >= first]
+        self.steps = {step: event for step, event in self.steps.items() if step < first}
+        self.skipped = {step for step in self.skipped if step < first}
+
     def of(self, kind: str) -> list[Event]:
         """Events of one kind, in order."""
         return [event for event in self.events if event["event"] == kind]
@@ -179,4 +196,5 @@ def timeline(path: Path) -> Story:
     story = Story()
     for event in read_events(path):
         story.add(event)
-    return Story(dict(sorted(story.steps.items())), story.events, story.redone, story.diverged)
+    story.steps = dict(sorted(story.steps.items()))
+    return story

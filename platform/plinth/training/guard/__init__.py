@@ -1,8 +1,8 @@
 """The guard: what is seen of every step, judged by rules, becomes an intervention; never the other way round.
 
-    seen (reduced over ranks) ──► rules: suspicious? ──► machine: confirmed? ──► warn · skip · lower_lr · rollback · stop
-                                     ▲                        │
-                                     └── rolling medians ◄────┘        limits of the next steps ──► veto (on the device)
+    seen ──► rules: suspicious? ──► machine: confirmed? ──► warn · skip · lower_lr · rollback · stop
+                ▲                        │
+                └── rolling medians ◄────┘        limits of the next steps ──► veto (on the device)
 
     records   Seen, Limits, Intervention
     rolling   a window of numbers with median and MAD

@@ -86,12 +86,11 @@ class Guard:
         if not self.policy.enabled:
             return []
         found = judge(seen, self._ahead[0])
-        for rule, measured, history in (
-            ("layer_gradient", seen.gradients, self._gradients),
-            ("activations", seen.activations, self._activations),
-        ):
-            finding = judge_layers(getattr(self.policy, rule), rule, measured, history)
-            found += [finding] if finding else []
+        by_layer = (
+            judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
+            judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
+        )
+        found += [finding for finding in by_layer if finding is not None]
         if seen.finite:
             self._losses.add(seen.loss)
             self._norms.add(seen.grad_norm)

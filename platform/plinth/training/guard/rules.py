@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from plinth.recipe.guard import Guard as Policy
 from plinth.recipe.guard import LayerRule
-from plinth.training.guard.records import Finding, Limits, Seen
+from plinth.training.guard.records import Finding, Limits, Rule, Seen
 from plinth.training.guard.rolling import Rolling
 
 #: Measurements of a layer that its median covers, and that are needed before it judges.
@@ -55,7 +55,7 @@ def judge(seen: Seen, limit: Limits) -> list[Finding]:
 
 
 def judge_layers(
-    rule: LayerRule, name: str, measured: Mapping[str, float] | None, history: dict[str, Rolling]
+    rule: LayerRule, name: Rule, measured: Mapping[str, float] | None, history: dict[str, Rolling]
 ) -> Finding | None:
     """The layer that is furthest out of its own range, if any; what is measured joins its history."""
     worst: Finding | None = None
@@ -64,7 +64,7 @@ def judge_layers(
         if len(window) >= LAYER_MINIMUM:
             bound = rule.ratio * window.median
             if value > bound and (worst is None or value / bound > worst.value / worst.threshold):
-                worst = Finding(rule=name, value=value, threshold=bound, layer=layer)  # type: ignore[arg-type]
+                worst = Finding(rule=name, value=value, threshold=bound, layer=layer)
         if math.isfinite(value):
             window.add(value)
     return worst

@@ -1,0 +1,129 @@
+"""The steps of one rank: what a resumed run, an audit and a replay do alike.
+
+    launch   the next batch, its gradient, the update unless the guard's limits forbid it; the host waits for nothing
+    read     what the step was, on the host
+    take_in  the guard judges it
+
+Does not belong here: timeline, checkpoints and what is done about a judgement (loop).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from plinth.training import snapshot
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, batches_of, fingerprint_of
+from plinth.training.engine import Rank, open_engine, seed
+from plinth.training.guard.machine import Guard
+from plinth.training.guard.records import Intervention, Seen
+from plinth.training.guard.veto import Result, Veto
+from plinth.training.schedule import learning_rate
+
+#: What the guard is told of a step.
+SEEN = ("step", "loss", "grad_norm", "vetoed")
+
+
+@dataclass
+class Monitor:
+    """What is smoothed over steps; part of the checkpoint, so that a resumed curve goes on where it was."""
+
+    loss_ema: float | None = None
+
+    def update(self, loss: float) -> None:
+        """Exponential mean with a half-life of about 14 steps."""
+        if math.isfinite(loss):
+            self.loss_ema = loss if self.loss_ema is None else 0.95 * self.loss_ema + 0.05 * loss
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step as all ranks saw it."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    batch: str  # what was seen, in 64 bits
+    vetoed: bool = False  # the update was not made
+    signal: int = 0  # the most urgent signal any rank has received
+    data_wait_s: float = 0.0
+    step_s: float = 0.0
+    pace_s: float = 0.0  # seconds of the step before, mean over ranks
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One step on its way: what the host knows of it, and what is still on the device."""
+
+    step: int
+    lr: float
+    result: Result
+    data_wait_s: float
+    step_s: float
+
+    def read(self) -> Measured:
+        """Wait for the device; the only time the host does in a step."""
+        shared = self.result.read()
+        return Measured(
+            self.step,
+            shared.loss,
+            shared.grad_norm,
+            self.lr,
+            shared.batch,
+            shared.vetoed,
+            shared.signal,
+            self.data_wait_s,
+            self.step_s,
+            shared.step_s,
+        )
+
+
+class Trainer:
+    """Steps of one rank: the engine, and everything a checkpoint holds besides."""
+
+    def __init__(self, config: RunConfig, rank: Rank) -> None:
+        self.config, self.rank = config, rank
+        self.monitor, self.guard = Monitor(), Guard(config.guard)
+        self.batches = batches_of(config, rank.index)
+        self._open()
+
+    def _open(self) -> None:
+        self.engine = open_engine(self.config, self.rank)
+        self.veto = Veto(self.engine)
+        self._step_s = 0.0
+
+    def begin(self) -> None:
+        """Be as before the first step, also when other steps came before."""
+        seed(self.config.seed + self.rank.index)
+        self.monitor, self.guard = Monitor(), Guard(self.config.guard)
+        self._open()
+
+    def load(self, step: int) -> None:
+        """Be as after `step`; its checkpoint has been verified."""
+        state = snapshot.load(self.engine, step)["monitor"]
+        self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the host's side."""
+        return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state()}
+
+    def launch(self, stream: Iterator[Batch], step: int, pending: int = 0) -> Launched:
+        """Take the next batch and train on it, unless the guard's limits forbid the update."""
+        started = time.perf_counter()
+        batch = next(stream)
+        waited = time.perf_counter() - started
+        rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
+        self.veto.arm(self.guard.veto(step), fingerprint_of(batch, self.engine.topology.place), pending, self._step_s)
+        result = self.veto.result(*self.engine.train_step(batch, rate))
+        self._step_s = time.perf_counter() - started
+        return Launched(step, rate, result, waited, self._step_s)
+
+    def take_in(self, measured: Measured) -> list[Intervention]:
+        """Judge a step that was read; what is to be done, the hardest last."""
+        self.monitor.update(measured.loss)
+        return self.guard.see(Seen(**{name: getattr(measured, name) for name in SEEN}))

@@ -1,0 +1,105 @@
+"""A corpus with a bucket that spoils a run: orderly text, and at known steps bytes that mean nothing.
+
+`web` is text of a small grammar, which a tiny model learns to well below the entropy of its letters. `dump` is
+random bytes written as letters, from a source of its own. Phases put `dump` into known steps and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.context import Context
+from plinth.recipe.guard import Guard
+from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
+from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision, Training
+from plinth.records import DOCUMENT_SCHEMA, Manifest
+from plinth.storage.parts import write_table
+from plinth.storage.workspace import Workspace
+from plinth.tokens import mixture, shards, tokenizer
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+
+#: Steps of the run, and those whose batches are all poison.
+STEPS, POISON = 120, range(97, 102)
+
+SEQUENCE, BATCH = 32, 8
+
+SUBJECTS = ["the cat", "a ship", "my house", "the river", "an engine"]
+VERBS = ["sees", "carries", "follows", "remembers"]
+OBJECTS = ["the stone", "a letter", "the evening", "its shadow", "the road"]
+
+GUARD = Guard(min_steps=16, window_steps=48)
+
+
+def sentences(chooser: random.Random, words: int) -> str:
+    """Orderly text: every sentence has the same shape."""
+    said = []
+    for _ in range(words):
+        said.append(f"{chooser.choice(SUBJECTS)} {chooser.choice(VERBS)} {chooser.choice(OBJECTS)}.")
+    return " ".join(said)
+
+
+def noise(chooser: random.Random, characters: int) -> str:
+    """Letters without any order, often in long runs of one."""
+    return "".join(chooser.choice("0123456789ABCDEF#") * chooser.choice([1, 1, 2, 9]) for _ in range(characters))
+
+
+def curated(ctx: Context, bucket: str, texts: list[str], domain: str) -> Manifest:
+    rows = [
+        {
+            "id": hashlib.sha256(f"{bucket} {number} {text}".encode()).digest()[:16],
+            "text": text,
+            "uri": f"https://{domain}/{number}",
+            "captured_at": None,
+            "snapshot": "s",
+            "licence": "MIT",
+            "mime": "text/plain",
+            "source_bytes": len(text),
+            "extra": json.dumps({"domain": domain}),
+        }
+        for number, text in enumerate(texts)
+    ]
+    part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+    return Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
+
+
+def make(root: Path, *, poison: bool = True, **changes: Any) -> RunConfig:
+    """A prepared run in a workspace of its own; without `poison` the same steps hold `web` as well."""
+    ctx = Context(Workspace(root).ensure())
+    chooser = random.Random(7)
+    texts = {
+        "web": curated(ctx, "web", [sentences(chooser, 6) for _ in range(400)], "orderly.example"),
+        "dump": curated(ctx, "dump", [noise(chooser, 60) for _ in range(60)], "scraped.example"),
+    }
+    trained = tokenizer.run(ctx, Tokenizer(vocab_size=300, sample_bytes=50_000), texts)
+    sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
+    spans = [("before", POISON.start - 1, "web"), ("poison", len(POISON), "dump" if poison else "web")]
+    spans.append(("after", STEPS + 1 - POISON.stop, "web"))
+    phases = tuple(Phase(name=name, fraction=steps / STEPS, weights={bucket: 1.0}) for name, steps, bucket in spans)
+    params = Mixture(
+        sequence_tokens=SEQUENCE,
+        total_tokens=SEQUENCE * BATCH * STEPS,
+        phases=phases,
+        block_sequences=BATCH,
+        max_epochs=1000,
+    )
+    mixed = mixture.run(ctx, params, sharded)
+    fields: dict[str, Any] = {
+        "model": Model(layers=2, dim=48, heads=4, kv_heads=2, ffn_dim=96),
+        "optimizer": Optimizer(lr=1e-2, warmup_fraction=0.05, decay_fraction=0.1),
+        "precision": "fp32",
+        "micro_batch_sequences": 8,
+        "global_batch_sequences": BATCH,
+        "parallel": Parallel(zero_stage=1),
+        "guard": GUARD,
+        "checkpoints": Checkpoints(every_steps=10, keep_last=3, audit_steps=24, mode="sync"),
+        "supervision": Supervision(backoff_s=0.1),
+        "launch": Launch(ranks=1),
+    }
+    return configuration.prepare(ctx, "poisoned", Training(**{**fields, **changes}), mixed, sharded, trained)
