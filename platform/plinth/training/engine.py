@@ -23,12 +23,14 @@ from torch import Tensor, nn
 from plinth.errors import TrainingError
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
+from plinth.training.groups import parameter_groups, set_rates
 from plinth.training.loss import IGNORED
 from plinth.training.model import build
 from plinth.training.parallel.blocks import wrap
 from plinth.training.parallel.decoder import divided, gradient_norm, whole
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.settings import deepspeed_config
+from plinth.training.stats import Stats
 
 #: A collective that waits longer than this has lost a rank; the supervisor looks much earlier.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -147,11 +149,14 @@ class Engine:
         self._norm: Tensor | float = 0.0
         model = divided(build(config.model, config.vocab_size, config.seed), self.topology).to(rank.device)
         wrap(model.layers, config.parallel)
+        every, divided_by = config.telemetry.layers_every, config.parallel.tensor
+        self.stats = Stats(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
+        groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         mpu = ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
         self.deepspeed, _, _, _ = deepspeed.initialize(
             model=model,
-            optimizer=torch.optim.AdamW(_groups(config, model), fused=True),
+            optimizer=torch.optim.AdamW(groups, fused=True),
             config=deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters())),
             mpu=mpu,
             dist_init_required=False,
@@ -173,16 +178,20 @@ class Engine:
             if not self.deepspeed.optimizer.overflow or self.deepspeed.optimizer.loss_scale <= self._least_scale:
                 break
             total = self._attempt(batch)
+        self.stats.end()
         return total, self.gradient_norm()
 
     def _attempt(self, batch: Batch) -> Tensor:
         """Forward, backward and update; the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch.tokens))
+        self.stats.again()
+        self.stats.gradient_scale = self._loss_scale / len(batch.tokens)
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         weights = batch.weights(self.config.data_ranks)
         for micro, (tokens, segments) in enumerate(zip(batch.tokens, batch.segments, strict=True), 1):
             scored = None if batch.scored is None else batch.scored[micro - 1]
-            loss = self.deepspeed(*self._on_device(tokens, segments, scored))
+            unbroken = not (segments[:, :-1] != segments[:, :1]).any()  # seen here, where it costs no wait
+            loss = self.deepspeed(*self._on_device(tokens, segments, scored), whole=unbroken)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
             total += loss.detach().double() / len(batch.tokens)
@@ -207,6 +216,11 @@ class Engine:
     def module(self) -> nn.Module:
         module: nn.Module = self.deepspeed.module
         return module
+
+    @property
+    def _loss_scale(self) -> float:
+        """What FP16 multiplies the loss with; 1 in other precisions."""
+        return float(self.deepspeed.optimizer.loss_scale) if self.precision == "fp16" else 1.0
 
     @property
     def _least_scale(self) -> float:
@@ -241,8 +255,7 @@ class Engine:
                     yield state[key].detach()
 
     def _set_rate(self, lr: float) -> None:
-        for group in self.deepspeed.optimizer.param_groups:
-            group["lr"] = lr
+        set_rates(self.deepspeed.optimizer.param_groups, lr)
 
     def _on_device(self, tokens: Any, segments: Any, scored: Any = None) -> tuple[Tensor, Tensor | None, Tensor]:
         ids = torch.from_numpy(tokens).to(self.rank.device).long()
@@ -264,18 +277,6 @@ def accumulate(engine: Any, micro_batches: int) -> None:
         if hasattr(engine.optimizer, "gradient_accumulation_steps"):  # ZeRO's own copy, read when offloading
             engine.optimizer.gradient_accumulation_steps = micro_batches
     engine.micro_steps = 0
-
-
-def _groups(config: RunConfig, model: nn.Module) -> list[dict[str, Any]]:
-    """Weight decay for matrices, none for gains of norms."""
-    optimizer = config.optimizer
-    common = {"lr": optimizer.lr, "betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    gains = [p for p in model.parameters() if p.dim() < 2]
-    return [
-        {"params": matrices, "weight_decay": optimizer.weight_decay, **common},
-        {"params": gains, "weight_decay": 0.0, **common},
-    ]
 
 
 def _deepspeed(cuda: bool) -> Any:

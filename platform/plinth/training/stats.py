@@ -69,7 +69,7 @@ class Layers:
 class Stats:
     """The statistics of a model. Attach once, before or after DeepSpeed takes the model.
 
-    In every step: `begin(step)`, forward and backward, `end()`; then `latest()`. All ranks do so together.
+    In every step: `begin(step)`, forward and backward, `end()`; then `at(step)`. All ranks do so together.
     """
 
     def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
@@ -85,7 +85,7 @@ class Stats:
         self.names = ("embedding", *map(str, range(layers)), "head")
         #: What the engine multiplied the loss with before backward; 1 / accumulation, times FP16's loss scale.
         self.gradient_scale = 1.0
-        self._step: int | None = None
+        self._step, self._active = 0, False
         self._counts = np.zeros((len(self.names), 2))
         self._sums = self._maxima = torch.empty(0)
         self._sent: deque[tuple[int, Tensor, Any]] = deque()
@@ -94,17 +94,22 @@ class Stats:
             self._attach(module)
 
     def begin(self, step: int) -> None:
-        """Before the forward pass of step `step`: forget the last measurement's sums if this one is measured."""
-        self._step = step if self.every and step % self.every == 0 else None
-        if self._step is not None:
+        """Before step `step`: measure it if it is one of those."""
+        self._step, self._active = step, bool(self.every) and step % self.every == 0
+        self.again()
+
+    def again(self) -> None:
+        """Forget what was measured since `begin`: the step is taken anew."""
+        if self._active:
             self._counts[:] = 0
             self._sums.zero_()
             self._maxima.zero_()
 
     def end(self) -> None:
         """After the last backward pass of the step: start to gather what was measured. Waits for nothing on GPUs."""
-        if self._step is None:
+        if not self._active:
             return
+        self._active = False
         counts = torch.from_numpy(self._counts).to(self._sums.device, non_blocking=True)
         sums = torch.cat((self._sums, counts), dim=1)
         sums[:, _GRADIENT] /= self.gradient_scale**2
@@ -118,7 +123,6 @@ class Stats:
             values, arrived = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record()
         self._sent.append((self._step, values, arrived))
-        self._step = None
 
     def latest(self) -> Layers | None:
         """The newest measurement that has reached the host, or None before the first. Waits for nothing."""
@@ -167,14 +171,14 @@ class Stats:
 
         def adder(weight: int) -> Callable[[Tensor], None]:
             def add(gradient: Tensor) -> None:
-                if self._step is not None:
+                if self._active:
                     squared = torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
                     self._sums[row, _GRADIENT] += squared * weight
 
             return add
 
         def count(gradient: Tensor) -> None:
-            if self._step is not None:
+            if self._active:
                 self._counts[row, 0] += 1
 
         for number, parameter in enumerate(p for p in parameters if p.requires_grad):
@@ -194,7 +198,7 @@ class Stats:
 
     def _measure(self, row: int, x: Tensor) -> None:
         """Add what [B, S, D] shows, in passes that keep no copy of it."""
-        if self._step is None:
+        if not self._active:
             return
         with torch.no_grad():
             x = x.detach()
@@ -206,7 +210,7 @@ class Stats:
 
     def _logits(self, row: int, scale: float) -> Any:
         def hook(core: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if self._step is None:
+            if not self._active:
                 return
             with torch.no_grad():
                 q, k = (_longest(x.detach()) for x in inputs[:2])
