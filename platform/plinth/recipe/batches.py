@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from pydantic import Field, model_validator
 
@@ -43,7 +44,46 @@ class Amendment(BatchChange):
     reason: str = Field(min_length=1, description="Why; told on the run's timeline.")
 
 
-def out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
+class Schedules(Protocol):
+    """The keys of `training` that decide batches and lengths."""
+
+    @property
+    def global_batch_sequences(self) -> int: ...
+    @property
+    def batch_schedule(self) -> tuple[BatchChange, ...]: ...
+    @property
+    def length_schedule(self) -> tuple[LengthChange, ...]: ...
+    @property
+    def amendments(self) -> tuple[Amendment, ...]: ...
+
+
+def problems(
+    training: Schedules, data_ranks: int, micro: int, sequence_tokens: int
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong, as far as the recipe alone can tell: keys below `training`, and what it is.
+
+    Args:
+        micro: `micro_batch_sequences`.
+    """
+    batches: list[tuple[tuple[str | int, ...], int]] = [(("global_batch_sequences",), training.global_batch_sequences)]
+    for name in ("batch_schedule", "amendments"):
+        for index, change in enumerate(getattr(training, name)):
+            batches.append(((name, index, "global_batch_sequences"), change.global_batch_sequences))
+    for key, batch in batches:
+        if batch % (data_ranks * micro):
+            yield key, f"{batch} is not a multiple of data ranks x micro_batch_sequences = {data_ranks} x {micro}"
+    for index, length in enumerate(training.length_schedule):
+        if sequence_tokens % length.sequence_tokens:
+            yield (
+                ("length_schedule", index, "sequence_tokens"),
+                f"{length.sequence_tokens} does not divide mixture.sequence_tokens = {sequence_tokens}",
+            )
+    for name in ("batch_schedule", "length_schedule", "amendments"):
+        for index, message in _out_of_order(getattr(training, name)):
+            yield (name, index), message
+
+
+def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
     """Changes listed before an earlier one, as far as the recipe alone can tell: index and what is wrong."""
     for unit in ("from_tokens", "from_step"):
         listed = [(index, getattr(change, unit)) for index, change in enumerate(changes)]

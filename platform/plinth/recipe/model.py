@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from plinth.recipe import batches, keys
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.parallel import problems as problems_of_parallel
 from plinth.recipe.release import Evaluation, Release
@@ -57,10 +58,17 @@ def _samples(recipe: Recipe) -> Iterator[Found]:
 
 def _phases(recipe: Recipe) -> Iterator[Found]:
     for index, phase in enumerate(recipe.mixture.phases):
-        at = ("mixture", "phases", index, "weights")
-        for bucket in phase.weights:
-            if bucket not in recipe.corpus.buckets:
-                yield (*at, bucket), f"no bucket {bucket!r}; have {sorted(recipe.corpus.buckets)}"
+        at = ("mixture", "phases", index)
+        for field, key in phase.named():
+            for message in keys.problems(key, recipe.corpus.buckets, recipe.shards.axes):
+                yield (*at, field, key), message
+        by = phase.curriculum.by if phase.curriculum else "bucket"
+        for field, axis in (("temperature_over", phase.temperature_over), ("curriculum", by)):
+            if axis not in ("stream", "bucket", *recipe.shards.axes):
+                yield (*at, field), f"shards.axes has no axis {axis!r}{keys.nearest(axis, recipe.shards.axes)}"
+    for key in recipe.mixture.epoch_caps:
+        for message in keys.problems(key, recipe.corpus.buckets, recipe.shards.axes):
+            yield ("mixture", "epoch_caps", key), message
     total = sum(phase.fraction for phase in recipe.mixture.phases)
     if abs(total - 1) > 1e-9:
         yield ("mixture", "phases"), f"fractions add up to {total:g}, expected 1"
@@ -81,12 +89,14 @@ def _rates(recipe: Recipe) -> Iterator[Found]:
 def _batches(recipe: Recipe) -> Iterator[Found]:
     training = recipe.training
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
-    if training.global_batch_sequences % (ranks * micro):
-        yield (
-            ("training", "global_batch_sequences"),
-            f"{training.global_batch_sequences} is not a multiple of data ranks x micro_batch_sequences = "
-            f"{ranks} x {micro}",
-        )
+    for key, message in batches.problems(training, ranks, micro, recipe.mixture.sequence_tokens):
+        yield ("training", *key), message
+    if training.length_schedule and training.parallel.pipeline > 1:
+        yield ("training", "length_schedule"), "the stages of a pipeline exchange rows of one length; expected pipeline 1"
+    for index, change in enumerate(training.length_schedule):
+        if change.sequence_tokens % training.parallel.sequence:
+            at = ("training", "length_schedule", index, "sequence_tokens")
+            yield at, f"{change.sequence_tokens} does not divide over parallel.sequence = {training.parallel.sequence}"
     sequences = recipe.mixture.total_tokens // recipe.mixture.sequence_tokens
     if sequences < training.global_batch_sequences:
         yield (

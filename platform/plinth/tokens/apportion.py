@@ -9,6 +9,9 @@ sums of E and u(k) = k g mod K, block k gets floor((A[j] + u(k)) / K) - floor((A
 - in between, counts drift from the exact share by the discrepancy of u(k), which for g close to K divided by
   the golden ratio grows like the logarithm of K: a few sequences, however long the run;
 - the count before any block is a sum of floors of a line, found in O(log K) by Euclid's algorithm.
+
+A ramp is the same with edges that move: the exact shares of block k lie on lines in k, so their sums of floors are
+of that kind too, and a ramp of any length is a row of numbers and costs O(log K) (`Ramp`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import gcd
 
 #: 2^64 divided by the golden ratio: the multiplier whose multiples lie most evenly on a circle (Knuth, TAOCP 3, 6.4).
@@ -80,10 +83,15 @@ def even_stride(modulus: int) -> int:
     return min((g for g in near if gcd(g, modulus) == 1), key=lambda g: (_quotient_sum(g, modulus), g))
 
 
-def _quotient_sum(slope: int, modulus: int) -> int:
-    total = 0
+def _quotient_sum(slope: int, modulus: int, reach: int | None = None) -> int:
+    """Sum of the partial quotients of slope / modulus; with `reach`, of those that its first multiples feel."""
+    total, before, denominator = 0, 0, 1
     while slope:
-        total += modulus // slope
+        quotient = modulus // slope
+        if reach is not None and denominator > reach:
+            break
+        total += quotient if reach is None else min(quotient, reach // denominator + 1)
+        before, denominator = denominator, quotient * denominator + before
         modulus, slope = slope, modulus % slope
     return total
 
@@ -121,3 +129,85 @@ class Blocks:
     @cached_property
     def _stride(self) -> int:
         return even_stride(self.blocks)
+
+
+#: Parts into which a ramp divides one sequence of a block: weights are rounded to these, far below any count.
+RAMP_UNIT = 2**32
+RAMP_STRIDES = 64
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Counts of buckets in equal blocks whose exact shares go along a line from the first sequence to the last.
+
+    With F(k) = the running sums over buckets of block k's exact counts, block k gives bucket j
+    floor(F[j](k) + u(k)) - floor(F[j-1](k) + u(k)), u(k) = k g / Q mod 1: systematic sampling again, so every block
+    is full and each count is a neighbour of the exact one. F is linear in k, hence so are the arguments of the
+    floors, and counts before a block are sums of floors of lines. Over all blocks they are exact to a few sequences.
+
+    Args:
+        blocks: K, how many blocks.
+        size: B, sequences of a block.
+        sequences: of the whole ramp, its tail included; the line ends there.
+        start, end: by bucket, running sums of the shares at the two ends in units of 1 / RAMP_UNIT of a sequence of a
+            block; the last is B RAMP_UNIT.
+    """
+
+    blocks: int
+    size: int
+    sequences: int
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+
+    @classmethod
+    def between(cls, start: Sequence[Fraction], end: Sequence[Fraction], size: int, sequences: int) -> Ramp:
+        """The ramp from shares to shares; both add up to 1."""
+        edges = [
+            tuple(int(total * size * RAMP_UNIT + Fraction(1, 2)) for total in accumulate(at)) for at in (start, end)
+        ]
+        return cls(sequences // size, size, sequences, edges[0], edges[1])
+
+    def counts(self, block: int) -> list[int]:
+        """Sequences of each bucket in a block; they add up to the block's size."""
+        bounds = [(offset + slope * block) // self._modulus for offset, slope in self._lines]
+        return [high - low for low, high in pairwise(bounds)]
+
+    def before(self, block: int) -> list[int]:
+        """Sequences of each bucket in all blocks before this one; `block` may be K."""
+        bounds = [_line_sum(block, self._modulus, slope, offset) for offset, slope in self._lines]
+        return [high - low for low, high in pairwise(bounds)]
+
+    @property
+    def _modulus(self) -> int:
+        return 2 * self.sequences * RAMP_UNIT
+
+    @cached_property
+    def _edges(self) -> list[tuple[int, int]]:
+        """Each running sum as (offset, slope) over the modulus: that of a block's middle, as a line in its number."""
+        lines = [(0, 0)]
+        for start, end in zip(self.start, self.end, strict=True):
+            rise = (end - start) * self.size
+            lines.append((2 * self.sequences * start + rise, 2 * rise))
+        return lines
+
+    @cached_property
+    def _lines(self) -> list[tuple[int, int]]:
+        return [(offset, slope + self._stride) for offset, slope in self._edges]
+
+    @cached_property
+    def _stride(self) -> int:
+        """The multiple of the golden ratio with which the worst edge is spread most evenly over this many blocks."""
+        modulus = self._modulus
+        near = [((GOLDEN_64 * n & (2**64 - 1)) * modulus >> 64) for n in range(1, RAMP_STRIDES + 1)]
+        slopes = {slope for _, slope in self._edges}
+
+        def worst(stride: int) -> int:
+            return max(_quotient_sum((slope + stride) % modulus, modulus, self.blocks) for slope in slopes)
+
+        return min(near, key=lambda stride: (worst(stride), stride))
+
+
+def _line_sum(n: int, modulus: int, slope: int, offset: int) -> int:
+    """`floor_sum` for slopes of either sign."""
+    turns = -(slope // modulus) if slope < 0 else 0
+    return floor_sum(n, modulus, slope + turns * modulus, offset) - turns * (n * (n - 1) // 2)

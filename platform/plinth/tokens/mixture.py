@@ -1,8 +1,12 @@
 """Phases and weights to exact counts of sequences: what the run will see, decided before it starts.
 
-The run has `total_tokens // sequence_tokens` sequences. Phases divide them by cumulative rounding; each phase
-is cut into blocks of `block_sequences` and a shorter tail, and gets whole counts per bucket (see `apportion`).
-Everything `order` needs is in the statistics of the manifest, which has no parts.
+    recipe  -> shares of streams   (`weigh`)       -> legs of phases        (`curriculum`)
+    legs    -> within the bounds on epochs (`caps`) -> counts per block     (`apportion`)
+    counts  -> measured against the recipe at every 1,000 blocks            (`realised`)
+
+The run has `total_tokens // sequence_tokens` sequences. Phases divide them by cumulative rounding; each leg of a phase
+is cut into blocks of `block_sequences` and a shorter tail, and gets whole counts per stream. Everything `order` needs
+is in the statistics of the manifest, which has no parts: a row per leg, also where its shares go along a ramp.
 """
 
 from __future__ import annotations
@@ -15,72 +19,105 @@ from typing import Any
 from plinth.compute.stage import manifest
 from plinth.context import Context
 from plinth.errors import RecipeError
+from plinth.recipe import keys
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest, Step
-from plinth.tokens.apportion import largest_remainder, shares
+from plinth.tokens import caps
+from plinth.tokens.apportion import Ramp, largest_remainder, shares
+from plinth.tokens.curriculum import Leg, legs
 from plinth.tokens.packing import Packing, measure
+from plinth.tokens.packing_index import packing_of
 from plinth.tokens.reader import ShardReader
+from plinth.tokens.realised import measured
+from plinth.tokens.streams import Stream, every_stream
+from plinth.tokens.weigh import Text, used
 
 ASSET = "mixture"
-VERSION = "1"
+VERSION = "2"
+
+#: Bounds are lowered by what whole counts went over them, at most this often.
+ROUNDS = 8
 
 
-def run(ctx: Context, params: recipe.Mixture, shards: Mapping[str, Manifest]) -> Manifest:
-    """Fix what every block of the run takes from every bucket; stats only.
+def run(
+    ctx: Context,
+    params: recipe.Mixture,
+    shards: Mapping[str, Manifest],
+    packed: Mapping[str, Manifest] | None = None,
+) -> Manifest:
+    """Fix what every block of the run takes from every stream; stats only.
 
-    Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases` (name, first,
-    sequences, blocks, and by bucket: weights, block_totals, tail, counts, shares); `buckets` (sequences,
-    needed, epochs, packing); `packing` of the whole run (shares of padding, masked targets, document starts,
-    dropped tokens and split documents; r_pad).
+    Args:
+        shards: of the buckets.
+        packed: with `packing: best-fit`, the packed indexes of the same buckets.
+
+    Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
+    first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
+    `buckets`, by stream (sequences, needed, epochs, max_epochs, packing); `realised` (see `tokens.realised`);
+    `capped`, what bounds on epochs took from streams, in sequences; `packing` of the whole run (shares of padding,
+    masked targets, document starts, dropped tokens and split documents; r_pad).
 
     Raises:
-        RecipeError: a weighted bucket has no shards, or is needed for more epochs than the recipe allows, or a
-            phase has no sequence.
+        RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
+            no sequence.
     """
-    wanted = {bucket for phase in params.phases for bucket, weight in phase.weights.items() if weight > 0}
-    names = sorted(wanted)
-    _require(wanted - set(shards))
-    packed = {name: measure(ShardReader(ctx.store, shards[name]), params.sequence_tokens) for name in names}
-    available = {name: packing.sequences for name, packing in packed.items()}
-    stats = plan(params, available)
-    for name, packing in packed.items():
-        stats["buckets"][name]["packing"] = packing.model_dump(mode="json")
-    stats["packing"] = _overall(stats, packed)
+    streams = {stream.name: stream for stream in every_stream(shards)}
+    _require_buckets(params, shards)
+    names = used(params.phases, sorted(streams))
+    packing = {name: _packing(ctx, params, streams[name], shards, packed or {}) for name in names}
+    stats = plan(params, {name: own.sequences for name, own in packing.items()})
+    for name, own in packing.items():
+        stats["buckets"][name]["packing"] = own.model_dump(mode="json")
+    stats["packing"] = _overall(stats, packing)
     step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json"))
-    return manifest(ASSET, step, {f"{name}/shards": shards[name] for name in names}, [], stats)
+    buckets = sorted({streams[name].bucket for name in names})
+    inputs = {f"{bucket}/shards": shards[bucket] for bucket in buckets}
+    inputs |= {f"{bucket}/packed": packed[bucket] for bucket in buckets if packed}
+    return manifest(ASSET, step, inputs, [], stats)
 
 
 def plan(params: recipe.Mixture, available: Mapping[str, int]) -> dict[str, Any]:
-    """The mixture as arithmetic, from the sequences that each bucket has.
+    """The mixture as arithmetic, from the sequences that each stream has.
 
     Raises:
         RecipeError: as `run`.
     """
     names = sorted(available)
     sequences = params.total_tokens // params.sequence_tokens
-    phases = [_phase(params, phase, names, first, stop) for phase, first, stop in _cut(params, sequences)]
-    needed = {name: sum(phase["counts"][name] for phase in phases) for name in names}
-    _check_epochs(params, needed, available)
+    asked = [
+        leg
+        for phase, first, stop in _cut(params, sequences)
+        for leg in legs(phase, first, stop, available, params.sequence_tokens)
+    ]
+    limits = caps.bounds(params, names)
+    made, rows = _within(params, asked, caps.most(limits, available), names)
+    needed = {name: sum(row["counts"][name] for row in rows) for name in names}
+    _check_epochs(params, needed, available, limits)
+    before = caps.needed(asked)
+    taken = {name: float(before[name] - amount) for name, amount in caps.needed(made).items() if amount < before[name]}
     return {
         "sequences": sequences,
         "tokens": sequences * params.sequence_tokens,
         "sequence_tokens": params.sequence_tokens,
         "block_sequences": params.block_sequences,
         "seed": params.seed,
-        "phases": phases,
+        "phases": rows,
         "buckets": {
             name: {
                 "sequences": available[name],
                 "needed": needed[name],
                 "epochs": needed[name] / available[name] if available[name] else 0.0,
+                "max_epochs": limits[name],
             }
             for name in names
         },
+        "capped": taken,
+        "realised": measured(made, rows, params.block_sequences, names),
     }
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:
-    """A row per phase and bucket: weight asked, share realised, and the difference; for checks and plots."""
+    """A row per leg of a phase and stream: weight asked, share realised, and the difference; for checks and plots."""
     stats = mixture.stats
     return [
         {
@@ -92,6 +129,7 @@ def rows(mixture: Manifest) -> list[dict[str, Any]]:
             "sequences": phase["counts"][name],
             "tokens": phase["counts"][name] * stats["sequence_tokens"],
             "epochs": stats["buckets"][name]["epochs"],
+            "max_epochs": stats["buckets"][name]["max_epochs"],
         }
         for phase in stats["phases"]
         for name in stats["buckets"]
@@ -101,8 +139,8 @@ def rows(mixture: Manifest) -> list[dict[str, Any]]:
 def _cut(params: recipe.Mixture, sequences: int) -> list[tuple[recipe.Phase, int, int]]:
     """Phases with their first and last + 1 sequence: the rounded running sums of their fractions."""
     fractions = shares([phase.fraction for phase in params.phases])
-    ends = [int(total * sequences + Fraction(1, 2)) for total in accumulate(fractions)]
-    cut = list(zip(params.phases, [0, *ends[:-1]], ends, strict=True))
+    edges = [int(total * sequences + Fraction(1, 2)) for total in accumulate(fractions)]
+    cut = list(zip(params.phases, [0, *edges[:-1]], edges, strict=True))
     empty = [phase.name for phase, first, stop in cut if first == stop]
     if empty:
         raise RecipeError(
@@ -114,61 +152,134 @@ def _cut(params: recipe.Mixture, sequences: int) -> list[tuple[recipe.Phase, int
     return cut
 
 
-def _phase(params: recipe.Mixture, phase: recipe.Phase, names: Sequence[str], first: int, stop: int) -> dict[str, Any]:
-    size = stop - first
-    exact = shares([phase.weights.get(name, 0.0) for name in names])
-    blocks = size // params.block_sequences
-    totals = largest_remainder(exact, blocks * params.block_sequences)
-    rest = _tail(exact, totals, size)
+def _within(
+    params: recipe.Mixture, asked: list[Leg], most: Mapping[str, int], names: Sequence[str]
+) -> tuple[list[Leg], list[dict[str, Any]]]:
+    """Legs and their counts, within the bounds where the recipe says `redistribute`.
+
+    Whole counts may lie a sequence or two above exact shares; the bound is then lowered by that, and filled again.
+    """
+    if params.over_cap == "refuse":
+        return asked, [_row(params, leg, names) for leg in asked]
+    limits = dict(most)
+    for _ in range(ROUNDS):
+        made = caps.fill(asked, limits, params.sequence_tokens)
+        rows = [_row(params, leg, names) for leg in made]
+        over = {name: sum(row["counts"][name] for row in rows) - most[name] for name in names}
+        if max(over.values()) <= 0:
+            break
+        limits = {name: max(0, limit - max(0, over[name])) for name, limit in limits.items()}
+    return made, rows
+
+
+def _row(params: recipe.Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
+    """A leg in whole numbers. Full blocks first; what they and the tail give is as near as can be to its shares."""
+    exact = [leg.middle[name] for name in names]
+    blocks = leg.size // params.block_sequences
+    ramp = _ramp(params, leg, names) if leg.start != leg.end and blocks else None
+    totals = ramp.before(blocks) if ramp else largest_remainder(exact, blocks * params.block_sequences)
+    rest = _tail(exact, totals, leg.size)
     counts = [total + more for total, more in zip(totals, rest, strict=True)]
-    return {
-        "name": phase.name,
-        "first": first,
-        "sequences": size,
+    row = {
+        "phase": leg.phase,
+        "name": leg.name,
+        "first": leg.first,
+        "sequences": leg.size,
         "blocks": blocks,
         "weights": {name: float(share) for name, share in zip(names, exact, strict=True)},
         "block_totals": dict(zip(names, totals, strict=True)),
         "tail": dict(zip(names, rest, strict=True)),
         "counts": dict(zip(names, counts, strict=True)),
-        "shares": {name: count / size for name, count in zip(names, counts, strict=True)},
+        "shares": {name: count / leg.size for name, count in zip(names, counts, strict=True)},
     }
+    if ramp:
+        row |= {
+            "from_weights": {name: float(leg.start[name]) for name in names},
+            "to_weights": {name: float(leg.end[name]) for name in names},
+            "ramp": {
+                "start": dict(zip(names, ramp.start, strict=True)),
+                "end": dict(zip(names, ramp.end, strict=True)),
+            },
+        }
+    return row
+
+
+def _ramp(params: recipe.Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
+    start, end = ([at[name] for name in names] for at in (leg.start, leg.end))
+    return Ramp.between(start, end, params.block_sequences, leg.size)
 
 
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
-    """What the shorter block at the end gives: what makes the whole phase exact, where that asks for no
-    negative count, else its own share."""
+    """What the shorter block at the end gives: what makes the whole leg exact, where that asks for no negative
+    count, else its own share."""
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
 
 
-def _require(absent: set[str]) -> None:
+def _require_buckets(params: recipe.Mixture, shards: Mapping[str, Manifest]) -> None:
+    named = {keys.parse(key).bucket for phase in params.phases for _, key in phase.named()} - {None}
+    absent = sorted(bucket for bucket in named if bucket not in shards and _weighs(params, bucket or ""))
     if absent:
         raise RecipeError(
-            f"mixture.phases: buckets {sorted(absent)} have weights but no shards",
+            f"mixture.phases: buckets {absent} have weights but no shards",
             expected="names of corpus.buckets",
             remedy="correct the name, or give the bucket no weight",
         )
 
 
-def _check_epochs(params: recipe.Mixture, needed: Mapping[str, int], available: Mapping[str, int]) -> None:
-    """Every bucket at once, so that one edit of the recipe can mend them all."""
-    over = [name for name in needed if needed[name] > params.max_epochs * available[name]]
-    if over:
-        lines = [
-            f"{name}: {needed[name]:,} sequences needed, {available[name]:,} available"
-            + (f" = {needed[name] / available[name]:.2f} epochs" if available[name] else "")
-            for name in over
-        ]
-        raise RecipeError(
-            f"the mixture repeats {', '.join(over)} more often than mixture.max_epochs allows",
-            found="; ".join(lines),
-            expected=f"at most {params.max_epochs} epochs of every bucket",
-            remedy="lower the bucket's weight or mixture.total_tokens, add text, or raise mixture.max_epochs",
-        )
+def _weighs(params: recipe.Mixture, bucket: str) -> bool:
+    listed = [{**phase.epochs, **phase.tokens} for phase in params.phases]
+    listed += [dict(w) for p in params.phases for w in (p.weights, p.to_weights) if w]
+    return any(weight > 0 and keys.parse(key).bucket == bucket for own in listed for key, weight in own.items())
+
+
+def _packing(
+    ctx: Context, params: recipe.Mixture, stream: Stream, shards: Mapping[str, Manifest], packed: Mapping[str, Manifest]
+) -> Packing:
+    if params.packing == "best-fit":
+        return packing_of(packed[stream.bucket], stream)
+    return measure(ShardReader(ctx.store, shards[stream.bucket], stream.name), params.sequence_tokens)
+
+
+def _check_epochs(
+    params: recipe.Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]
+) -> None:
+    """Every stream at once, so that one edit of the recipe can mend them all."""
+    over = [name for name in needed if needed[name] > Fraction(repr(float(limits[name]))) * available[name]]
+    if not over:
+        return
+    lines = [
+        f"{name}: {needed[name]:,} sequences needed, {available[name]:,} available"
+        + (f" = {needed[name] / available[name]:.2f} epochs" if available[name] else "")
+        for name in over
+    ]
+    expected = "; ".join(f"at most {limits[name]} epochs of {name}" for name in over)
+    raise RecipeError(
+        f"the mixture repeats {', '.join(over)} more often than mixture.max_epochs allows",
+        found="; ".join(lines),
+        expected=expected,
+        remedy=_mends(params, over[0], needed, available, limits),
+    )
+
+
+def _mends(
+    params: recipe.Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]
+) -> str:
+    """The numbers that would do, for the first stream that has too little text."""
+    most = int(Fraction(repr(float(limits[name]))) * available[name])
+    short = needed[name] - most
+    per_epoch = max(1.0, limits[name])
+    text = -(-short * params.sequence_tokens // int(per_epoch))
+    total = int(params.total_tokens * most / needed[name]) // params.sequence_tokens * params.sequence_tokens
+    return (
+        f"for {name}: add {text:,} tokens of text, or lower its weights to {most / needed[name]:.3g} of what they are, "
+        f"or mixture.total_tokens to {total:,}, or raise max_epochs or epoch_caps; "
+        "`over_cap: redistribute` gives the rest to the other streams"
+    )
 
 
 def _overall(stats: Mapping[str, Any], packed: Mapping[str, Packing]) -> dict[str, float]:
-    """Packing over the run: each bucket's rates, weighted by the sequences it gives."""
+    """Packing over the run: each stream's rates, weighted by the sequences it gives."""
     weights = {name: stats["buckets"][name]["needed"] / stats["sequences"] for name in packed}
 
     def share(field: str, of: str) -> float:

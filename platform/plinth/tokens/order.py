@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from plinth.errors import MissingError
 from plinth.records import Manifest
-from plinth.tokens.apportion import Blocks
+from plinth.tokens.apportion import Blocks, Ramp
 from plinth.tokens.permutation import Permutation
+from plinth.tokens.realised import blocks_of
 from plinth.tokens.steps import Steps, constant
 
 BLOCKS_HELD = 64
@@ -61,7 +62,7 @@ class Window:
 class _Phase:
     first: int
     sequences: int
-    full: Blocks
+    full: Blocks | Ramp
     tail: tuple[int, ...]
     drawn: tuple[int, ...]  # sequences each bucket gave to earlier phases
 
@@ -169,7 +170,7 @@ class Order:
             _Phase(
                 phase["first"],
                 phase["sequences"],
-                Blocks(phase["blocks"], tuple(phase["block_totals"][name] for name in self.buckets)),
+                blocks_of(phase, self.block_sequences, self.buckets),
                 tuple(phase["tail"][name] for name in self.buckets),
                 tuple(before),
             )

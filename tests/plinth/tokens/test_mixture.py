@@ -30,8 +30,8 @@ def test_counts_by_hand() -> None:
     assert (main["first"], main["sequences"], main["blocks"]) == (0, 80, 4)
     assert main["block_totals"] == {"code": 20, "web": 60}
     assert (anneal["first"], anneal["counts"]) == (80, {"code": 10, "web": 10})
-    assert stats["buckets"]["web"] == {"sequences": 50, "needed": 70, "epochs": 1.4}
-    assert stats["buckets"]["code"] == {"sequences": 40, "needed": 30, "epochs": 0.75}
+    assert stats["buckets"]["web"] == {"sequences": 50, "needed": 70, "epochs": 1.4, "max_epochs": 4.0}
+    assert stats["buckets"]["code"] == {"sequences": 40, "needed": 30, "epochs": 0.75, "max_epochs": 4.0}
 
 
 def test_what_does_not_divide_is_rounded_and_adds_up() -> None:
