@@ -57,13 +57,17 @@ class Layers:
         values: npt.NDArray[np.float32] = self.values[:, COLUMNS.index(name)]
         return values
 
+    def named(self, name: str) -> dict[str, float]:
+        """One of `COLUMNS` by row; rows where nothing was measured are left out."""
+        return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
+
     def event(self) -> dict[str, Any]:
-        """For the timeline: a list per column, `step` and `names`; what JSON cannot hold is null."""
+        """For the timeline: a list per column, one number per row; what JSON cannot hold is null."""
         columns = {
             name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
             for name in COLUMNS
         }
-        return {"step": self.step, "names": list(self.names), **columns}
+        return {"names": list(self.names), **columns}
 
 
 class Stats:
