@@ -179,6 +179,7 @@ class Run:
 
     def _report(self, measured: Measured) -> None:
         config, step = self.config, measured.step
+        layers = self.trainer.engine.stats.at(step)
         self._tell(
             "step",
             step=step,
@@ -192,6 +193,7 @@ class Run:
             data_wait_s=round(measured.data_wait_s, 4),
             step_s=round(measured.step_s, 4),
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            **({} if layers is None else {"layers": layers.event()}),
             **({"vetoed": True} if measured.vetoed else {}),
             **({"redone": True} if step <= self._told else {}),
         )

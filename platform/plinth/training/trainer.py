@@ -119,6 +119,7 @@ class Trainer:
         waited = time.perf_counter() - started
         rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
         self.veto.arm(self.guard.veto(step), fingerprint_of(batch, self.engine.topology.place), pending, self._step_s)
+        self.engine.stats.begin(step)
         result = self.veto.result(*self.engine.train_step(batch, rate))
         self._step_s = time.perf_counter() - started
         return Launched(step, rate, result, waited, self._step_s)
@@ -126,4 +127,8 @@ class Trainer:
     def take_in(self, measured: Measured) -> list[Intervention]:
         """Judge a step that was read; what is to be done, the hardest last."""
         self.monitor.update(measured.loss)
-        return self.guard.see(Seen(**{name: getattr(measured, name) for name in SEEN}))
+        layers = self.engine.stats.at(measured.step)
+        seen = {name: getattr(measured, name) for name in SEEN}
+        if layers is not None:
+            seen |= {"gradients": layers.named("grad_norm"), "activations": layers.named("rms")}
+        return self.guard.see(Seen(**seen))
