@@ -112,3 +112,28 @@ def test_every_combination_agrees_with_one_plain_process(
             ]
             wrong += [f"{name}: parameters {far}"] if far else []
     assert not wrong, "\n".join(wrong)
+
+
+RESUMED: list[Combination] = [
+    ("tensor, zero 0", {"zero_stage": 0, "tensor": 2}, {}),
+    ("tensor, zero 2, bf16", {"zero_stage": 2, "tensor": 2}, {"precision": "bf16"}),
+    ("sequence, zero 1", {"zero_stage": 1, "sequence": 2}, {}),
+    ("sequence, zero 3", {"zero_stage": 3, "sequence": 2, "activation_checkpointing": 1}, {}),
+    ("zero 2, optimizer offloaded", {"zero_stage": 2, "offload": "optimizer"}, {}),
+    ("zero 3, parameters offloaded", {"zero_stage": 3, "offload": "parameters"}, {}),
+    ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=24, window=3)}, {"precision": "fp16"}),
+    ("fp16, zero 3", {"zero_stage": 3, "loss_scale": LossScale(window=3)}, {"precision": "fp16"}),
+]
+
+
+@pytest.mark.slow
+def test_resumes_bit_for_bit_on_the_same_layout(make: Callable[..., RunConfig], tmp_path: Path) -> None:
+    answers = run_ranks(2, together.resume_all, configured(make, 2, RESUMED), tmp_path)
+    for name, _, _ in RESUMED:
+        for answer in answers:
+            for what, (uninterrupted, resumed) in answer[name].items():
+                assert uninterrupted == resumed, (name, what)
+    scaled = {name: config["loss_scale"] for name, config, _ in RESUMED if "loss_scale" in config}
+    for name, scale in scaled.items():
+        _, _, factor = answers[0][name]["state"][1]
+        assert factor != 2.0**scale.initial_power, f"{name}: the factor never changed, so that nothing was restored"

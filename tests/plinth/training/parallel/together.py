@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,45 @@ def train_one(config: RunConfig, rank: Any) -> tuple[list[float], list[float], d
     parameters = {name: tensor.float().numpy() for name, tensor in engine.parameters()}
     engine.deepspeed.destroy()
     return losses, norms, parameters if rank.leads else {}
+
+
+def resume_all(configs: dict[str, RunConfig], folder: Path) -> dict[str, Any]:
+    """On one rank: train each configuration, leave its state half-way, take it up in a new engine, train on."""
+    from deepspeed.accelerator import get_accelerator
+
+    from plinth.training import engine as engines
+
+    rank = engines.join(next(iter(configs.values())))
+    type(get_accelerator()).is_fp16_supported = lambda self: True
+    answers = {name: _resumed(config, rank, folder / str(n)) for n, (name, config) in enumerate(configs.items())}
+    engines.leave()
+    return answers
+
+
+def _resumed(config: RunConfig, rank: Any, folder: Path) -> dict[str, Any]:
+    from plinth.training import pieces, universal
+    from plinth.training.engine import open_engine
+
+    first, second = open_engine(config, rank), open_engine(config, rank)
+    _steps(first, range(1, STEPS + 1))
+    pieces.write(universal.capture(first), folder, rank.index)
+    torch.distributed.barrier()
+    universal.restore(second, folder)
+    answer = {"state": (_state(first), _state(second))}
+    last = range(STEPS + 1, 2 * STEPS + 1)
+    answer["steps"] = (_steps(first, last), _steps(second, last))
+    answer["end"] = (_state(first), _state(second))
+    return answer
+
+
+def _steps(engine: Any, steps: range) -> list[tuple[float, ...]]:
+    made = [engine.train_step(batch_of(engine.config, step, engine.rank.index), LR) for step in steps]
+    return [(float(loss), float(norm)) for loss, norm in made]
+
+
+def _state(engine: Any) -> tuple[Any, ...]:
+    """Digests of whole parameters and of this rank's optimizer state, and the factor of the loss."""
+    from plinth.training import snapshot
+
+    found = snapshot.digests(engine)
+    return found["parameters_sha256"], found["optimizer_sha256"], getattr(engine.deepspeed.optimizer, "loss_scale", 1.0)
