@@ -8,7 +8,7 @@
     catalog        every stage of a recipe, in order
 
 One file per stage, by stem: sources, documents, annotate, policy, dedup, holdout, contamination, curate,
-funnel, tokenizer, shards, mixture, training, evaluation, registry.
+funnel, tokenizer, shards, packing, mixture, training, evaluation, registry.
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

@@ -20,7 +20,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="mixture",
-            deps=each(recipe, "shards"),
+            deps=each(recipe, *_kinds(recipe)),
             make=partial(_make, recipe),
             version=mixture.VERSION,
             params=recipe.mixture.model_dump(mode="json"),
@@ -35,7 +35,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return mixture.run(ctx, recipe.mixture, by_bucket(recipe, inputs, "shards"))
+    packed = by_bucket(recipe, inputs, "packed") if "packed" in _kinds(recipe) else None
+    return mixture.run(ctx, recipe.mixture, by_bucket(recipe, inputs, "shards"), packed)
+
+
+def _kinds(recipe: Recipe) -> tuple[str, ...]:
+    """What it reads of every bucket."""
+    return ("shards",) if recipe.mixture.packing == "concatenate" else ("shards", "packed")
 
 
 def _suite(max_epochs: float, made: Manifest, inputs: Inputs) -> Suite:

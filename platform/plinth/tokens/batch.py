@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
 
 from plinth.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.tokens.order import Order, SequenceRef
-from plinth.tokens.packing import sequences_of
+from plinth.tokens.packing_layout import Layout, open_layout
 from plinth.tokens.reader import DocumentSpan, ShardReader
 from plinth.tokens.steps import Steps
+from plinth.tokens.streams import bucket_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Piece:
     Args:
         document: the whole document in its bucket's stream.
         first: position in the sequence of its first token there.
-        tokens: how many of its tokens are there.
+        tokens: how many of its tokens are there; where it goes on in its middle, the first is only its context.
     """
 
     document: DocumentSpan
@@ -34,7 +38,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class BatchSequence:
-    """One row of a step's global batch with the documents in it, in order; their tokens add up to S + 1."""
+    """One row of a step's global batch with the documents in it, in order.
+
+    Concatenated, their tokens add up to S + 1. Packed best-fit, an end-of-text may come before them, and padding after.
+    """
 
     row: int
     sequence: SequenceRef
@@ -61,12 +68,20 @@ def documents_of_step(
         MissingError: the run has no such step, or a bucket's shards are not given.
     """
     refs = Order(mixture).step(step, batches)
-    readers = {bucket: reader(ctx, mixture, shards, bucket) for bucket in sorted({ref.bucket for ref in refs})}
-    found: dict[int, BatchSequence] = {}
-    for row, ref in sorted(enumerate(refs), key=lambda item: (item[1].bucket, item[1].start)):  # each index part once
-        spans = readers[ref.bucket].documents(ref.start, ref.start + ref.tokens)
-        found[row] = BatchSequence(row, ref, tuple(_piece(span, ref) for span in spans))
-    return [found[row] for row in range(len(refs))]
+    streams = {name: _open(ctx, mixture, shards, name) for name in sorted({ref.bucket for ref in refs})}
+    laid = [_laid(streams[ref.bucket].layout, ref) for ref in refs]
+    wanted = [
+        (ref.bucket, start, row, number) for row, ref in enumerate(refs) for number, (start, *_) in enumerate(laid[row])
+    ]
+    documents: list[dict[int, tuple[Piece, ...]]] = [{} for _ in refs]
+    for stream, start, row, number in sorted(wanted):  # so that each part of an index is read once
+        _, tokens, first = laid[row][number]
+        spans = streams[stream].reader.documents(start, start + tokens)
+        documents[row][number] = tuple(_piece(span, start, tokens, first) for span in spans)
+    return [
+        BatchSequence(row, ref, tuple(piece for _, pieces in sorted(documents[row].items()) for piece in pieces))
+        for row, ref in enumerate(refs)
+    ]
 
 
 def steps_of_document(
@@ -87,28 +102,46 @@ def steps_of_document(
         MissingError: the bucket's shards are not given.
     """
     order = Order(mixture)
-    if bucket not in order.buckets:
-        return []
-    available = order.available[order.buckets.index(bucket)]
     steps = order.steps(batches)
     seen = []
-    for span in reader(ctx, mixture, shards, bucket).find(document, part):
-        for index in sequences_of(span.start, span.tokens, order.sequence_tokens, available):
-            first = index * order.sequence_tokens
-            inside = min(span.start + span.tokens, first + order.sequence_tokens + 1) - max(span.start, first)
-            for epoch, position in order.positions(bucket, index):
-                taken = steps.step_of(position)
-                if taken is not None:
-                    seen.append(Sighting(*taken, epoch, index, inside))
+    for name in (stream for stream in order.buckets if bucket_of(stream) == bucket):
+        stream = _open(ctx, mixture, shards, name)
+        for span in stream.reader.find(document, part):
+            for held in stream.layout.holding(span.start, span.tokens):
+                for epoch, position in order.positions(name, held.sequence):
+                    taken = steps.step_of(position)
+                    if taken is not None:
+                        seen.append(Sighting(*taken, epoch, held.sequence, held.tokens))
     return sorted(seen, key=lambda sighting: (sighting.step, sighting.row))
 
 
-def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], bucket: str) -> ShardReader:
-    """The shards of a bucket, if they are those the mixture was made from.
+@dataclass(frozen=True)
+class _Stream:
+    reader: ShardReader
+    layout: Layout
+
+
+def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> _Stream:
+    opened = reader(ctx, mixture, shards, stream)
+    return _Stream(opened, open_layout(ctx.store, ctx.refs.load, mixture, stream, opened.tokens))
+
+
+def _laid(layout: Layout, ref: SequenceRef) -> list[tuple[int, int, int]]:
+    """Start in the stream, tokens, and place in the sequence of its pieces."""
+    pieces = layout.pieces(np.array([ref.index]))
+    lengths = pieces.tokens.tolist()
+    place = int(not lengths or lengths[0] <= layout.width)  # after an end-of-text, but for what fills a whole row
+    places = accumulate(lengths, initial=place)
+    return list(zip(pieces.starts.tolist(), lengths, places, strict=False))
+
+
+def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> ShardReader:
+    """The tokens of a stream, if they are those the mixture was made from.
 
     Raises:
         MissingError: they are not given, or are others.
     """
+    bucket = bucket_of(stream)
     expected = mixture.inputs.get(f"{bucket}/shards")
     found = shards[bucket].digest if bucket in shards else None
     if found is None or found != expected:
@@ -118,10 +151,10 @@ def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], buck
             expected=expected,
             remedy="load the manifests that the mixture names as its inputs",
         )
-    return ShardReader(ctx.store, shards[bucket])
+    return ShardReader(ctx.store, shards[bucket], stream)
 
 
-def _piece(span: DocumentSpan, ref: SequenceRef) -> Piece:
-    first = max(span.start, ref.start)
-    stop = min(span.start + span.tokens, ref.start + ref.tokens)
-    return Piece(span, first - ref.start, stop - first)
+def _piece(span: DocumentSpan, start: int, tokens: int, place: int) -> Piece:
+    """What of a document lies in the span `start` to `start + tokens`, which is laid from `place` on."""
+    first, stop = max(span.start, start), min(span.start + span.tokens, start + tokens)
+    return Piece(span, place + first - start, stop - first)

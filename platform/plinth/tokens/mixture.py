@@ -237,7 +237,7 @@ def _packing(
     ctx: Context, params: recipe.Mixture, stream: Stream, shards: Mapping[str, Manifest], packed: Mapping[str, Manifest]
 ) -> Packing:
     if params.packing == "best-fit":
-        return packing_of(packed[stream.bucket], stream)
+        return packing_of(params, shards[stream.bucket], stream, packed.get(stream.bucket))
     return measure(ShardReader(ctx.store, shards[stream.bucket], stream.name), params.sequence_tokens)
 
 

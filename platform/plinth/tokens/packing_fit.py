@@ -43,8 +43,8 @@ class Pieces:
     @property
     def scored(self) -> NDArray[np.int64]:
         """[n] targets of each sequence that are neither padding nor context."""
-        total = np.concatenate([[0], np.cumsum(self.tokens - self.context, dtype=np.int64)])
-        return total[self.offsets[1:]] - total[self.offsets[:-1]]
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.tokens - self.context, dtype=np.int64)])
+        return np.asarray(total[self.offsets[1:]] - total[self.offsets[:-1]])
 
 
 def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> Pieces:

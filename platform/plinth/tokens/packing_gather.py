@@ -1,12 +1,13 @@
 """Lay the pieces of sequences into arrays: one compiled pass over the mapped shards, without the GIL.
 
-    B  sequences    S  targets of a sequence
+B  sequences    S  targets of a sequence
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit
+from numba import njit
+from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from plinth.tokens.packing_fit import Pieces
@@ -49,9 +50,13 @@ class Source:
             scored: [B, S], all True; what is not to be scored becomes False. It may be empty where all pieces
                 fill their sequences.
         """
-        self._touch(pieces)
-        columns = (pieces.offsets, pieces.starts, pieces.tokens, pieces.context)
-        shards = (self._addresses, self._bounds, self._like)
+        starts, shards = pieces.starts, (self._addresses, self._bounds, self._like)
+        if self._reader.mapped:
+            self._touch(pieces)
+        else:
+            held, starts = self._reader.gather(pieces.starts, pieces.tokens)
+            shards = (np.array([held.ctypes.data]), np.array([0, len(held)]), self._like)
+        columns = (pieces.offsets, starts, pieces.tokens, pieces.context)
         _lay(*shards, rows, *columns, self._reader.end_of_text, many, tokens, segments, scored)
 
     def _touch(self, pieces: Pieces) -> None:

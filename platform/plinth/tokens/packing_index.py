@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.context import Context
+from plinth.errors import MissingError
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
@@ -72,8 +73,24 @@ def run(ctx: Context, bucket: str, params: recipe.Mixture, shards: Manifest) -> 
     return manifest(asset, step, {f"{bucket}/shards": shards}, parts, stats)
 
 
-def packing_of(packed: Manifest, stream: Stream) -> Packing:
-    """What best-fit made of a stream."""
+def packing_of(params: recipe.Mixture, shards: Manifest, stream: Stream, packed: Manifest | None) -> Packing:
+    """What best-fit made of a stream.
+
+    Raises:
+        MissingError: `packed` is not there, or was made from other shards or for other sequences.
+    """
+    found = "none" if packed is None else f"{packed.inputs}, sequences of {packed.stats['sequence_tokens']}"
+    if (
+        packed is None
+        or packed.inputs.get(shards.asset) != shards.digest
+        or packed.stats["sequence_tokens"] != params.sequence_tokens
+    ):
+        raise MissingError(
+            f"no packed index of {shards.asset}",
+            found=found,
+            expected=f"{shards.digest}, sequences of {params.sequence_tokens}",
+            remedy=f"plinth run --select {stream.bucket}/packed",
+        )
     return Packing.model_validate(packed.stats["streams"][stream.label])
 
 

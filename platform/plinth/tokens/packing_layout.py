@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from numba import carray, njit
+from numba import njit
+from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, MissingError

@@ -11,12 +11,14 @@ from numba import types
 from numba.extending import intrinsic
 
 
-@intrinsic
-def pointer(typingctx: Any, address: Any, like: Any) -> Any:
-    """A pointer to elements of the array `like` at `address` (int64); for `numba.carray`."""
-    element = types.CPointer(like.dtype)
+def _pointer(typingctx: Any, address: Any, like: Any) -> Any:
+    element: Any = types.CPointer(like.dtype)  # type: ignore[no-untyped-call]
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(element))
 
     return element(types.int64, like), codegen
+
+
+#: In compiled code, `pointer(address, like)` points to elements like those of an array, at an int64 address.
+pointer: Any = intrinsic(_pointer)

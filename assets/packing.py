@@ -1,0 +1,72 @@
+"""`{bucket}/packed`: which documents make each sequence, where the recipe packs best-fit."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.expectations import Suite, between, equal_columns
+from assets.present import table
+from assets.stage import Inputs, Say, Stage
+from plinth.context import Context
+from plinth.recipe import Recipe
+from plinth.records import Manifest
+from plinth.tokens import packing_index
+
+#: Padding above this share of the targets is a warning: documents that leave much room in every sequence, or few.
+MOST_PADDING = 0.01
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One index per bucket; none where streams are concatenated, for their sequences are arithmetic."""
+    if recipe.mixture.packing == "concatenate":
+        return []
+    return [
+        Stage(
+            asset=f"{name}/packed",
+            deps=(f"{name}/shards",),
+            make=partial(_make, name, recipe),
+            version=packing_index.VERSION,
+            params={"sequence_tokens": recipe.mixture.sequence_tokens},
+            group="tokens",
+            description=f"Documents of {name} in sequences of {recipe.mixture.sequence_tokens} tokens, best-fit.",
+            owner=bucket.owner,
+            kinds=("arrow",),
+            schema=packing_index.SCHEMA,
+            suite=_suite,
+            present=_present,
+        )
+        for name, bucket in recipe.corpus.buckets.items()
+    ]
+
+
+def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return packing_index.run(ctx, name, recipe.mixture, inputs[f"{name}/shards"])
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    rows = [
+        {
+            **counts,
+            "accounted": counts["tokens"] + counts["padding"] + counts["masked"],
+            "padding_share": counts["padding"] / max(counts["targets"], 1),
+        }
+        for counts in made.stats["streams"].values()
+    ]
+    expectations = [
+        equal_columns("accounted", "targets"),  # every token is a target exactly once
+        equal_columns("starts", "documents"),
+        between("split_fitting", 0, 0),
+        between("padding_share", 0, MOST_PADDING, "warning"),
+    ]
+    return Suite(f"packed-{made.asset.split('/')[0]}", rows, expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    names = ("sequences", "tokens", "padding", "masked", "documents", "split_documents")
+    rows = [
+        [label or "all", *(f"{counts[name]:,}" for name in names)] for label, counts in made.stats["streams"].items()
+    ]
+    return {"packing": dg.MetadataValue.md(table(["stream", *names], rows))}

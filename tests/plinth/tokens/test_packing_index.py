@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from plinth.compute.engine import Local
+from plinth.context import Context
+from plinth.errors import IntegrityError, MissingError
+from plinth.recipe import tokens as recipe
+from plinth.records import Manifest
+from plinth.tokens import mixture, packing_index
+from plinth.tokens.packing import measure
+from plinth.tokens.packing_layout import BestFit, Concatenated, Held
+from plinth.tokens.reader import ShardReader
+
+WIDTH = 24
+PARTS = 6
+
+
+def _params(width: int = WIDTH, packing: str = "best-fit") -> recipe.Mixture:
+    phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 1}),)
+    return recipe.Mixture(sequence_tokens=width, total_tokens=width * 40, phases=phases, packing=packing)
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a few sequences, so that the parts below make several."""
+    monkeypatch.setattr(packing_index, "WINDOW_SEQUENCES", 30)
+
+
+@pytest.fixture
+def shards(ctx: Context, made: SimpleNamespace) -> Manifest:
+    parts = [made.texts(seed, 12, words=20) for seed in range(PARTS)]
+    result: Manifest = made.line(ctx, {"web": parts})[2]["web"]
+    return result
+
+
+@pytest.mark.usefixtures("windows")
+def test_every_sequence_by_index_and_back(ctx: Context, shards: Manifest) -> None:
+    packed = packing_index.run(ctx, "web", _params(), shards)
+    reader, layout = ShardReader(ctx.store, shards), BestFit(ctx.store, packed, "web", verify=True)
+    assert 1 < len(packed.parts) < PARTS
+    assert layout.sequences == packed.rows == packed.stats["streams"][""]["sequences"]
+    scored = np.zeros(reader.tokens, int)
+    every = layout.pieces(np.arange(layout.sequences))
+    expected: dict[str, list[Held]] = {}
+    for sequence in range(layout.sequences):
+        own = slice(every.offsets[sequence], every.offsets[sequence + 1])
+        alone = layout.pieces(np.array([sequence]))
+        assert alone.starts.tolist() == every.starts[own].tolist()
+        place = int(alone.tokens[0] <= WIDTH)
+        for start, tokens, context in zip(alone.starts, alone.tokens, alone.context, strict=True):
+            scored[start + context : start + tokens] += 1
+            (span,) = reader.documents(int(start), int(start + tokens))  # a piece is of one document
+            expected.setdefault(span.id, []).append(Held(sequence, place, int(tokens)))
+            place += int(tokens)
+    assert (scored == 1).all()
+    for span in reader.documents(0, reader.tokens):
+        assert layout.holding(span.start, span.tokens) == sorted(expected[span.id], key=lambda held: held.sequence)
+
+
+@pytest.mark.usefixtures("windows")
+def test_counts_are_those_of_the_sequences(ctx: Context, shards: Manifest) -> None:
+    packed = packing_index.run(ctx, "web", _params(), shards)
+    reader, layout = ShardReader(ctx.store, shards), BestFit(ctx.store, packed, "web")
+    counts = packing_index.packing_of(_params(), shards, reader.stream, packed)
+    lengths = np.array([span.tokens for span in reader.documents(0, reader.tokens)])
+    scored = int(layout.pieces(np.arange(layout.sequences)).scored.sum())
+    assert (counts.tokens, scored) == (reader.tokens, reader.tokens)
+    assert counts.targets == layout.sequences * WIDTH == counts.tokens + counts.padding + counts.masked
+    assert counts.masked == int(((lengths > WIDTH) & (lengths % WIDTH > 0)).sum()) > 0
+    assert counts.split_documents == int((lengths > WIDTH).sum()) > 0
+    assert counts.starts == counts.documents == len(lengths) == PARTS * 12
+    assert (counts.dropped, counts.split_fitting) == (0, 0)
+    assert measure(reader, WIDTH).split_fitting > 0  # which is what best-fit is for
+
+
+@pytest.mark.usefixtures("windows")
+def test_the_same_bytes_on_any_number_of_workers_and_only_new_windows_are_packed(
+    ctx: Context, made: SimpleNamespace, make_ctx, shards: Manifest
+) -> None:
+    packed = packing_index.run(ctx, "web", _params(), shards)
+    with Local(workers=2) as engine:
+        other = make_ctx("other", engine)
+        parts = [made.texts(seed, 12, words=20) for seed in range(PARTS)]
+        again = packing_index.run(other, "web", _params(), made.line(other, {"web": parts})[2]["web"])
+    assert again == packed
+    trained, _, _ = made.line(ctx, {"web": parts})
+    more = made.curated(ctx, "web", [*parts, made.texts(99, 40, words=20)])
+    from plinth.tokens import shards as cutting
+
+    grown = packing_index.run(ctx, "web", _params(), cutting.run(ctx, "web", recipe.Shards(), trained, more))
+    assert [part.blob for part in grown.parts[: len(packed.parts) - 1]] == [part.blob for part in packed.parts[:-1]]
+
+
+def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) -> None:
+    packed = packing_index.run(ctx, "web", _params(), shards)
+    for params, given in (
+        (_params(), None),
+        (_params(48), packed),
+        (_params(), packed.model_copy(update={"inputs": {}})),
+    ):
+        with pytest.raises(MissingError, match="no packed index of web/shards"):
+            mixture.run(ctx, params, {"web": shards}, {"web": given} if given else None)
+    path = ctx.store.path(packed.parts[0].blob)
+    data = bytearray(path.read_bytes())
+    path.chmod(0o644)
+    path.write_bytes(bytes(len(data)))
+    with pytest.raises(IntegrityError, match="not an index of sequences"):
+        BestFit(ctx.store, packed, "web").pieces(np.array([0]))
+    data[-200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="has changed"):
+        BestFit(ctx.store, packed, "web", verify=True).pieces(np.array([0]))
+    path.write_bytes(data[:-1])
+    with pytest.raises(IntegrityError, match="torn"):
+        BestFit(ctx.store, packed, "web").pieces(np.array([0]))
+
+
+def test_concatenated_sequences_share_a_token(ctx: Context) -> None:
+    layout = Concatenated(50, 16)
+    pieces = layout.pieces(np.array([2, 0]))
+    assert (layout.sequences, pieces.starts.tolist(), pieces.tokens.tolist()) == (3, [32, 0], [17, 17])
+    assert pieces.scored.tolist() == [16, 16]
+    assert layout.holding(15, 2) == [Held(0, 15, 2), Held(1, 0, 1)]
+    assert layout.holding(49, 1) == []  # the tail
