@@ -1,0 +1,78 @@
+"""Engines whose steps change their batch and the length of their rows, beside one plain process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, shortened
+from plinth.training.model import build
+from plinth.training.schedule import learning_rate
+
+
+def sequences_of(config: RunConfig, step: int) -> Batch:
+    """The global batch of a step, by the positions that it takes: [1, batch, S + 1]."""
+    first, count = config.steps.take(step - 1)
+    tokens = np.empty((1, count, config.sequence_tokens + 1), np.int32)
+    for row, position in enumerate(range(first, first + count)):
+        start, stride = np.random.default_rng(position).integers(1, config.vocab_size, 2)
+        tokens[0, row] = (start + stride % 7 * np.arange(tokens.shape[2])) % config.vocab_size
+    return Batch(tokens, (tokens % 11 == 0).cumsum(-1).astype(np.int32))
+
+
+def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
+    """What one rank sees of it, in micro batches."""
+    whole = sequences_of(config, step)
+    shape = (config.data_ranks, config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
+    mine = Batch(whole.tokens.reshape(shape)[rank], whole.segments.reshape(shape)[rank])
+    return shortened(mine, config.steps.length(step - 1))
+
+
+def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
+    """Losses and gradient norms of one process without DeepSpeed and without micro batches."""
+    model, options = build(config.model, config.vocab_size, config.seed), config.optimizer
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(options.beta1, options.beta2), eps=options.eps)
+    losses, norms = [], []
+    for step in range(1, config.total_steps + 1):
+        batch = shortened(sequences_of(config, step), config.steps.length(step - 1))
+        tokens, segments = torch.from_numpy(batch.tokens[0]).long(), torch.from_numpy(batch.segments[0])
+        loss = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
+        loss.backward()
+        norms.append(float(clip_grad_norm_(model.parameters(), options.grad_clip)))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(options, *config.progress(step))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, norms
+
+
+def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:
+    """On one rank: losses and gradient norms of each configuration in turn."""
+    from plinth.training import engine as engines
+
+    rank = engines.join(next(iter(configs.values())))
+    answers = {name: _train(config, rank) for name, config in configs.items()}
+    engines.leave()
+    return answers
+
+
+def _train(config: RunConfig, rank: Any) -> tuple[list[float], list[float]]:
+    from plinth.training.engine import open_engine
+
+    engine = open_engine(config, rank)
+    losses, norms = [], []
+    for step in range(1, config.total_steps + 1):
+        batch = batch_of(config, step, engine.topology.place.data)
+        loss, norm = engine.train_step(batch, learning_rate(config.optimizer, *config.progress(step)))
+        losses.append(float(loss))
+        norms.append(float(norm))
+    engine.deepspeed.destroy()
+    return losses, norms
