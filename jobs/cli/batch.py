@@ -50,6 +50,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
     """
     from plinth.errors import MissingError
     from plinth.tokens.batch import documents_of_step
+    from plinth.tokens.streams import bucket_of
 
     config = find_run(ctx, run)
     if not 1 <= step <= config.total_steps:
@@ -65,13 +66,14 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
         "sequences": [
             {
                 "row": each.row,
-                "bucket": each.sequence.bucket,
+                "bucket": bucket_of(each.sequence.bucket),
+                "stream": each.sequence.bucket,
                 "epoch": each.sequence.epoch,
                 "sequence": each.sequence.index,
                 "documents": [
                     {
                         "id": piece.document.id,
-                        "uri": uris[each.sequence.bucket, piece.document.part, piece.document.row],
+                        "uri": uris[bucket_of(each.sequence.bucket), piece.document.part, piece.document.row],
                         "first": piece.first,
                         "tokens": piece.tokens,
                         "document_tokens": piece.document.tokens,
@@ -114,11 +116,12 @@ def _uris(
 ) -> dict[tuple[str, int, int], str]:
     """URI of each document by bucket, curated part and row; each part's column is read once."""
     from plinth.storage.parts import read_table
+    from plinth.tokens.streams import bucket_of
 
     wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
     for each in sequences:
         for piece in each.documents:
-            wanted[each.sequence.bucket, piece.document.part].add(piece.document.row)
+            wanted[bucket_of(each.sequence.bucket), piece.document.part].add(piece.document.row)
     found = {}
     for (bucket, part), rows in wanted.items():
         curated = ctx.refs.load(shards[bucket].inputs[f"{bucket}/curated"])
@@ -133,12 +136,12 @@ def _tell(found: Mapping[str, Any]) -> None:
     counts: dict[str, int] = defaultdict(int)
     rows = []
     for sequence in found["sequences"]:
-        counts[sequence["bucket"]] += 1
+        counts[sequence["stream"]] += 1
         for document in sequence["documents"]:
             span = f"{document['first']}+{document['tokens']}"
-            rows.append((sequence["row"], sequence["bucket"], span, document["id"][:12], document["uri"]))
-    shares = ", ".join(f"{bucket} {count}" for bucket, count in sorted(counts.items()))
+            rows.append((sequence["row"], sequence["stream"], span, document["id"][:12], document["uri"]))
+    shares = ", ".join(f"{stream} {count}" for stream, count in sorted(counts.items()))
     output.heading(f"{found['run']} step {found['step']}: {len(found['sequences'])} sequences ({shares})")
-    output.table(("row", "bucket", "tokens", "document", "uri"), rows[:SHOWN], right=("row", "tokens"))
+    output.table(("row", "stream", "tokens", "document", "uri"), rows[:SHOWN], right=("row", "tokens"))
     if len(rows) > SHOWN:
         output.say(f"and {len(rows) - SHOWN} more documents; --json lists all")

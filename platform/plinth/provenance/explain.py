@@ -29,7 +29,8 @@ MOST_EDITS = 100
 
 #: Assets of a bucket that are no scores: they have sections of their own, or no readable row per document.
 NO_SCORES = frozenset(
-    {"documents", "sources", "minhash", "policy", "verdicts", "curated", "shards", "lines", "substring", "semantic"}
+    {"documents", "sources", "minhash", "policy", "verdicts", "curated", "lines", "substring", "semantic"}
+    | {"shards", "packed"}
 )
 #: What is told beside duplicates, not among them.
 _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
