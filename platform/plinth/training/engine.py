@@ -25,7 +25,7 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.groups import parameter_groups, set_rates
 from plinth.training.loss import IGNORED
-from plinth.training.model import build
+from plinth.training.model import Decoder, build
 from plinth.training.parallel.blocks import wrap
 from plinth.training.parallel.decoder import divided, gradient_norm, whole
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
@@ -108,11 +108,11 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
     return "bf16" if native else "fp32"
 
 
-def _require_device(config: RunConfig, precision: str, device: torch.device) -> None:
-    """Refuse what a recipe may ask for and this machine cannot do; DeepSpeed's own checks, with a remedy.
+def _require_device(precision: str, device: torch.device) -> None:
+    """Refuse what a recipe may ask for and this machine cannot do; DeepSpeed's own check, with a remedy.
 
     Raises:
-        TrainingError: the device has no FP16 arithmetic, or DeepSpeed cannot read ahead from a disk.
+        TrainingError: the device has no FP16 arithmetic.
     """
     from deepspeed.accelerator import get_accelerator
 
@@ -123,16 +123,6 @@ def _require_device(config: RunConfig, precision: str, device: torch.device) -> 
             expected="a GPU, or precision bf16, fp32 or auto",
             remedy="set training.precision: auto",
         )
-    if config.parallel.offload != "none" and config.parallel.offload_to == "nvme":
-        from deepspeed.ops.op_builder import AsyncIOBuilder
-
-        if not AsyncIOBuilder().is_compatible(verbose=False):
-            raise TrainingError(
-                "training.parallel.offload_to nvme cannot run on this machine",
-                found="DeepSpeed's asynchronous IO is missing",
-                expected="libaio and a compiler",
-                remedy="install libaio-dev, or set offload_to: cpu",
-            )
 
 
 class Engine:
@@ -143,16 +133,15 @@ class Engine:
 
         self.config, self.rank = config, rank
         self.precision = precision_of(config, rank.device)
-        _require_device(config, self.precision, rank.device)
+        _require_device(self.precision, rank.device)
         self.topology = Topology(config.parallel, config.ranks, rank.index)
         self.on_gradient: Callable[[Tensor], None] | None = None
         self._norm: Tensor | float = 0.0
-        model = divided(build(config.model, config.vocab_size, config.seed), self.topology).to(rank.device)
-        wrap(model.layers, config.parallel)
+        model = self._model()
         every, divided_by = config.telemetry.layers_every, config.parallel.tensor
         self.stats = Stats(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
-        mpu = ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
+        mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
         self.deepspeed, _, _, _ = deepspeed.initialize(
             model=model,
@@ -164,6 +153,17 @@ class Engine:
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
+
+    def _model(self) -> Decoder:
+        """What this rank holds of the model, on its device."""
+        config = self.config
+        model = divided(build(config.model, config.vocab_size, config.seed), self.topology).to(self.rank.device)
+        wrap(model.layers, config.parallel)
+        return model
+
+    def _unit(self) -> ModelParallelUnit | None:
+        """What DeepSpeed asks when it is not alone in dividing the model."""
+        return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
     def train_step(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).

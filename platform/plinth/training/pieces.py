@@ -37,11 +37,11 @@ MASTER = "master"
 
 
 class Shard(NamedTuple):
-    """Part `index` of `count` equal parts of a whole parameter along `dim`."""
+    """Part `part` of a whole parameter that is divided along `dim` into `parts`, as `torch.chunk` divides."""
 
     dim: int
-    index: int
-    count: int
+    part: int
+    parts: int
 
     def __str__(self) -> str:
         return ".".join(map(str, self))
@@ -130,7 +130,7 @@ class Pieces:
             self._copy(target, share.start, share.name, kind, share.shard)
             return
         whole = self.whole(share.name, kind)
-        local = whole.chunk(share.shard.count, share.shard.dim)[share.shard.index]
+        local = whole.chunk(share.shard.parts, share.shard.dim)[share.shard.part]
         target.copy_(local.reshape(-1)[share.start : share.start + target.numel()])
 
     def whole(self, name: str, kind: str) -> Tensor:
@@ -139,8 +139,8 @@ class Pieces:
         Raises:
             CheckpointError: some of it is missing.
         """
-        shards = sorted(self._ranges.get((name, kind), {}), key=lambda shard: shard.index)
-        if not shards or [shard.index for shard in shards] != list(range(shards[0].count)):
+        shards = sorted(self._ranges.get((name, kind), {}), key=lambda shard: shard.part)
+        if not shards or [shard.part for shard in shards] != list(range(shards[0].parts)):
             raise CheckpointError(
                 f"{self.folder} lacks {kind} of {name}",
                 found=[str(shard) for shard in shards],

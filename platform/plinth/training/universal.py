@@ -22,7 +22,6 @@ from torch import Tensor
 
 from plinth.training.config import RunConfig
 from plinth.training.engine import Engine
-from plinth.training.parallel.topology import place_of
 from plinth.training.pieces import MASTER, WHOLE, Captured, Pieces, Shard, Share, key_of
 
 #: What DeepSpeed's engine counts.
@@ -106,7 +105,7 @@ def shares(engine: Engine) -> Iterator[Share]:
             shard=shard,
             start=slot.start,
             state={kind: all_.detach().view(-1)[slot.offset :][: slot.size] for kind, all_ in state.items()},
-            copy=_is_copy(engine, parameter, shard),
+            copy=_is_copy(engine, shard),
         )
 
 
@@ -145,10 +144,9 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
     return {key: state[key] for key in sorted(state) if key != "step" and isinstance(state[key], Tensor)}
 
 
-def _is_copy(engine: Engine, parameter: Any, shard: Shard) -> bool:
-    """Whether another rank has the same numbers: a tied matrix's second home, what tensor ranks do not divide."""
-    place = place_of(engine.config.parallel, engine.config.ranks, engine.rank.index)
-    return getattr(parameter, "ds_pipe_replicated", False) or (shard == WHOLE and place.tensor > 0)
+def _is_copy(engine: Engine, shard: Shard) -> bool:
+    """Whether another rank has, and writes, the same numbers: what tensor ranks do not divide."""
+    return shard == WHOLE and engine.topology.place.tensor > 0
 
 
 def _written(engine: Engine, share: Share) -> tuple[int, int]:

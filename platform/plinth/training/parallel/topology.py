@@ -82,12 +82,12 @@ class Topology:
     def __init__(self, parallel: Parallel, ranks: int, rank: int) -> None:
         self.parallel, self.ranks, self.rank = parallel, ranks, rank
         self.shape, self.place = shape_of(parallel, ranks), place_of(parallel, ranks, rank)
-        self.tensor = self._group(("tensor",))
-        self.sequence = self._group(("sequence",))
-        self.pipeline = self._group(("pipeline",))
-        self.data = self._group(("data",))
+        self.tensor = self.group_of(("tensor",))
+        self.sequence = self.group_of(("sequence",))
+        self.pipeline = self.group_of(("pipeline",))
+        self.data = self.group_of(("data",))
         #: Ranks that hold the same parameters and different gradients: gradients are averaged, ZeRO divides, here.
-        self.replicas = self.data if self.sequence is None else self._group(("data", "sequence"))
+        self.replicas = self.data if self.sequence is None else self.group_of(("data", "sequence"))
 
     @property
     def replica_ranks(self) -> list[int]:
@@ -98,7 +98,8 @@ class Topology:
         """The ranks that differ from this one along `axes` only, this one included."""
         return next(group for group in ranks_of(self.parallel, self.ranks, axes) if self.rank in group)
 
-    def _group(self, axes: tuple[Axis, ...]) -> ProcessGroup | None:
+    def group_of(self, axes: tuple[Axis, ...]) -> ProcessGroup | None:
+        """The ranks that differ from this one along `axes` only; a collective of all ranks."""
         import torch.distributed as dist
 
         mine = None
