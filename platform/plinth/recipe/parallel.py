@@ -40,10 +40,8 @@ class Parallel(Frozen):
     pipeline: int = Field(1, ge=1, description="Ranks that share the layers.")
     sequence: int = Field(1, ge=1, description="Ranks that share a sequence (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="What leaves the device: the optimizer state, or that and the parameters (ZeRO-3)."
+        "none", description="Kept in the host's memory: the optimizer state, or that and the parameters (ZeRO-3)."
     )
-    offload_to: Literal["cpu", "nvme"] = Field("cpu", description="Where to.")
-    nvme_path: str = Field("", description="Folder on the fast disk of each machine, for `offload_to: nvme`.")
     activation_checkpointing: int = Field(
         0, ge=0, description="Blocks computed again in the backward pass: 0 none, 1 all, n every n-th."
     )
@@ -71,13 +69,19 @@ def problems(
 ) -> Iterator[Refusal]:
     """Why this block cannot run, one reason per key; nothing when it can."""
     yield from _degrees(parallel, model, ranks, sequence_tokens)
-    yield from _zero(parallel)
+    yield from _zero(parallel, precision)
     yield from _offload(parallel)
     if parallel.activation_checkpointing > model.layers:
         yield (
             "activation_checkpointing",
             f"every {parallel.activation_checkpointing}th of {model.layers} layers is none; "
             f"expected at most {model.layers}, or 0 to keep all activations",
+        )
+    if parallel.compile and parallel.zero_stage == 3:
+        yield (
+            "compile",
+            "ZeRO-3 gathers parameters from within the blocks, which sends the compiler back to plain PyTorch after "
+            "eight attempts; expected false, or zero_stage 0, 1 or 2",
         )
     if precision == "fp32" and parallel.communication_dtype not in ("auto", "fp32"):
         yield (
@@ -112,7 +116,13 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
         yield "sequence", f"sequence {sequence} with pipeline {pipeline} is not supported; set one of them to 1"
 
 
-def _zero(parallel: Parallel) -> Iterator[Refusal]:
+def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
+    """What DeepSpeed 0.19 refuses, or computes wrongly, by stage."""
+    if parallel.zero_stage == 0 and precision == "fp16":
+        yield (
+            "zero_stage",
+            "FP16 without ZeRO: DeepSpeed divides a gradient by the loss factor of the next step; expected 1, 2 or 3",
+        )
     if parallel.pipeline > 1 and parallel.zero_stage > 1:
         yield (
             "zero_stage",
@@ -134,10 +144,5 @@ def _offload(parallel: Parallel) -> Iterator[Refusal]:
         yield "offload", f"parameters leave the device with ZeRO-3 only; found zero_stage {parallel.zero_stage}"
     elif parallel.zero_stage == 0:
         yield "offload", "the optimizer state leaves the device with ZeRO only; expected zero_stage 1, 2 or 3"
-    if parallel.offload_to == "nvme":
-        if parallel.zero_stage != 3:
-            yield "offload_to", f"nvme needs ZeRO-3; found zero_stage {parallel.zero_stage}, expected 3, or cpu"
-        if not parallel.nvme_path:
-            yield "nvme_path", "offload_to: nvme needs a folder; found none"
     if parallel.pipeline > 1:
         yield "offload", f"offload with pipeline {parallel.pipeline} is not supported; expected none, or pipeline 1"

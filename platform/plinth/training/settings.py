@@ -34,8 +34,6 @@ def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
     if config.parallel.communication_dtype != "auto":
         settings["communication_data_type"] = config.parallel.communication_dtype
-    if config.parallel.offload_to == "nvme" and config.parallel.offload != "none":
-        settings["aio"] = {}
     return settings
 
 
@@ -47,13 +45,10 @@ def _zero(config: RunConfig, parameters: int) -> dict[str, Any]:
         "reduce_bucket_size": min(parallel.reduce_bucket_elements, parameters),
         "allgather_bucket_size": min(parallel.gather_bucket_elements, parameters),
     }
-    where = {"device": parallel.offload_to, "pin_memory": parallel.offload_to == "cpu"}
-    if parallel.offload_to == "nvme":
-        where["nvme_path"] = parallel.nvme_path
     if parallel.offload != "none":
-        zero["offload_optimizer"] = dict(where)
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if parallel.offload == "parameters":
-        zero["offload_param"] = dict(where)
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     return zero
 
 

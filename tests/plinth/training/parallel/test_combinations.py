@@ -55,6 +55,7 @@ TWO: list[Combination] = [
     ("bf16, zero 2, optimizer offloaded", {"zero_stage": 2, "offload": "optimizer"}, {"precision": "bf16"}),
     ("bf16, zero 3", {"zero_stage": 3}, {"precision": "bf16"}),
     ("bf16, tensor", {"zero_stage": 1, "tensor": 2}, {"precision": "bf16"}),
+    ("bf16, tensor, zero 0", {"zero_stage": 0, "tensor": 2}, {"precision": "bf16"}),
     ("bf16, sequence", {"zero_stage": 2, "sequence": 2}, {"precision": "bf16"}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),
