@@ -59,6 +59,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
         yield from _policies(corpus, [name for name in chosen if name in known])
         yield from problems_of_gates(corpus, tuple(name for name in chosen if name in known))
+        yield from _axes(data.get("shards"), [name for name in chosen if name in known])
     yield from _models(corpus)
     yield from _terms(corpus)
     yield from _dedup(corpus)
@@ -228,6 +229,20 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
             except RecipeError as error:
                 hint = error.remedy or (f"expected {error.expected}" if error.expected else "")
                 yield (*at, index, "drop"), error.what.removeprefix(f"{WHERE}: "), hint
+
+
+def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
+    """Every column that shards are cut by is one that an annotator of the recipe writes."""
+    from plinth.corpus.policy import columns_of
+    from plinth.recipe.shards import AXES
+
+    axes = shards.get("axes") if isinstance(shards, dict) else None
+    types = columns_of(tuple(chosen))
+    for index, axis in enumerate(axes if isinstance(axes, list) else ()):
+        column = AXES.get(axis, axis) if isinstance(axis, str) else None
+        if column is not None and column not in types:
+            hint = f"add `{column.split('.')[0]}: {{}}` to corpus.annotate" if axis in AXES else nearest(column, types)
+            yield ("shards", "axes", index), f"{axis} is read from {column}, which no annotator writes", hint
 
 
 def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:

@@ -13,6 +13,7 @@ from plinth.recipe.guard import Guard
 from plinth.recipe.launching import Launch, Supervision
 from plinth.recipe.optimizer import Optimizer
 from plinth.recipe.parallel import Parallel
+from plinth.recipe.reading import Reading
 from plinth.recipe.stopping import Stopping
 from plinth.recipe.telemetry import Telemetry
 from plinth.records import Frozen
@@ -24,6 +25,7 @@ __all__ = [
     "Model",
     "Optimizer",
     "Parallel",
+    "Reading",
     "Stopping",
     "Supervision",
     "Telemetry",
@@ -58,3 +60,4 @@ class Training(Frozen):
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()
     launch: Launch = Launch()
+    reading: Reading = Reading()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, RecipeError
 from plinth.tokens.order import Order, Window
+from plinth.tokens.packing_fit import Pieces
 from plinth.tokens.packing_gather import Source
 from plinth.tokens.packing_layout import Concatenated, Layout
 from plinth.tokens.reader import ShardReader
@@ -109,7 +110,8 @@ class Loader:
         self.order, self.schedule, self.micro_batch = order, schedule, micro_batch
         self.rank, self.world, self.prefetch = rank, world, prefetch
         self._layouts = [layouts[bucket] for bucket in order.buckets]
-        self._sources = [Source(readers[bucket]) for bucket in order.buckets]
+        self.readers = [readers[bucket] for bucket in order.buckets]
+        self._sources = [Source(reader) for reader in self.readers]
 
     @property
     def steps(self) -> int:
@@ -150,19 +152,34 @@ class Loader:
         Raises:
             MissingError: the run has no such step.
         """
-        window = self.order.step_window(step, self.schedule)
-        count, width = len(window) // self.world, self.order.sequence_tokens
-        own = slice(self.rank * count, (self.rank + 1) * count)
-        buckets, indices = window.buckets[own], window.indices[own]
+        window, width = self.order.step_window(step, self.schedule), self.order.sequence_tokens
+        buckets, count = window.buckets[self._own(window)], len(window) // self.world
         padded = any(layout.padded for layout in self._layouts)
         tokens, numbers = np.empty((count, width + 1), np.int32), np.empty((count, width + 1), np.int32)
         scored = np.ones((count, width) if padded else (0, 0), np.bool_)
-        for stream in np.unique(buckets).tolist():
-            rows = np.flatnonzero(buckets == stream)
-            layout = self._layouts[stream]
-            self._sources[stream].lay(rows, layout.pieces(indices[rows]), layout.many, tokens, numbers, scored)
+        for stream, rows, pieces in self._pieces(window):
+            self._sources[stream].lay(rows, pieces, self._layouts[stream].many, tokens, numbers, scored)
         total = self._scored_tokens(window) if padded else len(window) * width
         return Batch(step, 0, tokens, numbers, buckets, scored if padded else None, total)
+
+    def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], Pieces]]:
+        """What this rank reads in a step: by stream, its reader, rows of the share, and their pieces.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        for stream, rows, pieces in self._pieces(self.order.step_window(step, self.schedule)):
+            yield self.readers[stream], rows, pieces
+
+    def _own(self, window: Window) -> slice:
+        count = len(window) // self.world
+        return slice(self.rank * count, (self.rank + 1) * count)
+
+    def _pieces(self, window: Window) -> Iterator[tuple[int, NDArray[np.int64], Pieces]]:
+        buckets, indices = window.buckets[self._own(window)], window.indices[self._own(window)]
+        for stream in np.unique(buckets).tolist():
+            rows = np.flatnonzero(buckets == stream)
+            yield stream, rows, self._layouts[stream].pieces(indices[rows])
 
     def _scored_tokens(self, window: Window) -> int:
         """Targets of a step that count, over all ranks: from the indices, so that no rank has to ask another."""

@@ -43,6 +43,9 @@ class ShardReader:
         MissingError, IntegrityError: on first touch: a shard is absent, torn, or (with `verify`) changed.
     """
 
+    #: Whether shards are files that are mapped; otherwise spans are fetched, and `gather` is the way to many.
+    mapped = True
+
     def __init__(self, store: Store, shards: Manifest, stream: str | None = None, *, verify: bool = False) -> None:
         self.stream = _chosen(shards, stream)
         self.bucket = self.stream.bucket
@@ -87,14 +90,12 @@ class ShardReader:
         """
         if start < 0 or count < 0 or start + count > self.tokens:
             raise ValueError(f"tokens {start} to {start + count} of {self.stream.name}, which has {self.tokens}")
-        if count == 0:
-            return np.empty(0, self.dtype)
-        shard = bisect_right(self._starts, start) - 1
-        at = start - self._starts[shard]
-        tokens = self._map(shard)[at : at + count]
-        if len(tokens) == count:
-            return tokens
-        return np.concatenate([tokens, self.read(start + len(tokens), count - len(tokens))])
+        return self._span(start, count) if count else np.empty(0, self.dtype)
+
+    def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
+        """Spans of the stream one after another in one array, and where each begins there."""
+        spans = (self._span(start, count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True))
+        return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
     def documents(self, start: int, stop: int) -> Iterator[DocumentSpan]:
         """The documents that have tokens in `start` to `stop`, in stream order."""
@@ -136,6 +137,14 @@ class ShardReader:
             return list(range(len(self._index)))
         spans = [one.stats.get("parts", (number, number)) for number, one in enumerate(self._index)]
         return [number for number, (first, last) in enumerate(spans) if first <= part <= last]
+
+    def _span(self, start: int, count: int) -> Tokens:
+        shard = bisect_right(self._starts, start) - 1
+        at = start - self._starts[shard]
+        tokens = self._map(shard)[at : at + count]
+        if len(tokens) == count:
+            return tokens
+        return np.concatenate([tokens, self._span(start + len(tokens), count - len(tokens))])
 
     def _map(self, shard: int) -> Tokens:
         if shard not in self._maps:

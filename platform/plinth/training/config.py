@@ -24,6 +24,7 @@ from plinth.recipe.training import (
     Model,
     Optimizer,
     Parallel,
+    Reading,
     Stopping,
     Supervision,
     Telemetry,
@@ -39,6 +40,7 @@ VERSION = "2"
 #: Sections of `Training` that bear no identity. Amendments are in the identity of the checkpoints after them.
 UNIDENTIFIED = (
     "launch",
+    "reading",
     "parallel",
     "micro_batch_sequences",
     "supervision",
@@ -80,6 +82,7 @@ class RunConfig(Frozen):
     guard: Guard = Guard()
     checkpoints: Checkpoints
     supervision: Supervision
+    reading: Reading = Reading()
     batches: str = Field(
         "plinth.training.data:open_batches", description="module:function that opens the source of batches."
     )
@@ -199,7 +202,8 @@ def prepare(
     )
     for manifest in (mixture, tokenizer, *shards.values()):
         ctx.refs.save(manifest)
-    write(config)
+    if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
+        write(config)  # an amendment is written once the job has stopped: `amend`
     return config
 
 

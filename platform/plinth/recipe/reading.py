@@ -1,0 +1,32 @@
+"""Where a job reads its shards from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+
+class Reading(Frozen):
+    """Where a job reads its shards from. Bears no identity."""
+
+    remote: str | None = Field(
+        None,
+        description="`s3://bucket/prefix` (or a folder) that the shards were pushed or exported to; by default the "
+        "workspace's own store.",
+    )
+    layout: Literal["store", "names"] = Field(
+        "store", description="`store`: as `plinth` and DVC push it; `names`: files named as the parts."
+    )
+    fetch: Literal["auto", "shard", "span"] = Field(
+        "auto",
+        description="`shard`: whole, checked by SHA-256, kept in the cache; `span`: each rank only the tokens of its "
+        "rows; `auto`: whole where all fit into half the cache.",
+    )
+    cache: str | None = Field(
+        None, description="Folder that the processes of a node share; by default `cache` in the workspace."
+    )
+    cache_bytes: int = Field(256 * 2**30, gt=0, description="Bound of the cache.")
+    ahead: int = Field(4, ge=0, description="Shards that are fetched at once before they are needed.")
