@@ -124,7 +124,7 @@ class Saver:
         plan, failure = self._plan, None
         self._any(False)  # the staging directory is there
         try:
-            part.write(plan, memoryview(self._arena.block.numpy()))
+            part.write(plan, self._arena.block.numpy().data)
         except PlinthError as error:
             failure = error
         self._raise_together(failure)

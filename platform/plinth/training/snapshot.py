@@ -30,7 +30,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.engine import Engine, seed
 from plinth.training.export import WEIGHTS, hf_config, hf_name
 from plinth.training.part import Lead, Plan, TensorsFile
-from plinth.training.pieces import FORMAT
+from plinth.training.pieces import metadata_of
 from plinth.training.staging import Layout
 
 
@@ -49,7 +49,7 @@ def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple
     first = len(pieces) + len(whole)
     state = json.dumps(generators())
     path = f"engine/rank-{rank.index:05d}.safetensors"
-    metadata = {"plinth": json.dumps({"format": FORMAT, **captured.header}, sort_keys=True)}
+    metadata = metadata_of(captured)
     files, texts = (
         [TensorsFile(path=path, metadata=metadata, tensors=pieces)],
         {f"rng/rank-{rank.index:05d}.json": state},

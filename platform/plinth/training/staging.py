@@ -15,7 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -123,17 +123,22 @@ class Arena:
 
     def _pin(self) -> None:
         if torch.cuda.is_available():
-            status = torch.cuda.cudart().cudaHostRegister(self.block.data_ptr(), self.size, 0)
+            status = _runtime().cudaHostRegister(self.block.data_ptr(), self.size, 0)
             self._pinned = self.block.data_ptr() if int(status) == 0 else 0  # unpinned memory is slower, not wrong
 
     def _unpin(self) -> None:
         if self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            _runtime().cudaHostUnregister(self._pinned)
             self._pinned = 0
 
 
 def _place(tensor: Tensor) -> tuple[tuple[str, int], int, int]:
     """The storage of a contiguous tensor, and the range of bytes within it."""
     storage = tensor.untyped_storage()
-    begin = tensor.storage_offset() * tensor.element_size()
-    return (str(tensor.device), storage.data_ptr()), begin, begin + tensor.numel() * tensor.element_size()
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    return (str(tensor.device), storage.data_ptr()), begin, begin + int(tensor.numel()) * tensor.element_size()
+
+
+def _runtime() -> Any:
+    """The CUDA runtime, which has no types."""
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -13,7 +13,6 @@ Exit status: 0 finished, 75 stopped by a signal with the state committed, 7 fail
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -26,21 +25,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from plinth.errors import LaunchError, PlinthError
+from plinth.errors import PlinthError
 from plinth.records import Frozen
-from plinth.storage.atomic import named_failures, write_bytes
-from plinth.training import checkpoint
+from plinth.storage.atomic import write_bytes
+from plinth.training import checkpoint, writer
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.cost import Ledger
 from plinth.training.failure import Failure
-from plinth.training.telemetry import Event, Timeline, read_events, timeline
+from plinth.training.lock import hold
+from plinth.training.stopping import last_step
+from plinth.training.telemetry import Timeline
+from plinth.training.upload import Uploader, restore
 from plinth.training.watch import LEFT, POLL_S, Process, in_words, watch
 
 #: Exit statuses of named failures: another try would meet the same.
 NAMED = range(2, 9)
-
-#: How long to wait for the ranks of a supervisor that was killed to be gone.
-LOCK_PATIENCE_S = 30.0
 
 MAX_BACKOFF_S = 300.0
 
@@ -56,6 +56,7 @@ class Result(Frozen):
     restarts: int
     lost_steps: int
     lost_s: float
+    restart_s: float = 0.0  # from failures to the first step after each
     reason: str = ""
     failure: Failure | None = None  # what a rank named
 
@@ -69,22 +70,30 @@ class Supervisor:
     lock_fd: int
     asked_to_stop: int = 0
     restarts: int = 0
-    lost_steps: int = 0
-    lost_s: float = 0.0
-    begun: float = 0.0  # when the present attempt began
     failure: Failure | None = None
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
-        self.events = Timeline(self.run.events)
+        self.events, self.ledger = Timeline(self.run.events), Ledger(self.run)
+        self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
     def supervise(self) -> Result:
         """Train, then audit, restarting within bounds; returns how it ended."""
-        reason = ""
+        try:
+            self._take_over()
+            return self._phases()
+        except PlinthError as error:
+            self.failure = Failure.of(error)
+            return self._result("failed", f"{self.failure.kind}: {error.what}")
+        finally:
+            if self.uploader is not None:
+                self.uploader.finish(lambda: bool(self.asked_to_stop))
+
+    def _phases(self) -> Result:
         for audit in (False, True):
-            if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, self.config.total_steps):
+            if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
                 continue
             ended, reason = self._until_done(audit)
             if ended != "finished":
@@ -99,6 +108,7 @@ class Supervisor:
             if code == LEFT or self.asked_to_stop:
                 return "stopped", f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
+                self.ledger.lose(audit=audit)
                 return "failed", reason
             self._record_restart(reason, audit)
             if not self._back_off():
@@ -106,14 +116,37 @@ class Supervisor:
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
-        self.begun, port = round(time.time(), 3), free_port()  # rounded as the times of events are
+        self.ledger.begin()
+        port = free_port()
         ranks = [self._start(rank, port, audit) for rank in range(self.config.ranks)]
-        reason = watch(ranks, self.run.events, self.begun, self.config.supervision, lambda: self.asked_to_stop)
+        reason = watch(ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, self._look)
         codes = [process.wait() for process in ranks]
-        checkpoint.clean(self.run)  # what a rank left half-written may be what fills the disk
+        self._clean()
         if reason:
             return 1, reason
         return self._verdict(codes)
+
+    def _look(self) -> None:
+        self.ledger.look()
+        if self.uploader is not None:
+            self.uploader.keep_alive()
+
+    def _take_over(self) -> None:
+        """Clean up after a supervisor that was killed, say what it lost, and fetch what only the bucket holds."""
+        self._clean()
+        lost = self.ledger.lose_vanished()
+        if lost is not None:
+            self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
+        if self.config.checkpoints.upload and not checkpoint.committed(self.run):
+            restored = restore(self.config)
+            if restored is not None:
+                self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
+
+    def _clean(self) -> None:
+        """Let writers commit what every rank had staged; then what is half-written may go: it may fill the disk."""
+        for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
+            writer.end(self.run, rank)
+        checkpoint.clean(self.run)
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
         environment = {
@@ -137,7 +170,7 @@ class Supervisor:
         """One status for all ranks: a named failure explains the others, which lost a partner."""
         named = [code for code in codes if code in NAMED]
         if named:
-            self.failure = self._last_failure()
+            self.failure = self.ledger.failure
             said = self.failure and f"{self.failure.kind}: {self.failure.what}"
             return named[0], said or f"a rank ended with status {named[0]}"
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
@@ -145,38 +178,25 @@ class Supervisor:
             return 1, "; ".join(in_words(rank, code) for rank, code in bad)
         return (LEFT, "") if LEFT in codes else (0, "")
 
-    def _last_failure(self) -> Failure | None:
-        """What a rank of this attempt named, when it could still write it down."""
-        failures = [event for event in read_events(self.run.events) if event["event"] == "rank_failed"]
-        if not failures or failures[-1]["time"] < self.begun:
-            return None
-        return Failure.model_validate({name: failures[-1][name] for name in Failure.model_fields})
-
     def _record_restart(self, reason: str, audit: bool) -> None:
         """Tell the timeline what the failure cost: steps since the last commit, and seconds spent on them."""
         self.restarts += 1
-        story = timeline(self.run.events)
-        committed = max(checkpoint.committed(self.run), default=0)
-        lost = [] if audit else [event for step, event in story.steps.items() if step > committed]
-        useful_until = max([self.begun, *(_time_of_commit(story.of("checkpoint"), committed))])
-        seconds = round(time.time() - useful_until, 3)
-        self.lost_steps += len(lost)
-        self.lost_s = round(self.lost_s + seconds, 3)
+        lost = self.ledger.lose(audit=audit)
         self.events.append(
             "restart",
             attempt=self.restarts,
             reason=reason,
             phase="audit" if audit else "train",
-            from_step=committed,
-            lost_steps=len(lost),
-            lost_s=seconds,
+            from_step=lost.from_step,
+            lost_steps=lost.steps,
+            lost_s=lost.seconds,
             durable=True,
         )
 
     def _back_off(self) -> bool:
         """Wait, longer after each restart; returns False when asked to stop meanwhile."""
-        until = time.time() + min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2 ** (self.restarts - 1))
-        while time.time() < until and not self.asked_to_stop:
+        until = time.monotonic() + min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2 ** (self.restarts - 1))
+        while time.monotonic() < until and not self.asked_to_stop:
             time.sleep(POLL_S)
         return not self.asked_to_stop
 
@@ -189,8 +209,9 @@ class Supervisor:
             status=status,
             step=step,
             restarts=self.restarts,
-            lost_steps=self.lost_steps,
-            lost_s=self.lost_s,
+            lost_steps=self.ledger.lost_steps,
+            lost_s=self.ledger.lost_s,
+            restart_s=self.ledger.restart_s,
             reason=reason,
             failure=self.failure if status == "failed" else None,
         )
@@ -204,31 +225,6 @@ def free_port() -> int:
     return port
 
 
-def hold(path: Path) -> int:
-    """Take the run's lock; returns its descriptor, inheritable and held until every holder has ended.
-
-    Raises:
-        LaunchError: another supervisor, or a rank of one, is alive.
-    """
-    with named_failures(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    until = time.monotonic() + LOCK_PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        except BlockingIOError as error:
-            if time.monotonic() > until:
-                os.close(fd)
-                raise LaunchError(
-                    f"another supervisor works on the run in {path.parent}",
-                    expected="one at a time",
-                    remedy="follow that one, or cancel it first",
-                ) from error
-            time.sleep(POLL_S)
-
-
 def main() -> int:
     """Supervise the run named on the command line; returns the exit status."""
     path = Path(sys.argv[1])
@@ -239,10 +235,6 @@ def main() -> int:
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
     return {"finished": 0, "stopped": LEFT, "failed": 7}[result.status]
-
-
-def _time_of_commit(commits: list[Event], step: int) -> list[float]:
-    return [float(event["time"]) for event in commits if event["step"] == step]
 
 
 if __name__ == "__main__":

@@ -21,22 +21,48 @@ SIBLING_PATIENCE_S = 2.0
 Process = subprocess.Popen[bytes]
 
 
+class Pulse:
+    """Seconds since a file last changed, by the clock that only goes forward: nobody's wall clock can make it hang."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen, self._changed = self._look(), time.monotonic()
+
+    def age_s(self) -> float:
+        found, now = self._look(), time.monotonic()
+        if found != self._seen:
+            self._seen, self._changed = found, now
+        return now - self._changed
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_size, status.st_mtime_ns
+
+
 def watch(
-    ranks: Sequence[Process], timeline: Path, begun: float, supervision: Supervision, asked_to_stop: Callable[[], int]
+    ranks: Sequence[Process],
+    timeline: Path,
+    supervision: Supervision,
+    asked_to_stop: Callable[[], int],
+    look: Callable[[], None],
 ) -> str:
     """Wait until every rank has ended; returns why they had to be ended, or nothing.
 
     Args:
         ranks: the processes of this attempt.
-        timeline: the file whose age tells whether they still work.
-        begun: when they were started, in Unix seconds.
+        timeline: the file whose changes tell that they still work.
         supervision: how long to wait for what.
         asked_to_stop: the signal to forward, or 0.
+        look: called several times a second.
     """
     deadline = float("inf")  # when patience with the remaining ranks ends
-    signalled = False
+    signalled, pulse = False, Pulse(timeline)
     while any(process.poll() is None for process in ranks):
-        now = time.time()
+        look()
+        now = time.monotonic()
         if asked_to_stop() and not signalled:
             _send(ranks, signal.SIGTERM)
             signalled, deadline = True, now + supervision.grace_s
@@ -44,7 +70,7 @@ def watch(
             deadline = min(deadline, now + SIBLING_PATIENCE_S)
         if now > deadline:
             _send(ranks, signal.SIGKILL)
-        elif now - max(begun, _last_change(timeline)) > supervision.hang_s:
+        elif pulse.age_s() > supervision.hang_s:
             _send(ranks, signal.SIGUSR1)  # each rank writes its stack to the log
             time.sleep(1.0)
             _send(ranks, signal.SIGKILL)
@@ -58,13 +84,6 @@ def in_words(rank: int, code: int) -> str:
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"
     return f"rank {rank} ended with status {code}"
-
-
-def _last_change(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _send(ranks: Sequence[Process], number: int) -> None:

@@ -136,6 +136,14 @@ def wait_until_gone(run: RunDirectory, patience_s: float) -> list[int]:
     return left
 
 
+def end(run: RunDirectory, rank: int) -> None:
+    """Kill a writer that does not end by itself; the lock proves that the number is still its own."""
+    if is_alive(run, rank):
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.kill(int(lock_path(run, rank).read_text()), signal.SIGKILL)
+        wait_until_gone(run, 10.0)
+
+
 def _answer(message: dict[str, Any]) -> None:
     with contextlib.suppress(BrokenPipeError):  # the rank was killed; the checkpoint counts all the same
         print(json.dumps(message), flush=True)

@@ -1,7 +1,7 @@
 """Faults inside the ranks of a run, for tests: `faulty:open_batches` reads the plan from FAULTS.
 
 FAULTS is a JSON object {"marks": folder, "delay_s": seconds per step, "faults": [[kind, step, rank], …]};
-each fault strikes once, ever:
+each fault strikes once, ever, in the rank itself; those of a checkpoint need `checkpoints.mode: sync`:
 
     kill      SIGKILL when the batch of the step is asked for
     files     SIGKILL while the files of the checkpoint of the step are written, one of them torn
@@ -21,7 +21,7 @@ from typing import Any
 
 import synthetic
 
-from plinth.training import checkpoint, snapshot
+from plinth.training import checkpoint, tensorfile
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, Batches
 
@@ -59,16 +59,20 @@ class _Once:
 
 def _arm(kind: str, step: int, once: _Once) -> None:
     if kind == "files":
-        whole = snapshot._write_model
+        whole: Callable[..., Any] = tensorfile.write
 
-        def torn(config: RunConfig, precision: str, folder: Path, parameters: dict[str, Any]) -> None:
-            if folder.parent.name == checkpoint.name(step) and once.first(kind, step):
-                folder.mkdir()
-                (folder / "model.safetensors").write_bytes(b"\0" * 100)
+        def torn(path: Path, *rest: Any) -> Any:
+            if (
+                path.parent.parent.name == checkpoint.name(step)
+                and path.parent.name == "model"
+                and once.first(kind, step)
+            ):
+                path.parent.mkdir()
+                path.write_bytes(b"\0" * 100)
                 _die()
-            whole(config, precision, folder, parameters)
+            return whole(path, *rest)
 
-        snapshot._write_model = torn
+        tensorfile.write = torn
         return
     due = f"{checkpoint.name(step)}/{checkpoint.MANIFEST}" if kind == "manifest" else f"{checkpoint.name(step)}.json"
     _kill_before_writing(due, kind, step, once)

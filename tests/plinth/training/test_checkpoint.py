@@ -153,15 +153,3 @@ def test_no_room_is_seen_before_writing(run: RunDirectory, monkeypatch: pytest.M
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
     with pytest.raises(DiskFullError, match="no room for another checkpoint"):
         checkpoint.stage(run, 2)
-
-
-def test_retention(run: RunDirectory) -> None:
-    committed(run, 1, 2, 3, 4, 5)
-    assert checkpoint.retain(run, keep_last=2, always={2}) == [1, 3]
-    assert checkpoint.committed(run) == [2, 4, 5]
-    assert checkpoint.retain(run, keep_last=2, always={2}) == []
-    assert sorted(path.name for path in run.checkpoints.iterdir() if path.is_dir()) == [
-        "step-00000002",
-        "step-00000004",
-        "step-00000005",
-    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from plinth.recipe.training import Checkpoints
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import Story, timeline
@@ -62,7 +63,8 @@ def test_kept_checkpoints(uninterrupted: RunConfig) -> None:
 def test_killed_in_training_and_in_every_phase_of_a_commit(
     uninterrupted: RunConfig, make: Make, job: Job, tmp_path: Path
 ) -> None:
-    config = make(batches="faulty:open_batches", supervision={"max_restarts": 4, "backoff_s": 0.1})
+    saves = Checkpoints(every_steps=3, audit_steps=4, mode="sync")
+    config = make(batches="faulty:open_batches", supervision={"max_restarts": 4, "backoff_s": 0.1}, checkpoints=saves)
     marks = tmp_path / "marks"
     marks.mkdir()
     faults = [["kill", 5, 1], ["files", 6, 0], ["manifest", 8, 0], ["record", 9, 0]]
@@ -89,7 +91,7 @@ def test_flipped_byte_in_the_newest_checkpoint(uninterrupted: RunConfig, make: M
         config.directory.checkpoints / "step-00000012.json",
     ):
         left.unlink()
-    weights = checkpoint.path(config.directory, 9) / "engine/state/mp_rank_00_model_states.pt"
+    weights = checkpoint.path(config.directory, 9) / "engine/rank-00001.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
@@ -97,7 +99,7 @@ def test_flipped_byte_in_the_newest_checkpoint(uninterrupted: RunConfig, make: M
     story = same_end(config, uninterrupted)
     (refused,) = story.of("refused")
     assert refused["step"] == 9
-    assert "step-00000009: engine/state/mp_rank_00_model_states.pt has changed" in refused["reason"]
+    assert "step-00000009: engine/rank-00001.safetensors has changed" in refused["reason"]
     assert [event["step"] for event in story.of("resumed")] == [8]
     assert [event["step"] for event in story.of("checkpoint")][-2:] == [9, 12]
 

@@ -14,6 +14,7 @@ import pytest
 
 from plinth.errors import DiskFullError, LaunchError
 from plinth.training import config as configuration
+from plinth.training import lock as locks
 from plinth.training import supervise, watch
 from plinth.training.config import RunConfig
 from plinth.training.failure import Failure
@@ -136,17 +137,17 @@ def test_sigterm_between_attempts(make: Make) -> None:
 
 
 def test_one_supervisor_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "LOCK_PATIENCE_S", 0.2)
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.2)
     lock = make().directory.lock
-    held = supervise.hold(lock)
+    held = locks.hold(lock)
     with pytest.raises(LaunchError, match="another supervisor"):
-        supervise.hold(lock)
+        locks.hold(lock)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
     os.close(held)
     with pytest.raises(LaunchError, match="another supervisor"):  # a rank of the first is still alive
-        supervise.hold(lock)
+        locks.hold(lock)
     child.communicate(b"\n")
-    os.close(supervise.hold(lock))
+    os.close(locks.hold(lock))
 
 
 def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +157,7 @@ def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += seconds
 
     supervisor = Supervisor(make(supervision=supervision(backoff_s=1.0)), configuration.write(make()), lock_fd=-1)
-    monkeypatch.setattr(supervise.time, "time", lambda: now[0])
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(supervise.time, "sleep", sleep)
     for restarts in (1, 2, 3, 20):
         before = now[0]
