@@ -20,7 +20,7 @@ from plinth.tokens.order import Order
 from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reader import ShardReader
 from plinth.training.config import RunConfig
-from plinth.training.parallel.topology import place_of
+from plinth.training.parallel.topology import Place, place_of
 
 
 class Batch(NamedTuple):
@@ -130,12 +130,24 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
     return opener(config, rank)
 
 
-def fingerprint_of(batch: Batch, rank: int) -> tuple[int, int]:
-    """Two 32-bit words that identify content, position and rank; summed over ranks they stay exact in FP64."""
-    digest = hashlib.sha256(rank.to_bytes(4, "little"))
-    digest.update(np.ascontiguousarray(batch.tokens).tobytes())
-    digest.update(np.ascontiguousarray(batch.segments).tobytes())
-    if batch.scored is not None:
-        digest.update(np.ascontiguousarray(batch.scored).tobytes())
-    data = digest.digest()
-    return int.from_bytes(data[:4], "little"), int.from_bytes(data[4:8], "little")
+def fingerprint_of(batch: Batch, place: Place) -> tuple[int, int]:
+    """Two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
+
+    A sum over the rows of the global batch of a hash of row number and row, so that the total over ranks is the
+    same on any number of them, however they divide the model. Ranks that see what another sees add nothing.
+    """
+    if not place.leads:
+        return 0, 0
+    tokens, segments = (array.reshape(-1, array.shape[-1]) for array in (batch.tokens, batch.segments))
+    scored = None if batch.scored is None else batch.scored.reshape(len(tokens), -1)
+    first, second = 0, 0
+    for row in range(len(tokens)):
+        digest = hashlib.sha256((place.data * len(tokens) + row).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(tokens[row]))
+        digest.update(np.ascontiguousarray(segments[row]))
+        if scored is not None:
+            digest.update(np.ascontiguousarray(scored[row]))
+        words = digest.digest()
+        first += int.from_bytes(words[:4], "little")
+        second += int.from_bytes(words[4:8], "little")
+    return first % 2**32, second % 2**32
