@@ -1,0 +1,63 @@
+"""The fingerprint of a global batch does not depend on how many ranks see it, or how they divide the model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plinth.recipe.parallel import Parallel
+from plinth.recipe.training import Launch
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, fingerprint_of
+from plinth.training.parallel.topology import place_of
+
+sys.path.insert(0, str(Path(__file__).parent))
+import together
+
+
+def total(config: RunConfig, step: int) -> tuple[int, ...]:
+    """What the ranks add up to."""
+    places = [place_of(config.parallel, config.ranks, rank) for rank in range(config.ranks)]
+    words = [fingerprint_of(together.batch_of(config, step, rank), place) for rank, place in enumerate(places)]
+    return tuple(sum(column) % 2**32 for column in zip(*words, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "micro", "parallel"),
+    [
+        (1, 1, Parallel()),
+        (2, 4, Parallel()),
+        (2, 1, Parallel()),
+        (4, 2, Parallel()),
+        (2, 4, Parallel(tensor=2)),
+        (4, 2, Parallel(sequence=2)),
+        (4, 2, Parallel(pipeline=2)),
+        (8, 2, Parallel(tensor=2, sequence=2)),
+    ],
+)
+def test_same_on_any_number_of_ranks(
+    make: Callable[..., RunConfig], ranks: int, micro: int, parallel: Parallel
+) -> None:
+    alone = make(launch=Launch(ranks=1), micro_batch_sequences=8)
+    divided = make(launch=Launch(ranks=ranks), micro_batch_sequences=micro, parallel=parallel)
+    assert [total(divided, step) for step in (1, 2)] == [total(alone, step) for step in (1, 2)]
+    assert total(alone, 1) != total(alone, 2)
+
+
+@pytest.mark.parametrize("field", ["tokens", "segments", "order", "scored"])
+def test_sees_every_difference(make: Callable[..., RunConfig], field: str) -> None:
+    config = make(launch=Launch(ranks=1), micro_batch_sequences=8)
+    batch, place = together.batch_of(config, 1, 0), place_of(config.parallel, 1, 0)
+    scored = np.ones_like(batch.tokens[..., 1:], dtype=bool)
+    batch = batch._replace(scored=scored, scored_tokens=int(scored.sum()))
+    if field == "order":  # the same rows, two of them swapped
+        other = Batch(*(None if a is None else a if isinstance(a, int) else a[:, ::-1] for a in batch))
+    else:
+        changed = getattr(batch, field).copy()
+        changed[0, 3, 5] ^= 1
+        other = batch._replace(**{field: changed})
+    assert fingerprint_of(other, place) != fingerprint_of(batch, place)
