@@ -29,6 +29,7 @@ from plinth.training.engine import Engine, Rank
 from plinth.training.export import WEIGHTS, hf_name
 from plinth.training.guard.records import Intervention
 from plinth.training.loop import rollbacks_of
+from plinth.training.stopping import last_step
 from plinth.training.telemetry import Story, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
 
@@ -55,7 +56,8 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
         MissingError: no two checkpoints are committed between which to replay.
         CheckpointError, ResumeError: one of them cannot be trusted.
     """
-    first, commits = span(config, config.audit_step if start is None else start)
+    asked = min(config.audit_step, last_step(config) - 1) if start is None else start  # earlier where a rule ended it
+    first, commits = span(config, asked)
     if rank.leads:
         for step in (first, *commits):
             checkpoint.verify(config.directory, step)

@@ -25,9 +25,10 @@ from plinth.launch.base import Handle, Launcher, Status
 from plinth.launch.local import Local
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
-from plinth.training import checkpoint
+from plinth.training import amend, checkpoint
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.stopping import last_step
 from plinth.training.supervise import Result
 from plinth.training.telemetry import Event, Reader, Story, timeline
 
@@ -61,21 +62,33 @@ def launcher_of(config: RunConfig) -> Launcher:
 
 def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
     """The job of this run: the one that is alive, or has finished and left a final checkpoint that verifies, or a
-    new one, which resumes.
+    new one, which resumes. A job that is alive is stopped first where the recipe amends the run.
 
     Raises:
+        RecipeError: an amendment touches a step that was taken.
         LaunchError: it could not be submitted, or runs on another machine.
     """
     run, launcher = config.directory, launcher_of(config)
     known = launcher.find(run.root)
+    if amend.pending(config):
+        _amend(config, launcher, known)
     if known is not None and launcher.poll(known) is Status.GONE:
         ended = result(config)
-        if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, config.total_steps):
+        if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, last_step(config)):
             return known
         run.result.unlink(missing_ok=True)
     configuration.write(config)
     command = [sys.executable, "-m", "plinth.training.supervise", str(run.config)]
     return launcher.submit(command, run.root, run.log)
+
+
+def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
+    """Stop the job at the end of a step, and give the run its amendment, if all it touches is still to come."""
+    amend.check(config)
+    if known is not None and launcher.poll(known) is Status.RUNNING:
+        launcher.cancel(known, config.supervision.grace_s + 5.0)
+        amend.check(config)  # with the steps that it took until then
+    amend.record(config)
 
 
 def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> Result:
@@ -122,15 +135,17 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         TrainingError: the run has not finished, or its timeline lacks steps.
     """
     story = _finished_story(config)
-    state = checkpoint.read_state(config.directory, config.total_steps)
+    last = last_step(config, story)
+    state = checkpoint.read_state(config.directory, last)
     columns = {field.name: [event[field.name] for event in story.steps.values()] for field in TIMELINE_SCHEMA}
     table = pa.table(columns, schema=TIMELINE_SCHEMA)
-    stride = max(1, -(-config.total_steps // CURVE_POINTS))
-    kept = [step for step in story.steps if step % stride == 0 or step in (1, config.total_steps)]
+    stride = max(1, -(-last // CURVE_POINTS))
+    kept = [step for step in story.steps if step % stride == 0 or step in (1, last)]
     stats = {
         "run_id": config.run_id,
-        "steps": config.total_steps,
-        "tokens": config.tokens_through(config.total_steps),
+        "steps": last,
+        "tokens": config.tokens_through(last),
+        "stopped_by_rule": _why_early(config, story),
         "final_loss": list(story.steps.values())[-1]["loss"],
         "skipped_steps": sorted(story.skipped),
         "final_loss_ema": state["monitor"]["loss_ema"],
@@ -150,7 +165,8 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
         CheckpointError: the final checkpoint is not what was committed.
         TrainingError: the evidence of resume is missing.
     """
-    folder = checkpoint.verify(config.directory, config.total_steps)
+    last = last_step(config)
+    folder = checkpoint.verify(config.directory, last)
     evidence = config.directory.evidence
     if not evidence.exists():
         raise TrainingError(
@@ -167,8 +183,8 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     proof = json.loads(evidence.read_bytes())
     stats = {
         "run_id": config.run_id,
-        "step": config.total_steps,
-        "tokens": config.tokens_through(config.total_steps),
+        "step": last,
+        "tokens": config.tokens_through(last),
         "parameters_sha256": run.stats["parameters_sha256"],
         "bit_exact_resume": proof["bit_exact"],
         "compared_steps": proof["compared_steps"],
@@ -221,22 +237,29 @@ def _ended_well(config: RunConfig, launcher: Launcher) -> Result:
 
 def _finished_story(config: RunConfig) -> Story:
     story = timeline(config.directory.events)
-    missing = sorted(set(range(1, config.total_steps + 1)) - set(story.steps) - story.skipped)
-    if missing or config.total_steps not in checkpoint.committed(config.directory):
+    last = last_step(config, story)
+    missing = sorted(set(range(1, last + 1)) - set(story.steps) - story.skipped)
+    if missing or last not in checkpoint.committed(config.directory):
         raise TrainingError(
             f"run {config.run_id} has not finished",
             found=f"{len(story.steps)} steps in {config.directory.events}, first missing {missing[:1] or 'none'}",
-            expected=f"{config.total_steps} steps and a committed checkpoint of the last",
+            expected=f"{last} steps and a committed checkpoint of the last",
             remedy="run the same command again: it goes on from the last committed checkpoint",
         )
     return story
+
+
+def _why_early(config: RunConfig, story: Story) -> list[str]:
+    """What the stopping rules ended the run for; empty when it went to its last step."""
+    early = last_step(config, story) < config.total_steps
+    return list(story.of("stopped_by_rule")[-1]["reasons"]) if early else []
 
 
 def _step(config: RunConfig) -> Step:
     params = config.model_dump(
         mode="json",
         include={"key", "model", "vocab_size", "optimizer", "precision", "seed", "sequence_tokens"}
-        | {"global_batch_sequences", "total_steps"},
+        | {"amendments", "batch_schedule", "length_schedule", "global_batch_sequences", "total_steps"},
     )
     return Step(name="run", version=configuration.VERSION, params=params)
 

@@ -28,8 +28,14 @@ from plinth.training.guard.documents import Witness
 from plinth.training.guard.pace import Pace
 from plinth.training.guard.records import Intervention
 from plinth.training.saving import Saver
+from plinth.training.stopping import Verdict, Watch, event_of
 from plinth.training.telemetry import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
+from plinth.training.universal import layout_of
+
+#: Travels to all ranks as a signal would, below every real one.
+ENOUGH = 1
+
 
 
 class Interrupt:
@@ -63,7 +69,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
         run.saver.close()
     finally:
         run.witness.close()
-    return not run.signal or done == config.total_steps
+    return run.signal in (0, ENOUGH) or done == config.total_steps
 
 
 class Run:
@@ -77,6 +83,8 @@ class Run:
         self.pace = Pace(config.guard.throughput, config.guard.window_steps)
         self.witness = Witness(config, self.events) if rank.leads else Witness(None, self.events)
         self.signal = 0
+        self.watch = Watch(config) if rank.leads else None
+        self.verdict: Verdict | None = None  # of the stopping rules, once they say stop
         self._told = _last_step(config) if rank.leads else 0
         self._lag = 1 if rank.device.type == "cuda" else 0
         self._under_way: deque[Launched] = deque()
@@ -88,7 +96,7 @@ class Run:
         for step in range(done + 1, self.config.total_steps + 1):
             left_out = self.trainer.guard.leaves_out(step)
             if left_out is None:
-                self._under_way.append(self.trainer.launch(stream, step, self.interrupt.signal))
+                self._under_way.append(self.trainer.launch(stream, step, self._pending))
             else:
                 next(stream)
                 self._tell("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
@@ -101,6 +109,9 @@ class Run:
                 return self.roll_back(back)
             if saves or self.signal:
                 self._save(step)
+            if self.signal == ENOUGH and step < self.config.total_steps:
+                self._tell_verdict(step)
+                return step
             if self.signal and step < self.config.total_steps:
                 self._tell("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
                 return step
@@ -120,6 +131,9 @@ class Run:
         )
         if step is not None:
             self.trainer.load(step)
+            saved, ours = checkpoint.read_state(self.config.directory, step)["layout"], layout_of(self.config)
+            if saved != ours:
+                self._tell("reshaped", step=step, **{"from": saved, "to": ours}, durable=True)
             self._tell("resumed", step=step, attempt=attempt, checkpoint=checkpoint.name(step))
         self.trainer.guard.rolled_back(rollbacks)
         return step or 0
@@ -127,6 +141,8 @@ class Run:
     def roll_back(self, made: Intervention) -> int:
         """Be as before the window of an intervention, which is left out from now on; returns the step gone back to."""
         self._under_way.clear()
+        if self.signal == ENOUGH:
+            self.signal = 0  # the verdict stands, and is carried out by the next step
         self.saver.settle()  # what is being written counts, or not, before one is chosen
         step, rollbacks = self._choice()
         if step is None:
@@ -149,6 +165,8 @@ class Run:
             made = self.pace.see(measured.step, self.config.step_tokens(measured.step), measured.pace_s)
             made += self.trainer.take_in(measured)
             self._report(measured)
+            if self.watch is not None and self.verdict is None:
+                self.verdict = self.watch.look(measured.step)
             for intervention in made:
                 self._tell("intervention", **intervention.event(), durable=True)
                 self.witness.name(intervention)
@@ -173,6 +191,15 @@ class Run:
         self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
         self.saver.save(step, self.trainer.state())
 
+    @property
+    def _pending(self) -> int:
+        """What this rank asks all others for: the signal it has received, or the end that the rules ask for."""
+        return self.interrupt.signal or (0 if self.verdict is None else ENOUGH)
+
+    def _tell_verdict(self, step: int) -> None:
+        if self.verdict is not None:  # on the leading rank
+            self._tell("stopped_by_rule", **event_of(self.config.stopping, step, self.verdict), durable=True)
+
     def _tell(self, event: str, *, durable: bool = False, **fields: Any) -> None:
         if self.rank.leads:
             self.events.append(event, durable=durable, **fields)
@@ -180,6 +207,7 @@ class Run:
     def _report(self, measured: Measured) -> None:
         config, step = self.config, measured.step
         layers = self.trainer.engine.stats.at(step)
+        by_layer: dict[str, Any] = {} if layers is None else {"layers": layers.event()}
         self._tell(
             "step",
             step=step,
@@ -193,7 +221,7 @@ class Run:
             data_wait_s=round(measured.data_wait_s, 4),
             step_s=round(measured.step_s, 4),
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            **({} if layers is None else {"layers": layers.event()}),
+            **by_layer,
             **({"vetoed": True} if measured.vetoed else {}),
             **({"redone": True} if step <= self._told else {}),
         )

@@ -5,9 +5,8 @@
     regression   probes score worse than they have
     reuse        a bucket's documents were seen too often
 
-Everything is read from `events.jsonl`, so a resumed run judges by what the whole run has seen, and steps that a
-resume repeated cost again but are fitted once. Seconds are those of steps and of synchronous saves, over all
-attempts; start-up is not counted. Slices and probes come with `evaluated` events, from whoever evaluates.
+State survives a resume because there is none: the leading rank gathers signals from the timeline (signals). A run that
+was stopped is finished: its last step is the one at which the rules ended it, and other rules let it go on.
 
 Does not belong here: ending the run (loop), spikes and explosions (guard/).
 """
@@ -15,15 +14,17 @@ Does not belong here: ending the run (loop), spikes and explosions (guard/).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from plinth import fingerprint
 from plinth.recipe.stopping import Plateau, Regression, Stopping
-from plinth.training.telemetry import Event, Reader, Story
+from plinth.storage.refs import Refs
+from plinth.storage.workspace import Workspace
+from plinth.training.config import RunConfig
+from plinth.training.signals import Gatherer, Point, Signals, reuse
+from plinth.training.telemetry import Reader, Story, timeline
 
 #: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
 #: resemble each other, do not count as independent.
@@ -31,28 +32,6 @@ BLOCKS = 16
 
 #: Evaluations of a slice within the window, at least.
 MIN_EVALUATIONS = 4
-
-
-class Point(NamedTuple):
-    """A number at a place of the run."""
-
-    tokens: int
-    value: float
-    error: float = 0.0  # standard error
-
-
-@dataclass
-class Signals:
-    """What the rules look at. `tokens` is the position in the run, `spent_tokens` counts repeated steps too."""
-
-    tokens: int = 0
-    spent_tokens: int = 0
-    seconds: float = 0.0
-    rank_seconds: float = 0.0
-    losses: list[Point] = field(default_factory=list)
-    slices: dict[str, list[Point]] = field(default_factory=dict)
-    probes: dict[str, list[Point]] = field(default_factory=dict)
-    epochs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,67 +150,16 @@ def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
     ]
 
 
-class Gatherer:
-    """Signals from events, in the order they were written."""
-
-    def __init__(self, window_tokens: int = 0) -> None:
-        self.signals = Signals()
-        self._window, self._ranks = window_tokens, 1
-        self._ends: list[int] = []  # tokens through each step told of
-
-    def add(self, event: Event) -> None:
-        """Take in one event; those that say nothing to the rules are passed over."""
-        kind = event["event"]
-        if kind == "run_started":
-            self._ranks = int(event["ranks"])
-        elif kind == "checkpoint":
-            self._spend(float(event.get("seconds", 0.0)))
-        elif kind == "step":
-            self._step(event)
-        elif kind == "evaluated":
-            self._evaluated(event)
-
-    def _step(self, event: Event) -> None:
-        signals, tokens = self.signals, int(event["tokens"])
-        self._spend(float(event["step_s"]))
-        if self._ends and tokens <= self._ends[-1]:  # steps done again: what they said before does not count
-            del self._ends[bisect_left(self._ends, tokens) :]
-            for points in (signals.losses, *signals.slices.values(), *signals.probes.values()):
-                points[:] = [point for point in points if point.tokens < tokens]
-        signals.spent_tokens += tokens - (self._ends[-1] if self._ends else 0)
-        signals.tokens = tokens
-        self._ends.append(tokens)
-        loss = event["loss"]
-        if isinstance(loss, int | float):  # text where it was not finite
-            signals.losses.append(Point(tokens, float(loss)))
-        if (
-            signals.losses and tokens - signals.losses[0].tokens > 2 * self._window + 1
-        ):  # forget in one go what no window reaches any more
-            signals.losses = [point for point in signals.losses if point.tokens > tokens - self._window - 1]
-
-    def _evaluated(self, event: Event) -> None:
-        tokens = int(event["tokens"])
-        for kind, table in (("slices", self.signals.slices), ("probes", self.signals.probes)):
-            for name, value in event.get(kind, {}).items():
-                score, error = value if isinstance(value, list) else (value, 0.0)
-                table.setdefault(name, []).append(Point(tokens, float(score), float(error)))
-
-    def _spend(self, seconds: float) -> None:
-        self.signals.seconds += seconds
-        self.signals.rank_seconds += seconds * self._ranks
-
-
-#: Times that each bucket's documents were seen once the run is so many tokens on.
-Epochs = Callable[[int], Mapping[str, float]]
-
-
 class Watch:
     """The rules of one run over its growing timeline; only the leading rank looks."""
 
-    def __init__(self, rules: Stopping, path: Path, epochs: Epochs | None = None) -> None:
-        self.rules, self._epochs = rules, epochs
-        self._gatherer = Gatherer(rules.plateau.window_tokens if rules.plateau else 0)
-        self._reader = Reader(path)
+    def __init__(self, config: RunConfig) -> None:
+        self.rules, self._mixture = config.stopping, None
+        if self.rules.max_epochs is not None:
+            workspace = Workspace(config.workspace)
+            self._mixture = Refs(workspace).load(config.mixture).stats
+        self._gatherer = Gatherer(self.rules.plateau.window_tokens if self.rules.plateau else 0)
+        self._reader = Reader(config.directory.events)
 
     def look(self, step: int) -> Verdict | None:
         """The verdict where a rule says stop; None elsewhere, and at steps where nobody looks."""
@@ -240,8 +168,8 @@ class Watch:
         for event in self._reader.poll():
             self._gatherer.add(event)
         signals = self._gatherer.signals
-        if self._epochs is not None and self.rules.max_epochs is not None:
-            signals.epochs = self._epochs(signals.tokens)
+        if self._mixture is not None:
+            signals.epochs = reuse(self._mixture, signals.tokens)
         verdict = judge(self.rules, signals)
         return verdict if verdict.stop else None
 
@@ -257,7 +185,10 @@ def digest(rules: Stopping) -> str:
     return fingerprint.digest(rules)[:16]
 
 
-def last_step(rules: Stopping, total_steps: int, story: Story) -> int:
-    """The step at which a run ends: its last, or the one where these rules stopped it."""
-    stopped = [event for event in story.of("stopped_by_rule") if event["rules"] == digest(rules)]
-    return int(stopped[-1]["step"]) if stopped else total_steps
+def last_step(config: RunConfig, story: Story | None = None) -> int:
+    """The step at which a run ends: its last, or the one where its rules, as they are now, have stopped it."""
+    if not config.stopping.asked:
+        return config.total_steps
+    told = (story or timeline(config.directory.events)).of("stopped_by_rule")
+    stopped = [event for event in told if event["rules"] == digest(config.stopping)]
+    return int(stopped[-1]["step"]) if stopped else config.total_steps

@@ -5,17 +5,22 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
 
     run_started  the ranks are up (attempt, ranks, device, precision)
     resumed      from a committed checkpoint (step, attempt)
+    reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact
+                 in what is seen and loaded, equal in rounding only
     step         loss, grad_norm, lr, tokens, tokens_per_s, data_wait_s, step_s; `redone` after a resume or a
                  rollback, `vetoed` when the guard kept its update from being made
     skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
     documents    what the window of an intervention held (number, action, rule, window, sources, buckets, documents)
+    amended      the global batch of steps after `step` was changed (before, batches, total_steps, reason)
     checkpoint   committed (step, bytes, seconds)
     refused      a checkpoint that is not what its record says (step, reason)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
+    evaluated    slices and probes of the model after so many tokens (tokens, slices, probes); see signals.py
+    stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
     audited      evidence of resume was written (bit_exact, compared_steps)
     finished, failed, stopped   how the job ended
 
