@@ -12,22 +12,32 @@ from plinth.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
 from plinth.recipe import tokens as recipe
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture
+from plinth.tokens import mixture, packing_index
 from plinth.tokens.loader import Batch, Loader
 from plinth.tokens.order import Order
 from plinth.tokens.packing import segments
-from plinth.tokens.reader import ShardReader
+from plinth.tokens.packing_gather import Source
+from plinth.tokens.packing_layout import Layout, open_layouts
+from plinth.tokens.reader import ShardReader, open_streams
 
-Line = tuple[Order, dict[str, ShardReader]]
+Line = tuple[Order, dict[str, ShardReader], dict[str, Layout]]
 
 
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace) -> Line:
+@pytest.fixture(scope="module", params=["concatenate", "best-fit"])
+def line(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace, request: pytest.FixtureRequest) -> Line:
     ctx = Context(Workspace(tmp_path_factory.mktemp("loader")).ensure())
     _, _, shards = made.line(ctx, {"web": [made.texts(1, 50)], "code": [made.texts(2, 20)]}, tokens_per_shard=400)
     phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 2, "code": 1}),)
-    params = recipe.Mixture(sequence_tokens=24, total_tokens=24 * 130, phases=phases, block_sequences=10)
-    return Order(mixture.run(ctx, params, shards)), {b: ShardReader(ctx.store, m) for b, m in shards.items()}
+    params = recipe.Mixture(
+        sequence_tokens=24, total_tokens=24 * 130, phases=phases, block_sequences=10, packing=request.param
+    )
+    packed = {name: packing_index.run(ctx, name, params, cut) for name, cut in shards.items()}
+    for index in packed.values():
+        ctx.refs.save(index)
+    result = mixture.run(ctx, params, shards, packed)
+    readers = open_streams(ctx.store, shards)
+    tokens = {name: reader.tokens for name, reader in readers.items()}
+    return Order(result), readers, open_layouts(ctx.store, ctx.refs.load, result, tokens)
 
 
 def _global(line: Line, step: int, world: int, micro: int, batch: int = 8) -> np.ndarray:
@@ -40,7 +50,7 @@ def _global(line: Line, step: int, world: int, micro: int, batch: int = 8) -> np
 
 def _same(one: Batch, two: Batch) -> bool:
     return (one.step, one.micro) == (two.step, two.micro) and all(
-        np.array_equal(getattr(one, name), getattr(two, name)) for name in ("tokens", "segments", "buckets")
+        np.array_equal(getattr(one, name), getattr(two, name)) for name in ("tokens", "segments", "buckets", "scored")
     )
 
 
@@ -50,16 +60,60 @@ def test_ranks_share_one_global_batch(line: Line, step: int, world: int, micro: 
     assert np.array_equal(_global(line, step, world, micro), _global(line, step, 1, 8))
 
 
+def _slowly(line: Line, bucket: str, index: int) -> tuple[list[int], list[int], list[bool]]:
+    """Tokens, segments and what is scored of one sequence, piece by piece as `packing` says it."""
+    _, readers, layouts = line
+    pieces = layouts[bucket].pieces(np.array([index]))
+    tokens: list[int] = [] if pieces.tokens[0] == 25 else [0]
+    scored = [False] * len(tokens)
+    for start, count, context in zip(pieces.starts, pieces.tokens, pieces.context, strict=True):
+        tokens += readers[bucket].read(int(start), int(count)).tolist()
+        scored += [not context, *[True] * (int(count) - 1)]
+    numbers = segments(np.array([tokens]), 0)[0].tolist()
+    padding = 25 - len(tokens)
+    return tokens + [0] * padding, numbers + [numbers[-1] + 1] * padding, (scored + [False] * padding)[1:]
+
+
 def test_arrays_are_the_sequences_of_the_order(line: Line) -> None:
-    order, readers = line
-    for batch in Loader(order, readers, global_batch=8, micro_batch=4).batches(3, 5):
+    order = line[0]
+    for batch in Loader(*line, global_batch=8, micro_batch=4).batches(3, 7):
         refs = order.step(batch.step, 8)[4 * batch.micro :][:4]
-        expected = [readers[ref.bucket].read(ref.start, ref.tokens) for ref in refs]
+        tokens, numbers, scored = zip(*(_slowly(line, ref.bucket, ref.index) for ref in refs), strict=True)
         assert (batch.tokens.dtype, batch.tokens.shape) == (np.int32, (4, 25))
-        assert np.array_equal(batch.tokens, np.stack(expected))
-        assert np.array_equal(batch.segments, segments(batch.tokens, 0))
+        assert batch.tokens.tolist() == list(tokens)
+        assert batch.segments.tolist() == list(numbers)
+        assert (np.ones((4, 24)) if batch.scored is None else batch.scored).tolist() == list(scored)
         assert [order.buckets[bucket] for bucket in batch.buckets] == [ref.bucket for ref in refs]
         assert batch.wait_s >= 0
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_every_rank_knows_how_many_targets_the_step_scores(line: Line, world: int) -> None:
+    for step in (0, 9):
+        ranks = [Loader(*line, global_batch=8, micro_batch=2, rank=r, world=world, prefetch=0) for r in range(world)]
+        shares = [loader.share(step) for loader in ranks]
+        counted = sum(s.tokens[:, 1:].size if s.scored is None else int(s.scored.sum()) for s in shares)
+        assert {share.scored_tokens for share in shares} == {counted}
+        assert all(share.scored is None or share.scored.any(axis=1).all() for share in shares)
+
+
+def test_tokens_far_apart_in_the_shards_are_found(line: Line) -> None:
+    """Shards of 400 tokens, sequences of 24: pieces lie across the boundary of two."""
+    order, readers, layouts = line
+    crossing = 0
+    for name in order.buckets:
+        pieces = layouts[name].pieces(np.arange(layouts[name].sequences))
+        bounds = np.array(readers[name].shard_starts)
+        ends = pieces.starts + pieces.tokens - 1
+        crossing += int(
+            (np.searchsorted(bounds, pieces.starts, "right") != np.searchsorted(bounds, ends, "right")).sum()
+        )
+        rows = np.arange(len(pieces))
+        tokens, numbers = np.empty((len(rows), 25), np.int32), np.empty((len(rows), 25), np.int32)
+        scored = np.ones((len(rows), 24), bool)
+        Source(readers[name]).lay(rows, pieces, layouts[name].many, tokens, numbers, scored)
+        assert tokens.tolist() == [_slowly(line, name, row)[0] for row in rows.tolist()]
+    assert crossing > 3
 
 
 @given(first=st.integers(0, 16), prefetch=st.sampled_from([0, 1, 5]))
@@ -73,7 +127,7 @@ def test_resuming_anywhere_is_going_on(line: Line, first: int, prefetch: int) ->
 
 
 def test_a_run_repeats_nothing_within_an_epoch(line: Line) -> None:
-    order, _ = line
+    order = line[0]
     batches = Loader(*line, global_batch=10, micro_batch=10).batches()
     seen = [(int(b), row.tobytes()) for batch in batches for b, row in zip(batch.buckets, batch.tokens, strict=True)]
     web = order.buckets.index("web")
@@ -103,7 +157,10 @@ def test_batches_that_do_not_divide_are_refused(line: Line, world: int, micro: i
 
 
 def test_other_shards_are_refused(line: Line) -> None:
-    order, readers = line
+    order, readers, layouts = line
     for wrong in ({"code": readers["code"]}, {"web": readers["code"], "code": readers["web"]}):
         with pytest.raises(IntegrityError, match="not those the mixture was made from"):
-            Loader(order, wrong, global_batch=8, micro_batch=2)
+            Loader(order, wrong, layouts, global_batch=8, micro_batch=2)
+    swapped = {"web": layouts["code"], "code": layouts["web"]}
+    with pytest.raises(IntegrityError, match="not those the mixture was made from"):
+        Loader(order, readers, swapped, global_batch=8, micro_batch=2)
