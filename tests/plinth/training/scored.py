@@ -1,0 +1,76 @@
+"""Batches of which only some targets are scored, on ranks and in one plain process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import get_total_norm
+
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch
+from plinth.training.loss import IGNORED
+from plinth.training.model import build
+from plinth.training.parallel.topology import place_of
+
+ROWS, STEPS = 8, 3
+LR = 3e-3
+
+
+def rows_of(config: RunConfig, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tokens and segments [ROWS, S + 1] and what is scored [ROWS, S]: from one target of a row to nearly all."""
+    random = np.random.default_rng(step)
+    width = config.sequence_tokens
+    tokens = random.integers(0, config.vocab_size, (ROWS, width + 1), dtype=np.int32)
+    segments = (np.arange(width + 1) > random.integers(4, width, (ROWS, 1))).astype(np.int32)
+    scored = np.arange(width) < np.array([1, 2, 3, width - 1, 5, width, 8, 1])[:, None]
+    scored[3, 7] = False
+    return tokens, segments, scored
+
+
+def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
+    """What one rank sees of it."""
+    whole, place = rows_of(config, step), place_of(config.parallel, config.ranks, rank)
+    cut = [array.reshape(config.data_ranks, -1, config.micro_batch_sequences, array.shape[1]) for array in whole]
+    tokens, segments, scored = (array[place.data] for array in cut)
+    return Batch(tokens, segments, scored, int(whole[2].sum()))
+
+
+def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
+    """Losses and gradient norms of one process: summed loss of the scored targets over their number, one batch."""
+    model = build(config.model, config.vocab_size, config.seed)
+    options = config.optimizer
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": options.weight_decay},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(options.beta1, options.beta2), eps=options.eps)
+    losses, norms = [], []
+    for step in range(1, STEPS + 1):
+        tokens, segments, scored = (torch.from_numpy(array) for array in rows_of(config, step))
+        tokens = tokens.long()
+        targets = tokens[:, 1:].masked_fill(~scored, IGNORED)
+        logits = model(tokens[:, :-1], segments[:, :-1] if config.model.document_mask else None)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        (loss / scored.sum()).backward()
+        norms.append(float(get_total_norm([p.grad for p in model.parameters() if p.grad is not None])))
+        losses.append(float(loss.detach() / scored.sum()))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.grad_clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, norms
+
+
+def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:
+    """On one rank: train each configuration in turn; the mean of its ranks' losses, and gradient norms."""
+    from plinth.training import engine as engines
+
+    rank, answers = engines.join(next(iter(configs.values()))), {}
+    for name, config in configs.items():
+        engine = engines.open_engine(config, rank)
+        steps = [engine.train_step(batch_of(config, step, rank.index), LR) for step in range(1, STEPS + 1)]
+        answers[name] = [float(loss) for loss, _ in steps], [float(norm) for _, norm in steps]
+        engine.deepspeed.destroy()
+    engines.leave()
+    return answers
