@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.planning.memory import DEVICES
 
 if TYPE_CHECKING:
     from plinth.planning.plan import Plan
 
 
 @click.command(
-    epilog=examples("plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16")
+    epilog=examples(
+        "plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200"
+    )
 )
 @shared
 @recipe_option
@@ -21,9 +24,14 @@ if TYPE_CHECKING:
     "--tokens-per-second", type=click.FloatRange(min=0, min_open=True), help="Speed of all ranks, for the wall clock."
 )
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the machine, where the recipe says `auto`.")
+@click.option("--device", type=click.Choice(sorted(DEVICES)), help="Say whether the run fits on it.")
 @json_option
 def plan(
-    settings: Settings, tokens_per_second: float | None, precision: Literal["fp32", "bf16"] | None, as_json: bool
+    settings: Settings,
+    tokens_per_second: float | None,
+    precision: Literal["fp32", "bf16"] | None,
+    device: str | None,
+    as_json: bool,
 ) -> None:
     """Parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
 
@@ -32,7 +40,7 @@ def plan(
     from jobs.cli import output
     from plinth.planning.plan import plan as make
 
-    made = make(settings.load_recipe(), tokens_per_second=tokens_per_second, precision=precision)
+    made = make(settings.load_recipe(), tokens_per_second=tokens_per_second, precision=precision, device=device)
     if as_json:
         output.emit_json(made)
     else:
@@ -49,14 +57,17 @@ def _tell(made: Plan) -> None:
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
             "FLOPs": f"{made.flops_exact:.3g} exact, {made.flops_6nd:.3g} as 6 N D",
             "wall clock": output.duration(made.wall_clock_s) if made.wall_clock_s is not None else "no speed stated",
-            "ranks": f"{made.ranks} (ZeRO {made.zero_stage}, {made.precision})",
+            "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
         }
     )
     output.heading("Memory per device")
     parts = {name: output.size(value) for name, value in made.memory_per_device.model_dump().items()}
     output.facts({**parts, "total": output.size(made.memory_per_device.total)})
-    stages = (f"ZeRO {stage} {output.size(total)}" for stage, total in enumerate(made.memory_by_zero_stage))
+    stages = (f"ZeRO {stage} {output.size(total)}" for stage, total in made.memory_by_zero_stage.items())
     output.say(f"  by stage: {', '.join(stages)}")
+    if made.device_bytes is not None:
+        word = "fits" if made.fits else "does NOT fit"
+        output.say(f"  {word} on {made.device} ({output.size(made.device_bytes)}, of which nine tenths are counted on)")
     output.heading("Assumed")
     for line in made.assumptions:
         output.say(f"  - {line}")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from plinth.planning import memory, model
 from plinth.recipe import Recipe
+from plinth.recipe.parallel import Parallel, problems
 from plinth.records import Frozen
 
 
@@ -30,9 +31,13 @@ class Plan(Frozen):
     wall_clock_s: float | None
     ranks: int
     zero_stage: int
-    precision: Literal["fp32", "bf16"]
+    precision: memory.Precision
+    division: str
     memory_per_device: memory.Memory
-    memory_by_zero_stage: tuple[int, int, int, int]
+    memory_by_zero_stage: dict[int, int]  # of the stages that go with the rest of the block
+    device: str | None
+    device_bytes: int | None
+    fits: bool | None  # None when no device was stated
     assumptions: tuple[str, ...]
 
 
@@ -42,6 +47,7 @@ def plan(
     tokens_per_second: float | None = None,
     vocab_size: int | None = None,
     precision: Literal["fp32", "bf16"] | None = None,
+    device: str | None = None,
 ) -> Plan:
     """Plan a recipe's run.
 
@@ -49,6 +55,7 @@ def plan(
         tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
         vocab_size: of the trained tokenizer; the recipe's when None.
         precision: of the machine, where the recipe says `auto` (FP32 when None).
+        device: of `memory.DEVICES`, to say whether the run fits.
     """
     training, mixture = recipe.training, recipe.mixture
     vocabulary = vocab_size or recipe.tokenizer.vocab_size
@@ -60,19 +67,9 @@ def plan(
     tokens = steps * batch_tokens
     rule = model.flops_6n(training.model, vocabulary)
     exact = model.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
-    by_stage = [
-        memory.per_device(
-            training.model,
-            counted.total,
-            vocab_size=vocabulary,
-            sequence_tokens=mixture.sequence_tokens,
-            micro_batch=training.micro_batch_sequences,
-            ranks=training.launch.ranks,
-            zero_stage=stage,
-            precision=kind,
-        )
-        for stage in range(4)
-    ]
+    by_stage = _memory_by_stage(recipe, vocabulary, kind)
+    needed = by_stage[training.parallel.zero_stage]
+    device_bytes = memory.DEVICES[device] if device else None
     return Plan(
         recipe=recipe.name,
         parameters=counted.total,
@@ -93,10 +90,46 @@ def plan(
         ranks=training.launch.ranks,
         zero_stage=training.parallel.zero_stage,
         precision=kind,
-        memory_per_device=by_stage[training.parallel.zero_stage],
-        memory_by_zero_stage=(by_stage[0].total, by_stage[1].total, by_stage[2].total, by_stage[3].total),
+        division=_division(training.parallel, training.launch.ranks),
+        memory_per_device=needed,
+        memory_by_zero_stage={stage: used.total for stage, used in by_stage.items()},
+        device=device,
+        device_bytes=device_bytes,
+        fits=None if device_bytes is None else needed.total <= memory.USABLE * device_bytes,
         assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second),
     )
+
+
+def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
+    """Memory by ZeRO stage, of those that the rest of the block allows."""
+    training, mixture = recipe.training, recipe.mixture
+    ranks, micro = training.launch.ranks, training.micro_batch_sequences
+    found = {}
+    for stage in range(4):
+        block = training.parallel.model_copy(update={"zero_stage": stage})
+        refused = problems(
+            block, training.model, ranks=ranks, sequence_tokens=mixture.sequence_tokens, precision=precision
+        )
+        if any(refused):
+            continue
+        found[stage] = memory.per_device(
+            training.model,
+            block,
+            vocab_size=vocab_size,
+            sequence_tokens=mixture.sequence_tokens,
+            micro_batch=micro,
+            accumulation=training.global_batch_sequences // (block.data_ranks(ranks) * micro),
+            ranks=ranks,
+            precision=precision,
+        )
+    return found
+
+
+def _division(parallel: Parallel, ranks: int) -> str:
+    """The degrees that are not 1, in words."""
+    degrees = {"data": parallel.data_ranks(ranks)}
+    degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
+    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
 
 
 def _assumptions(
@@ -105,8 +138,9 @@ def _assumptions(
     lines = [
         "6 N D counts all parameters, embeddings included; backward costs twice forward",
         "exact FLOPs count attention over the whole square, without causal or document masks, and no recomputation",
-        "memory is parameters, gradients, Adam's state, activations and logits; without buffers and fragmentation",
-        "activations are kept for every layer; attention scores are recomputed",
+        "memory is parameters, gradients, Adam's state, activations, logits and communication buckets; a tenth of a "
+        "device is left for the runtime and fragmentation",
+        "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
         "a last step that its batch does not fill is not run",
     ]
     if vocab_size is None:
