@@ -278,7 +278,8 @@ def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError
 
 
 def _require_room(run: RunDirectory) -> None:
-    needed, free = size_of_last(run), shutil.disk_usage(run.root).free
+    needed = size_of_last(run)
+    free = shutil.disk_usage(run.root).free if needed else 0
     if free < needed:
         raise DiskFullError(
             f"no room for another checkpoint in {run.checkpoints}",

@@ -1,0 +1,69 @@
+"""Kill a process at the k-th change it makes to a file system.
+
+    install(k)   from now on count every creation, write, flush, rename and deletion; at number k, SIGKILL
+    install(0)   only count; `count()` tells how many there were
+
+A write is two boundaries: before it, and in the middle of it, half of the bytes on their way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from plinth.training import tensorfile
+
+_CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
+
+
+class Counter:
+    """Counts boundaries of this process."""
+
+    def __init__(self, kill_at: int, strike: Callable[[], None]) -> None:
+        self.kill_at, self.strike, self.passed = kill_at, strike, 0
+
+    def cross(self) -> None:
+        self.passed += 1
+        if self.passed == self.kill_at:
+            self.strike()
+
+
+def install(kill_at: int, strike: Callable[[], None] | None = None) -> Counter:
+    """Count, and strike (by default SIGKILL) before boundary `kill_at`; for the rest of this process's life."""
+    counter = Counter(kill_at, strike or die)
+    for name in _CALLS:
+        setattr(os, name, _counted(counter, getattr(os, name)))
+    real = os.open
+
+    def opened(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        if flags & os.O_CREAT:
+            counter.cross()
+        return real(path, flags, *rest, **options)
+
+    os.open = opened  # temporary files; `Path.open` is covered by the writes into it
+    whole = tensorfile._write_whole
+
+    def torn(stream: Any, chunk: memoryview) -> None:
+        counter.cross()
+        half = chunk.nbytes // 2
+        whole(stream, chunk[:half])
+        counter.cross()
+        whole(stream, chunk[half:])
+
+    tensorfile._write_whole = torn
+    return counter
+
+
+def die() -> None:
+    """As the kernel ends a process: nothing is tidied up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _counted(counter: Counter, call: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **options: Any) -> Any:
+        counter.cross()
+        return call(*arguments, **options)
+
+    return counted
