@@ -27,7 +27,7 @@ from registry import api
 
 RELAY_INTERVAL_S = 10.0
 SPOKEN_EVENTS = frozenset(
-    {"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited"}
+    {"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited", "amended"}
 )
 
 
@@ -42,7 +42,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=("mixture", "tokenizer", *each(recipe, "shards")),
             make=partial(_run, recipe),
             version=config.VERSION,
-            params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED)),
+            params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED) - {"amendments"}),
             group="training",
             description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{parallel.zero_stage}.",
             owner=owner,

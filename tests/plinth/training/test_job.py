@@ -22,6 +22,7 @@ from plinth.context import Context
 from plinth.errors import CheckpointError, TrainingError
 from plinth.launch import Status
 from plinth.launch.local import Local
+from plinth.recipe.batches import Amendment, BatchChange, LengthChange
 from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
 from plinth.recipe.training import Checkpoints, Launch, Model, Parallel, Supervision, Training
 from plinth.records import DOCUMENT_SCHEMA, Manifest
@@ -62,13 +63,14 @@ def curated(ctx: Context, bucket: str) -> Manifest:
     return Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
 
 
-def line(ctx: Context) -> tuple[Manifest, dict[str, Manifest], Manifest]:
-    """Mixture of 12 steps, shards and tokenizer."""
+def line(ctx: Context, steps: int = 12) -> tuple[Manifest, dict[str, Manifest], Manifest]:
+    """Mixture of so many steps, shards and tokenizer."""
     texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
     trained = tokenizer.run(ctx, Tokenizer(vocab_size=300), texts)
     sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
     phase = Phase(name="all", fraction=1.0, weights={"code": 1.0, "web": 3.0})
-    mixed = mixture.run(ctx, Mixture(sequence_tokens=32, total_tokens=32 * 4 * 12, phases=(phase,)), sharded)
+    wanted = Mixture(sequence_tokens=32, total_tokens=32 * 4 * steps, phases=(phase,), max_epochs=1000.0)
+    mixed = mixture.run(ctx, wanted, sharded)
     return mixed, sharded, trained
 
 
@@ -103,6 +105,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "micro_batch_sequences": 1,
         "supervision": Supervision(max_restarts=9),
         "checkpoints": Checkpoints(every_steps=1),
+        "amendments": (Amendment(from_step=3, global_batch_sequences=8, reason="noise"),),
     }
     for name, value in placed.items():
         assert config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") == key, name
@@ -110,6 +113,8 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "seed": 2,
         "precision": "bf16",
         "global_batch_sequences": 8,
+        "batch_schedule": (BatchChange(from_step=3, global_batch_sequences=8),),
+        "length_schedule": (LengthChange(from_step=3, sequence_tokens=16),),
         "model": Model(layers=2),
         "optimizer": recipe.training.Optimizer(lr=1e-4),
     }

@@ -1,0 +1,116 @@
+"""A run that has begun gets another global batch, for steps still to come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.context import Context
+from plinth.errors import RecipeError
+from plinth.recipe.batches import Amendment
+from plinth.storage.workspace import Workspace
+from plinth.training import amend, config, job
+from plinth.training.config import RunConfig
+from plinth.training.telemetry import Timeline, timeline
+
+sys.path.insert(0, str(Path(__file__).parent))
+import test_job
+
+STEPS = 300
+
+
+def doubled(from_step: int) -> dict[str, Any]:
+    return {"amendments": (Amendment(from_step=from_step, global_batch_sequences=8, reason="the loss is noisy"),)}
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+@pytest.fixture
+def begun(make: Callable[..., RunConfig]) -> Callable[..., RunConfig]:
+    """Configurations of one run of 24 constant steps, of which 10 are on the timeline."""
+    fields: dict[str, Any] = {"global_batch_sequences": 4, "total_steps": 24, "sequences": 96}
+    known = make(**fields)
+    config.write(known)
+    events = Timeline(known.directory.events)
+    for step in range(1, 11):
+        events.append("step", step=step, loss=1.0, grad_norm=1.0, batch="0")
+    return lambda from_step: make(
+        **fields | {"total_steps": (95 - 4 * from_step) // 8 + from_step}, **doubled(from_step)
+    )
+
+
+def test_what_is_to_come_may_change_and_is_told(begun: Callable[..., RunConfig]) -> None:
+    amended = begun(11)
+    assert amended.steps.total == amended.total_steps
+    assert amend.pending(amended)
+    amend.check(amended)
+    amend.record(amended)
+    assert not amend.pending(amended)
+    (event,) = timeline(amended.directory.events).of("amended")
+    assert (event["step"], event["before"], event["batches"]) == (10, [[0, 4, 32]], [[0, 4, 32], [10, 8, 32]])
+    assert event["reason"] == "the loss is noisy"
+    assert config.load(amended.directory.config) == amended
+
+
+@pytest.mark.parametrize("from_step", [10, 4, 1])
+def test_what_was_taken_may_not(begun: Callable[..., RunConfig], from_step: int) -> None:
+    amended = begun(from_step)
+    with pytest.raises(RecipeError, match="touch steps that run tiny-000000000000 has taken") as caught:
+        amend.check(amended)
+    assert "steps up to 10, with batches of 4 from step 1" in str(caught.value)
+    assert "amend from step 11 on" in str(caught.value)
+    assert config.load(amended.directory.config).amendments == ()
+
+
+def test_the_end_must_leave_room_for_the_proof(begun: Callable[..., RunConfig], make: Callable[..., RunConfig]) -> None:
+    late = make(
+        global_batch_sequences=4,
+        total_steps=12,
+        sequences=96,
+        amendments=(Amendment(from_step=12, global_batch_sequences=48, reason="hurry"),),
+    )
+    with pytest.raises(RecipeError, match="too short for the proof"):
+        amend.check(late)
+
+
+@pytest.mark.slow
+def test_a_running_job_is_stopped_amended_and_goes_on(ctx: Context) -> None:
+    data = test_job.line(ctx, STEPS)
+    first = config.prepare(ctx, "demo", test_job.TRAINING, *data)
+    started = job.submit_or_find(ctx, first)
+    try:
+        while not any(event["event"] == "step" for event in _events(first)):
+            time.sleep(0.05)
+        training = test_job.TRAINING.model_copy(update=doubled(STEPS - 19))
+        amended = config.prepare(ctx, "demo", training, *data)
+        assert amended.run_id == first.run_id
+        assert config.load(first.directory.config) == first  # the job is running by it
+        assert job.submit_or_find(ctx, amended) != started
+        assert job.follow(ctx, amended).status == "finished"
+    finally:
+        job.cancel(ctx, first)
+    story = timeline(first.directory.events)
+    assert list(story.steps) == list(range(1, STEPS - 10 + 1))
+    assert not story.diverged
+    (event,) = story.of("amended")
+    assert 1 <= event["step"] < STEPS - 19
+    tokens = [story.steps[step]["tokens"] for step in story.steps]
+    assert tokens == [amended.tokens_through(step) for step in story.steps]
+    assert tokens[-1] == STEPS * 4 * 32  # every sequence was seen, once
+    too_late = config.prepare(ctx, "demo", test_job.TRAINING.model_copy(update=doubled(STEPS - 9)), *data)
+    with pytest.raises(RecipeError, match="touch steps"):
+        job.submit_or_find(ctx, too_late)
+
+
+def _events(prepared: RunConfig) -> list[dict[str, Any]]:
+    from plinth.training.telemetry import read_events
+
+    return list(read_events(prepared.directory.events))
