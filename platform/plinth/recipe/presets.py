@@ -5,9 +5,9 @@ embeddings are not tied. Sources:
 
 - 8b, 70b: Llama 3 (Dubey et al., arXiv:2407.21783, table 3). 1b, 3b: Llama 3.2, as its published configurations,
   without their frequency scaling, which belongs to contexts above 8,192 tokens (`rope_scaling`).
-- 150m, 350m: depth and width of GPT-3 Small and Medium (Brown et al., arXiv:2005.14165, table 2.1), SwiGLU of 8/3
-  of the width, rounded up to a multiple of 256 as in Llama (arXiv:2302.13971).
-- 1m, 10m, 60m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
+- 350m: depth, width and heads of GPT-3 Medium (Brown et al., arXiv:2005.14165, table 2.1), with SwiGLU of three
+  times the width and half as many key/value heads.
+- 1m, 10m, 60m, 150m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Shape(NamedTuple):
 PRESETS: dict[str, Shape] = {
     "1m": Shape(4, 128, 4, 2, 384, 2048),
     "10m": Shape(8, 256, 4, 2, 768, 16384),
-    "60m": Shape(12, 512, 8, 4, 1536, 32768),
-    "150m": Shape(12, 768, 12, 4, 2048, 49152),
-    "350m": Shape(24, 1024, 16, 8, 2816, 49152),
+    "60m": Shape(12, 512, 8, 4, 1792, 32768),
+    "150m": Shape(18, 768, 12, 4, 2048, 49152),
+    "350m": Shape(24, 1024, 16, 8, 3072, 49152),
     "1b": Shape(16, 2048, 32, 8, 8192, 128256, 500000.0),
     "3b": Shape(28, 3072, 24, 8, 8192, 128256, 500000.0),
     "8b": Shape(32, 4096, 32, 8, 14336, 128256, 500000.0, tied_embeddings=False),
