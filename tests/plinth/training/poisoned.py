@@ -66,7 +66,9 @@ def curated(ctx: Context, bucket: str, texts: list[str], domain: str) -> Manifes
         for number, text in enumerate(texts)
     ]
     part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
-    return Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
+    made = Manifest(asset=f"{bucket}/curated", step="made", version="1", params={}, inputs={}, parts=(part,))
+    ctx.refs.save(made)
+    return made
 
 
 def make(root: Path, *, poison: bool = True, **changes: Any) -> RunConfig:

@@ -149,10 +149,13 @@ class Guard:
     def _chosen(self, made: list[Intervention]) -> list[Intervention]:
         """All warnings, then only the hardest of what acts: two rules that see one thing do not act twice."""
         warnings = [one for one in made if one.action == "warn"]
-        acting = sorted((one for one in made if one.action != "warn"), key=lambda one: ACTIONS.index(one.action))
-        if acting and acting[-1].action == "lower_lr":
-            self.lowered.append(acting[-1])
-        return warnings + acting[-1:]
+        acting = [one for one in made if one.action != "warn"]
+        if not acting:
+            return warnings
+        hardest = max(acting, key=lambda one: ACTIONS.index(one.action))  # of equals the rule that comes first
+        if hardest.action == "lower_lr":
+            self.lowered.append(hardest)
+        return [*warnings, hardest]
 
     def _follow(self, seen: Seen, found: list[Finding]) -> None:
         """Lengthen the streaks of the rules that found something; end those of the others that could have."""

@@ -1,0 +1,125 @@
+"""Losses of a past step's batch, token by token, under the parameters of a checkpoint; offline, in one process.
+
+    R  rows of the global batch (sequences)    S  tokens of a sequence
+
+The batch is the run's own, from its manifests: what all ranks saw together, in the order of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+
+from plinth.errors import CheckpointError, MissingError
+from plinth.recipe.launching import Launch
+from plinth.recipe.parallel import Parallel
+from plinth.training import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, batches_of
+from plinth.training.export import WEIGHTS, hf_name
+from plinth.training.loss import IGNORED
+from plinth.training.model import Decoder, build
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence of a step.
+
+    Attributes:
+        tokens: [S + 1].
+        losses: [S] of the targets, which are tokens 1 to S; NaN where one is not scored.
+        gradient: norm of this sequence's own gradient, when asked for.
+    """
+
+    row: int
+    tokens: npt.NDArray[np.int32]
+    losses: npt.NDArray[np.float32]
+    gradient: float | None = None
+
+
+def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -> int:
+    """The newest committed checkpoint that has not learnt from `step`, or the one wanted; verified.
+
+    Raises:
+        MissingError: there is none.
+        CheckpointError: it is not what was committed.
+    """
+    steps = checkpoint.committed(config.directory)
+    fitting = [one for one in steps if (one == wanted if wanted is not None else one < step)]
+    if not fitting:
+        raise MissingError(
+            f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
+            found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
+            remedy="name one with --checkpoint; a later one has seen the batch, so its losses are lower",
+        )
+    checkpoint.verify(config.directory, fitting[-1])
+    return fitting[-1]
+
+
+def load(config: RunConfig, step: int) -> Decoder:
+    """The model of a checkpoint that has been verified, FP32, on the GPU if there is one.
+
+    Raises:
+        CheckpointError: its tensors are not those of the run's model.
+    """
+    model = build(config.model, config.vocab_size, config.seed)
+    tensors = load_file(checkpoint.path(config.directory, step) / "model" / WEIGHTS)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            found = tensors.get(hf_name(name))
+            if found is None or found.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{checkpoint.name(step)} has no {hf_name(name)} of this model",
+                    found=None if found is None else tuple(found.shape),
+                    expected=tuple(parameter.shape),
+                )
+            parameter.copy_(found)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def batch_of(config: RunConfig, step: int) -> Batch:
+    """The whole batch of a step, one sequence to a micro batch."""
+    alone = {"launch": Launch(ranks=1), "parallel": Parallel(), "micro_batch_sequences": 1}
+    return next(iter(batches_of(config.model_copy(update=alone), 0)(step)))
+
+
+def rows(model: Decoder, batch: Batch, *, gradients: bool = False) -> Iterator[Row]:
+    """Every sequence of a batch with the loss of each of its tokens.
+
+    A sequence that is cut into shorter rows is scored in those rows, as it was trained.
+    """
+    device = next(model.parameters()).device
+    for row in range(len(batch.tokens)):
+        tokens = torch.from_numpy(batch.tokens[row]).long().to(device)  # [rows, length + 1]
+        segments = torch.from_numpy(batch.segments[row]).to(device) if model.config.document_mask else None
+        targets = tokens[:, 1:].clone()
+        if batch.scored is not None:
+            targets[~torch.from_numpy(batch.scored[row]).to(device)] = IGNORED
+        with torch.set_grad_enabled(gradients):
+            losses = _losses(model, tokens, segments, targets)
+        norm = _gradient(model, losses, targets) if gradients else None
+        seen = losses.detach().masked_fill(targets == IGNORED, float("nan")).flatten().cpu().numpy()
+        joined = np.append(batch.tokens[row][:, :-1].reshape(-1), batch.tokens[row][-1, -1])
+        yield Row(row, joined, seen, norm)
+
+
+def _losses(model: Decoder, tokens: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:
+    """[rows, length] in nats."""
+    logits = model(tokens[:, :-1], None if segments is None else segments[:, :-1])
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
+
+
+def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
+    """Norm of the gradient of a sequence's mean loss."""
+    model.zero_grad(set_to_none=True)
+    (losses.sum() / (targets != IGNORED).sum().clamp(min=1)).backward()
+    norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad(set_to_none=True)
+    return float(torch.linalg.vector_norm(torch.stack(norms)))
