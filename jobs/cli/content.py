@@ -32,20 +32,51 @@ def restore(settings: Settings, digest: str, directory: Path, as_json: bool) -> 
         output.say(f"{manifest.asset}: {parts} files, {total}, in {directory}")
 
 
-@click.command(epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
+class Exports(click.Group):
+    """`export DIRECTORY …` writes DVC pointers; `export tokens …` is a command of its own."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name != "tokens":
+            return pointers
+        from jobs.cli.export_tokens import tokens
+
+        return tokens
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["DIRECTORY", "tokens"]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] == "tokens" else args)
+
+
+@click.command(
+    cls=Exports,
+    epilog=examples("plinth export data 'web/shards' mixture", "plinth export tokens web --format megatron --to out"),
+)
+def export() -> None:
+    """Write what is published for other programs.
+
+    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export tokens NAME`: token files for other trainers;
+    a folder that is called so is written `./tokens`.
+    """
+
+
+@click.command("export", epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("assets", nargs=-1)
 @shared
 @json_option
-def export(settings: Settings, directory: Path, assets: tuple[str, ...], as_json: bool) -> None:
+def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], as_json: bool) -> None:
     """Make DIRECTORY a DVC project with a pointer for each of ASSETS (default: all), for a plain `dvc pull`."""
     from jobs.cli import output
     from plinth.storage import dvc
 
     ctx = settings.context()
     names = assets or tuple(ref.asset for ref in ctx.refs.all())
-    pointers = dvc.export(ctx, [ctx.refs.current(name) for name in names], directory)
+    written = dvc.export(ctx, [ctx.refs.current(name) for name in names], directory)
     if as_json:
-        output.emit_json([str(pointer) for pointer in pointers])
+        output.emit_json([str(pointer) for pointer in written])
     else:
-        output.say(f"{len(pointers)} pointers in {directory}; now: (cd {directory} && dvc pull)")
+        output.say(f"{len(written)} pointers in {directory}; now: (cd {directory} && dvc pull)")

@@ -33,7 +33,11 @@ COMMANDS = {
     "quarantine": ("quarantine", "What lists of illegal content stopped; never its text."),
     "source": ("source", "What a source would be worth, before it is taken."),
     "near": ("near", "Documents near a text: duplicates, leaks, takedown."),
+    "mixture": ("mixture", "What a run sees: shares, epochs, and how near they come."),
     "batch": ("batch", "The documents of one training step."),
+    "replay": ("forensics", "Score a step's batch again, document by document."),
+    "blame": ("forensics", "Which documents and sources a step's loss came from."),
+    "audit": ("audit", "Prove that a resumed run equals the uninterrupted one."),
     "verify": ("verify", "Walk from a checkpoint or release back to its sources."),
     "approve": ("release", "Sign an approval of a candidate."),
     "promote": ("release", "Release an approved candidate that passes its gates."),
@@ -41,7 +45,7 @@ COMMANDS = {
     "taint": ("release", "Mark something bad and freeze what came of it."),
     "restore": ("content", "Write what a digest names into a folder."),
     "arpa": ("arpa", "An n-gram model of the line, for kenlm and its kin."),
-    "export": ("content", "DVC pointer files, for a plain `dvc pull`."),
+    "export": ("content", "DVC pointers, or tokens for other trainers."),
 }
 
 SOFTWARE_ERROR = 70  # as in sysexits.h
