@@ -14,6 +14,7 @@ time and no path. `resume.json` is the newest; `audits/` keeps all.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,15 +22,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from plinth.errors import MissingError
 from plinth.storage.atomic import write_bytes
 from plinth.training import checkpoint, snapshot
+from plinth.training.audit_span import span
 from plinth.training.config import RunConfig
 from plinth.training.engine import Engine, Rank
 from plinth.training.export import WEIGHTS, hf_name
 from plinth.training.guard.records import Intervention
 from plinth.training.loop import rollbacks_of
-from plinth.training.stopping import last_step
 from plinth.training.telemetry import Story, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
 
@@ -56,8 +56,7 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
         MissingError: no two checkpoints are committed between which to replay.
         CheckpointError, ResumeError: one of them cannot be trusted.
     """
-    asked = min(config.audit_step, last_step(config) - 1) if start is None else start  # earlier where a rule ended it
-    first, commits = span(config, asked)
+    first, commits = span(config, start)
     if rank.leads:
         for step in (first, *commits):
             checkpoint.verify(config.directory, step)
@@ -70,28 +69,10 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
         write(config, compare(config, first, found))
 
 
-def span(config: RunConfig, start: int) -> tuple[int, list[int]]:
-    """The checkpoint to replay from, and the committed ones after it, in order.
-
-    Raises:
-        MissingError: there is none, or none after it.
-    """
-    steps = checkpoint.committed(config.directory)
-    before = [step for step in steps if step <= start]
-    after = [step for step in steps if before and step > before[-1]]
-    if not after:
-        raise MissingError(
-            f"run {config.run_id} has nothing to replay from step {start}",
-            found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            expected=f"one of step {start} or earlier, and one after it",
-            remedy="name an earlier step with --from, or let the run commit another checkpoint",
-        )
-    return before[-1], after
-
-
 def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
     found, stream = Replayed(), trainer.batches(first + 1)
     for step in range(first + 1, commits[-1] + 1):
+        os.utime(trainer.config.directory.events)  # it writes nothing, and would be thought to hang
         if trainer.guard.leaves_out(step) is None:
             measured = trainer.launch(stream, step).read()
             found.interventions += [made.event() for made in trainer.take_in(measured)]
