@@ -13,15 +13,18 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plinth.errors import IntegrityError
 from plinth.records import Blob
 from plinth.storage.store import Store
+from plinth.tokens.encoder import Encoder
+from plinth.tokens.words import pattern_of
 
-#: An encoding takes about a hundred times the memory of its text, so texts go in by small batches, and a
-#: longer text by pieces.
+#: An encoding of the library takes about a hundred times the memory of its text, so texts go in by small batches,
+#: and a longer text by pieces.
 BATCH_CHARACTERS = 2**19
 
 #: Between two words the pre-tokenizer always cuts, so a piece that ends here changes no token.
@@ -54,6 +57,41 @@ def parallel(on: bool) -> Iterator[None]:
 
 def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iterator[NDArray[np.unsignedinteger]]:
     """The token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
+    for ids, first in encode_columns(tokenizer, _columns(texts), dtype):
+        yield from np.split(ids, first[1:-1]) if len(first) > 1 else ()
+
+
+def encode_columns(
+    tokenizer: Tokenizer, columns: Iterable[pa.Array], dtype: str
+) -> Iterator[tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]]:
+    """The token ids of each column of texts in one array, and where each text's begin: [texts + 1].
+
+    Our own pipelines are encoded word by word from a table (`encoder`), others by the library.
+    """
+    if pattern_of(tokenizer.pre_tokenizer) is not None:
+        encoder = Encoder(tokenizer)
+        yield from (encoder.encode(column, dtype) for column in columns)
+        return
+    for column in columns:
+        made = list(_by_library(tokenizer, column.to_pylist(), dtype))
+        first = np.concatenate([[0], np.cumsum([len(ids) for ids in made], dtype=np.int64)])
+        yield np.concatenate([np.empty(0, dtype), *made]), first
+
+
+def _columns(texts: Iterable[str]) -> Iterator[pa.Array]:
+    batch: list[str] = []
+    held = 0
+    for text in texts:
+        batch.append(text)
+        held += len(text)
+        if held >= BATCH_CHARACTERS:
+            yield pa.array(batch, pa.large_string())
+            batch, held = [], 0
+    if batch:
+        yield pa.array(batch, pa.large_string())
+
+
+def _by_library(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iterator[NDArray[np.unsignedinteger]]:
     marked = ((piece, last) for text in texts for piece, last in _marked(pieces(text)))
     whole: list[NDArray[np.unsignedinteger]] = []
     for ids, last in _encode(tokenizer, marked, dtype):

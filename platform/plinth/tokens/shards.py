@@ -132,20 +132,18 @@ def _tokenise(ctx: Context, asset: str, tasks: Sequence[_Tokenise]) -> list[Part
 
 def _tokens(store: Store, task: _Tokenise) -> tuple[Part, ...]:
     trained = encode.load(store, task.tokenizer)
-    closing = np.array([task.end_of_text], dtype=task.dtype).tobytes()
     lengths: list[int] = []
     sizes: list[int] = []
 
-    def texts() -> Iterator[str]:
+    def columns() -> Iterator[pa.Array]:
         for batch in iter_batches(store, task.curated, ["text"]):
             sizes.append(pc.sum(pc.binary_length(batch.column("text"))).as_py() or 0)
-            yield from batch.column("text").to_pylist()
+            yield batch.column("text")
 
     with staged.writing(store, task.bucket) as (stream, made), encode.parallel(False):
-        for ids in encode.encode_texts(trained, texts(), task.dtype):
-            stream.write(ids.tobytes())
-            stream.write(closing)
-            lengths.append(len(ids) + 1)
+        for ids, first in encode.encode_columns(trained, columns(), task.dtype):
+            stream.write(np.insert(ids, first[1:], task.end_of_text).data)
+            lengths.extend((np.diff(first) + 1).tolist())
     stats = {"tokens": sum(lengths), "text_bytes": sum(sizes), "stream": made[0].blob.model_dump()}
     local = write_batches(store, "index.parquet", _LOCAL, _local(store, task.curated, lengths))
     return (local.model_copy(update={"stats": stats}),)
