@@ -242,8 +242,8 @@ def _choose(config: RunConfig, events: Timeline) -> tuple[int | None, list[Inter
             step, refused = checkpoint.newest_valid(run)
         except CheckpointError as error:
             return error
-        for bad, reason in refused:
-            events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(reason), durable=True)
+        for bad, why in refused:
+            events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(why), durable=True)
             checkpoint.refuse(run, bad)
         spoilt = None if step is None else _spoilt(config, step, rollbacks)
         if step is None or spoilt is None:

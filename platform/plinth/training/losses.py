@@ -119,7 +119,7 @@ def _losses(model: Decoder, tokens: Tensor, segments: Tensor | None, targets: Te
 def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
     """Norm of the gradient of a sequence's mean loss."""
     model.zero_grad(set_to_none=True)
-    (losses.sum() / (targets != IGNORED).sum().clamp(min=1)).backward()
+    (losses.sum() / (targets != IGNORED).sum().clamp(min=1)).backward()  # type: ignore[no-untyped-call]
     norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
     model.zero_grad(set_to_none=True)
     return float(torch.linalg.vector_norm(torch.stack(norms)))
