@@ -26,11 +26,13 @@ from torch import Tensor
 from plinth.training.engine import Engine
 from plinth.training.guard.records import Limits
 
-#: Signals that are counted over ranks, the most urgent last.
-SIGNALS = (0, int(signal.SIGINT), int(signal.SIGTERM))
+#: What a rank may ask of all, counted over ranks, the most urgent last: 1 is a stopping rule's (loop.ENOUGH).
+SIGNALS = (1, int(signal.SIGINT), int(signal.SIGTERM))
 
 #: Places in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
-_LOSS, _FIRST, _SECOND, _INTERRUPT, _TERMINATE, _SECONDS, _RANKS, _NORM, _VETOED = range(9)
+_LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
+_ASKED = slice(5, 5 + len(SIGNALS))
+_NORM, _VETOED = range(_ASKED.stop, _ASKED.stop + 2)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Veto:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.device = engine, engine.rank.device
-        self._limits, self._words = Limits(), torch.zeros(7, dtype=torch.float64)
+        self._limits, self._words = Limits(), torch.zeros(_NORM, dtype=torch.float64)
         self._summed: Tensor | None = None
         self._bad: Tensor | None = None
         engine.on_gradient = self._share
@@ -63,8 +65,8 @@ class Veto:
     def arm(self, limits: Limits, words: tuple[int, int], pending: int, seconds: float) -> None:
         """Before a step: its limits, and this rank's fingerprint, signal and the seconds of its last step."""
         self._limits, self._summed, self._bad = limits, None, None
-        received = [float(pending == SIGNALS[1]), float(pending == SIGNALS[2])]
-        self._words = torch.tensor([0.0, *map(float, words), *received, seconds, 1.0], dtype=torch.float64)
+        asked = [float(pending == number) for number in SIGNALS]
+        self._words = torch.tensor([0.0, *map(float, words), seconds, 1.0, *asked], dtype=torch.float64)
 
     def result(self, loss: Tensor, norm: Tensor) -> Result:
         """After a step: everything in one vector on its way to the host."""
@@ -117,6 +119,6 @@ class Result:
             grad_norm=values[_NORM],
             vetoed=values[_VETOED] > 0,
             batch=f"{int(values[_FIRST]) % 2**32:08x}{int(values[_SECOND]) % 2**32:08x}",
-            signal=SIGNALS[2] if values[_TERMINATE] else SIGNALS[1] if values[_INTERRUPT] else SIGNALS[0],
+            signal=max((number for number, count in zip(SIGNALS, values[_ASKED], strict=True) if count), default=0),
             step_s=values[_SECONDS] / ranks,
         )
