@@ -103,7 +103,7 @@ def test_what_our_decoder_does_not_compute_is_refused(tmp_path: Path) -> None:
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16}
     for name, extra in (("biased", {"attention_bias": True}), ("yarn", {"rope_parameters": rope})):
         transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **extra)).save_pretrained(tmp_path / name)
-        with pytest.raises(CheckpointError, match="attention_bias True|rope_type 'yarn'"):
+        with pytest.raises(CheckpointError, match=r"attention_bias True|rope_type 'yarn'"):
             load_model(tmp_path / name)
     gemma = transformers.GemmaForCausalLM(transformers.GemmaConfig(**shape, head_dim=8))
     gemma.save_pretrained(tmp_path / "gemma")
