@@ -12,6 +12,7 @@ what remains of a document of n S + r tokens takes r + 1. Where a sequence begin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +60,18 @@ def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens:
     item_starts, sizes, full = _items(starts, lengths, sequence_tokens)
     bins, opened = _best_fit(sizes, sequence_tokens)
     return Pieces(*_laid(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
+
+
+def joined(many: Sequence[Pieces]) -> Pieces:
+    """The sequences of several, one after another."""
+    before = np.cumsum([0, *(len(pieces.starts) for pieces in many)])
+    offsets = [pieces.offsets[1:] + before[i] for i, pieces in enumerate(many)]
+    return Pieces(
+        np.concatenate([np.zeros(1, np.int32), *offsets]).astype(np.int32),
+        np.concatenate([np.empty(0, np.int64), *(pieces.starts for pieces in many)]),
+        np.concatenate([np.empty(0, np.int32), *(pieces.tokens for pieces in many)]),
+        np.concatenate([np.empty(0, np.int8), *(pieces.context for pieces in many)]),
+    )
 
 
 @njit(nogil=True, cache=True)

@@ -31,13 +31,20 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def blocks(windows: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks in each of them; in this process only."""
+    monkeypatch.setattr(packing_index, "BLOCK_SEQUENCES", 8)
+    monkeypatch.setattr(packing_index, "ROW_GROUP_ROWS", 5)
+
+
+@pytest.fixture
 def shards(ctx: Context, made: SimpleNamespace) -> Manifest:
     parts = [made.texts(seed, 12, words=20) for seed in range(PARTS)]
     result: Manifest = made.line(ctx, {"web": parts})[2]["web"]
     return result
 
 
-@pytest.mark.usefixtures("windows")
+@pytest.mark.usefixtures("blocks")
 def test_every_sequence_by_index_and_back(ctx: Context, shards: Manifest) -> None:
     packed = packing_index.run(ctx, "web", _params(), shards)
     reader, layout = ShardReader(ctx.store, shards), BestFit(ctx.store, packed, "web", verify=True)
@@ -61,7 +68,7 @@ def test_every_sequence_by_index_and_back(ctx: Context, shards: Manifest) -> Non
         assert layout.holding(span.start, span.tokens) == sorted(expected[span.id], key=lambda held: held.sequence)
 
 
-@pytest.mark.usefixtures("windows")
+@pytest.mark.usefixtures("blocks")
 def test_counts_are_those_of_the_sequences(ctx: Context, shards: Manifest) -> None:
     packed = packing_index.run(ctx, "web", _params(), shards)
     reader, layout = ShardReader(ctx.store, shards), BestFit(ctx.store, packed, "web")
@@ -117,6 +124,24 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
     path.write_bytes(data[:-1])
     with pytest.raises(IntegrityError, match="torn"):
         BestFit(ctx.store, packed, "web").pieces(np.array([0]))
+
+
+@pytest.mark.usefixtures("blocks")
+def test_a_sequence_takes_its_documents_from_one_block(ctx: Context, shards: Manifest) -> None:
+    """So that listing a step reads few row groups of the index."""
+    lengths = np.array([100, 50, 60, 30, 200, 10, 10, 10, 10, 10, 90, 99, 5])
+    assert packing_index._blocks(lengths, [5, 10, 13], 8 * 24) == [0, 5, 13]
+    assert packing_index._blocks(lengths, [5, 10, 13], 10**6) == [0, 13]
+    assert packing_index._blocks(lengths[:10], [5, 10], 8 * 24) == [0, 10]  # too little for a block of its own
+    assert packing_index._blocks(lengths[:0], [], 8 * 24) == [0]
+    packed = packing_index.run(ctx, "web", _params(), shards)
+    pieces = BestFit(ctx.store, packed, "web").pieces(np.arange(packed.rows))
+    order = np.concatenate([[0], np.cumsum([s.tokens for s in ShardReader(ctx.store, shards).documents(0, 10**6)])])
+    apart = [
+        np.ptp(np.searchsorted(order, pieces.starts[a:b], side="right"))
+        for a, b in zip(pieces.offsets, pieces.offsets[1:], strict=False)
+    ]
+    assert 0 < max(apart) < 25  # documents, of 72
 
 
 def test_concatenated_sequences_share_a_token(ctx: Context) -> None:
