@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import dagster as dg
+
 from assets.expectations import Suite, between, rows_between
 from assets.inputs import by_bucket, each, shared_owner
-from assets.present import picture
+from assets.present import picture, table
 from assets.stage import Inputs, Say, Stage
 from plinth.context import Context
 from plinth.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens import mixture
+from plinth.tokens import mixture, realised
+from plinth.tokens.advice import advice
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -28,7 +32,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             description=f"{recipe.mixture.total_tokens:,} tokens in {len(recipe.mixture.phases)} phases.",
             owner=shared_owner(recipe),
             kinds=("python",),
-            suite=partial(_suite, recipe.mixture.max_epochs),
+            suite=_suite,
             present=_present,
         )
     ]
@@ -44,16 +48,24 @@ def _kinds(recipe: Recipe) -> tuple[str, ...]:
     return ("shards",) if recipe.mixture.packing == "concatenate" else ("shards", "packed")
 
 
-def _suite(max_epochs: float, made: Manifest, inputs: Inputs) -> Suite:
-    # Counts are whole: a short phase cannot come nearer to its weights than a sequence or two.
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    # Counts are whole: a short phase cannot come nearer to its weights than a few sequences of each of its legs.
+    off = made.stats["realised"]["max_share_error"]
     rows = [
-        {**row, "excess": row["share_error"] - max(0.005, 2 / max(row["sequences"], 1))} for row in mixture.rows(made)
+        {
+            **row,
+            "excess": row["share_error"] - max(realised.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
+            "repeated": row["epochs"] - row["max_epochs"],
+            "realised_error": off,
+        }
+        for row in mixture.rows(made)
     ]
     expectations = [
         rows_between(1),
         between("excess", None, 0),
-        between("epochs", 0, max_epochs),
+        between("repeated", None, 0),
         between("sequences", 0, None),
+        between("realised_error", 0, realised.TOLERANCE),
     ]
     return Suite("mixture", rows, expectations)
 
@@ -61,4 +73,19 @@ def _suite(max_epochs: float, made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import plots
 
-    return {"mixture": picture(plots.mixture(mixture.rows(made)))}
+    off = made.stats["realised"]
+    shown: dict[str, Any] = {
+        "mixture": picture(plots.mixture(mixture.rows(made))),
+        "course": picture(plots.mixture_course(realised.course(made.stats), made.stats["sequence_tokens"])),
+        "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
+        "streams": dg.MetadataValue.md(
+            table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])
+        ),
+    }
+    said = advice(made.stats)
+    return shown | ({"advice": dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in said))} if said else {})
+
+
+def _streams(made: Manifest) -> Iterator[tuple[str, int, float, float]]:
+    for name, own in made.stats["buckets"].items():
+        yield name, own["needed"] * made.stats["sequence_tokens"], own["epochs"], own["max_epochs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plinth.report import course as figure_of_course
 from plinth.report import figures
 from plinth.report import sankey as figure_of_sankey
 from plinth.report.render import png
@@ -23,6 +24,11 @@ def sankey(stats: Mapping[str, Any]) -> bytes:
 def mixture(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Planned and realised shares; rows have phase, bucket, weight, share."""
     return png(figures.mixture, rows)
+
+
+def mixture_course(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> bytes:
+    """Realised and planned shares along the run, from `tokens.realised.course`."""
+    return png(figure_of_course.figure, rows, sequence_tokens)
 
 
 def loss(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = ()) -> bytes:

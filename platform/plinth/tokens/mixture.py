@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any
 
 from plinth.compute.stage import manifest
@@ -117,23 +117,31 @@ def plan(params: recipe.Mixture, available: Mapping[str, int]) -> dict[str, Any]
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:
-    """A row per leg of a phase and stream: weight asked, share realised, and the difference; for checks and plots."""
+    """A row per phase and stream: weight asked, share realised, and the difference; for checks and plots."""
     stats = mixture.stats
-    return [
-        {
-            "phase": phase["name"],
-            "bucket": name,
-            "weight": phase["weights"][name],
-            "share": phase["shares"][name],
-            "share_error": abs(phase["shares"][name] - phase["weights"][name]),
-            "sequences": phase["counts"][name],
-            "tokens": phase["counts"][name] * stats["sequence_tokens"],
-            "epochs": stats["buckets"][name]["epochs"],
-            "max_epochs": stats["buckets"][name]["max_epochs"],
-        }
-        for phase in stats["phases"]
-        for name in stats["buckets"]
-    ]
+    made: list[dict[str, Any]] = []
+    for phase, group in groupby(stats["phases"], key=lambda leg: leg["phase"]):
+        legs_of = list(group)
+        size = sum(leg["sequences"] for leg in legs_of)
+        for name, own in stats["buckets"].items():
+            weight = sum(leg["weights"][name] * leg["sequences"] for leg in legs_of) / size
+            count = sum(leg["counts"][name] for leg in legs_of)
+            made.append(
+                {
+                    "phase": phase,
+                    "bucket": name,
+                    "weight": weight,
+                    "share": count / size,
+                    "share_error": abs(count / size - weight),
+                    "sequences": count,
+                    "tokens": count * stats["sequence_tokens"],
+                    "epochs": own["epochs"],
+                    "max_epochs": own["max_epochs"],
+                    "phase_sequences": size,
+                    "legs": len(legs_of),
+                }
+            )
+    return made
 
 
 def _cut(params: recipe.Mixture, sequences: int) -> list[tuple[recipe.Phase, int, int]]:

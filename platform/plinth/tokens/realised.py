@@ -66,6 +66,39 @@ def measured(
     }
 
 
+def course(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
+    """The mixture along the run in about `points` stretches: by stream the share asked for and the share realised.
+
+    Returns:
+        rows of first, stop (sequences), phase, asked, realised.
+    """
+    names = sorted(stats["buckets"])
+    wide = max(1, stats["sequences"] // points)
+    made = []
+    for row in stats["phases"]:
+        given = blocks_of(row, stats["block_sequences"], names)
+        start, end = row.get("from_weights", row["weights"]), row.get("to_weights", row["weights"])
+        count = max(1, min(row["blocks"], round(row["sequences"] / wide)))
+        before, at = [0] * len(names), 0
+        for number in range(1, count + 1):
+            last = number == count
+            block = row["blocks"] * number // count
+            stop = row["sequences"] if last else block * stats["block_sequences"]
+            now = [row["counts"][name] for name in names] if last else given.before(block)
+            middle = (at + stop) / 2 / row["sequences"]
+            made.append(
+                {
+                    "first": row["first"] + at,
+                    "stop": row["first"] + stop,
+                    "phase": row["phase"],
+                    "asked": {name: start[name] + (end[name] - start[name]) * middle for name in names},
+                    "realised": {n: (b - a) / (stop - at) for n, a, b in zip(names, before, now, strict=True)},
+                }
+            )
+            before, at = now, stop
+    return made
+
+
 def _exact(leg: Leg, name: str, count: int) -> Fraction:
     """Exact sequences of a stream among the first `count` of a leg: the area under its line."""
     start, end = leg.start[name], leg.end[name]

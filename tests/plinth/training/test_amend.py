@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -13,15 +14,18 @@ import pytest
 from plinth.context import Context
 from plinth.errors import RecipeError
 from plinth.recipe.batches import Amendment
+from plinth.recipe.training import Checkpoints
 from plinth.storage.workspace import Workspace
 from plinth.training import amend, config, job
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import Timeline, timeline
+from plinth.training.telemetry import Timeline, read_events, timeline
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_job
 
-STEPS = 300
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
+STEPS = 60
+TRAINING = test_job.TRAINING.model_copy(update={"checkpoints": Checkpoints(every_steps=1000, audit_steps=3)})
 
 
 def doubled(from_step: int) -> dict[str, Any]:
@@ -82,18 +86,19 @@ def test_the_end_must_leave_room_for_the_proof(begun: Callable[..., RunConfig], 
 
 
 @pytest.mark.slow
-def test_a_running_job_is_stopped_amended_and_goes_on(ctx: Context) -> None:
+def test_a_running_job_is_stopped_amended_and_goes_on(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "platform"), str(HERE))))
+    slow = {"batches": "scheduled:slowly"}
     data = test_job.line(ctx, STEPS)
-    first = config.prepare(ctx, "demo", test_job.TRAINING, *data)
+    first = config.prepare(ctx, "demo", TRAINING, *data).model_copy(update=slow)
     started = job.submit_or_find(ctx, first)
     try:
-        while not any(event["event"] == "step" for event in _events(first)):
+        while not any(event["event"] == "step" for event in read_events(first.directory.events)):
             time.sleep(0.05)
-        training = test_job.TRAINING.model_copy(update=doubled(STEPS - 19))
-        amended = config.prepare(ctx, "demo", training, *data)
+        amended = config.prepare(ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 19)), *data)
         assert amended.run_id == first.run_id
         assert config.load(first.directory.config) == first  # the job is running by it
-        assert job.submit_or_find(ctx, amended) != started
+        assert job.submit_or_find(ctx, amended.model_copy(update=slow)) != started
         assert job.follow(ctx, amended).status == "finished"
     finally:
         job.cancel(ctx, first)
@@ -105,12 +110,6 @@ def test_a_running_job_is_stopped_amended_and_goes_on(ctx: Context) -> None:
     tokens = [story.steps[step]["tokens"] for step in story.steps]
     assert tokens == [amended.tokens_through(step) for step in story.steps]
     assert tokens[-1] == STEPS * 4 * 32  # every sequence was seen, once
-    too_late = config.prepare(ctx, "demo", test_job.TRAINING.model_copy(update=doubled(STEPS - 9)), *data)
+    too_late = config.prepare(ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 9)), *data)
     with pytest.raises(RecipeError, match="touch steps"):
         job.submit_or_find(ctx, too_late)
-
-
-def _events(prepared: RunConfig) -> list[dict[str, Any]]:
-    from plinth.training.telemetry import read_events
-
-    return list(read_events(prepared.directory.events))
