@@ -123,6 +123,12 @@ def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
             "zero_stage",
             "FP16 without ZeRO: DeepSpeed divides a gradient by the loss factor of the next step; expected 1, 2 or 3",
         )
+    if parallel.zero_stage == 0 and parallel.tensor > 1 and precision != "fp32":
+        yield (
+            "zero_stage",
+            f"precision {precision} with tensor {parallel.tensor}: without ZeRO, DeepSpeed's gradient norm in reduced "
+            "precision leaves out what other tensor ranks hold; expected 1 or 2, or precision fp32",
+        )
     if parallel.pipeline > 1 and parallel.zero_stage > 1:
         yield (
             "zero_stage",

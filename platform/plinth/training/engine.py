@@ -151,7 +151,7 @@ class Engine:
             dist_init_required=False,
         )
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
-        if hasattr(scaler, "raise_error_at_min_scale"):
+        if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
 
     def _model(self) -> Decoder:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from plinth.training.attention import attention_mask, rotary
+from plinth.training.blocks import Block
 from plinth.training.loss import IGNORED
 from plinth.training.model import Decoder
 from plinth.training.parallel import tensor
@@ -82,7 +83,8 @@ def divided(model: Decoder, topology: Topology) -> Decoder:
     cut.topology = topology
     if topology.sequence is not None:
         for layer in cut.layers:
-            layer.self_attn.core = UlyssesCore(layer.self_attn.core, topology.sequence)
+            attention = cast(Block, layer).self_attn
+            attention.core = UlyssesCore(attention.core, topology.sequence)
     return cut
 
 

@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional
 
 from plinth.training.loss import IGNORED
-from plinth.training.parallel.collectives import enter_region, leave_region, summed
+from plinth.training.parallel.collectives import applied, enter_region, leave_region, summed
 
 #: Axis along which a parameter is divided, by the end of its name. What is not named is replicated.
 AXIS: dict[str, int] = {
@@ -64,7 +64,7 @@ def divide(model: nn.Module, group: ProcessGroup) -> None:
             parameter.model_parallel = True  # type: ignore[attr-defined]
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         elif name.endswith(PARTIAL):
-            parameter.register_hook(lambda gradient: summed(gradient, group))
+            parameter.register_hook(lambda gradient: summed(gradient, group))  # type: ignore[no-untyped-call]
     for layer in model.layers:  # type: ignore[union-attr]
         attention = layer.self_attn
         attention.heads, attention.kv_heads = attention.heads // size, attention.kv_heads // size
@@ -106,14 +106,9 @@ def cross_entropy(
         scale, z_loss: as there.
     """
     logits = functional.linear(enter_region(hidden, group), weight)
-    losses = _losses(logits if scale == 1.0 else logits * scale, targets, start, group, z_loss)
+    logits = logits if scale == 1.0 else logits * scale
+    losses: Tensor = applied(_CrossEntropy, logits, targets, start, group, z_loss)
     return losses.sum() / (targets != IGNORED).sum().clamp(min=1)
-
-
-@torch.compiler.disable
-def _losses(logits: Tensor, targets: Tensor, start: int, group: ProcessGroup, z_loss: float) -> Tensor:
-    losses: Tensor = _CrossEntropy.apply(logits, targets, start, group, z_loss)  # type: ignore[no-untyped-call]
-    return losses
 
 
 class _CrossEntropy(torch.autograd.Function):
