@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,59 +14,71 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plinth.training import pieces, snapshot, universal
+from plinth.training import pieces, universal
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, Batches
-from plinth.training.engine import Engine, join, leave, open_engine
-from plinth.training.loop import train_step
 from plinth.training.parallel.topology import place_of
 
 
 def batch_at(config: RunConfig, step: int, data_rank: int) -> Batch:
     """The rows of one data rank: the global batch is the same for any number of ranks and any micro batch."""
-    accumulation, micro, length = config.accumulation(), config.micro_batch_sequences, config.sequence_tokens + 1
-    tokens = np.empty((accumulation, micro, length), np.int32)
-    for number in range(accumulation):
-        for row in range(micro):
-            global_row = (number * config.data_ranks + data_rank) * micro + row
-            generator = np.random.default_rng(step * config.global_batch_sequences + global_row)
-            start, stride = generator.integers(1, config.vocab_size, 2)
-            tokens[number, row] = (start + stride % 7 * np.arange(length)) % config.vocab_size
+    accumulation, micro = config.accumulation(step), config.micro_batch_sequences
+    rows, length = accumulation * micro, config.sequence_tokens + 1
+    tokens = np.empty((rows, length), np.int32)
+    for row in range(rows):
+        generator = np.random.default_rng((step, data_rank * rows + row))
+        start, stride = generator.integers(1, config.vocab_size, 2)
+        tokens[row] = (start + stride % 7 * np.arange(length)) % config.vocab_size
+    tokens = tokens.reshape(accumulation, micro, length)
     segments = np.broadcast_to((np.arange(length) >= length // 3).astype(np.int32), tokens.shape).copy()
     return Batch(tokens, segments)
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """What a run's configuration names as `elastic:open_batches`."""
+    """What a run's configuration names as `elastic:open_batches`. FAULTS: {"marks": folder, "kill": [[step, rank]]}."""
     data_rank = place_of(config.parallel, config.ranks, rank).data
+    plan = json.loads(os.environ.get("FAULTS", '{"marks": "", "kill": []}'))
 
     def stream(first_step: int) -> Iterator[Batch]:
         for step in range(first_step, config.total_steps + 1):
+            mark = Path(plan["marks"]) / f"kill-{step}-{rank}"
+            if [step, rank] in plan["kill"] and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             yield batch_at(config, step, data_rank)
 
     return stream
 
 
-def train(config: RunConfig, start: Path | None, first: int, last: int, end: Path) -> dict[str, Any]:
-    """Take the state from `start`, train steps `first` to `last`, leave the state in `end`."""
-    rank = join(config)
-    engine = open_engine(config, rank)
-    found: dict[str, Any] = {}
-    if start is not None:
-        universal.restore(engine, start)
-        found["before"] = state_of(engine)
-    stream = open_batches(config, rank.index)(first)
-    measured = [train_step(engine, stream, step, 0) for step in range(first, last + 1)]
-    pieces.write(universal.capture(engine), end, rank.index)
-    found |= {"loss": [one.loss for one in measured], "norm": [one.grad_norm for one in measured]}
-    found |= {"batch": [one.batch for one in measured], "after": state_of(engine)}
+def journey(legs: list[tuple[RunConfig, Path | None, int, int, Path]]) -> list[dict[str, Any]]:
+    """On one rank: for each leg, take up the state of a folder, train steps from first to last, leave the state."""
+    from plinth.training.engine import join, leave
+
+    rank = join(legs[0][0])
+    found = [train(config, rank, *leg) for config, *leg in legs]
     leave()
     return found
 
 
-def state_of(engine: Engine) -> dict[str, Any]:
-    """Digests of everything that the next step depends on."""
-    return snapshot.digests(engine)
+def train(config: RunConfig, rank: Any, start: Path | None, first: int, last: int, end: Path) -> dict[str, Any]:
+    from plinth.training import snapshot
+    from plinth.training.trainer import Trainer
+
+    trainer = Trainer(config, rank)
+    engine, found = trainer.engine, dict[str, Any]()
+    if start is not None:
+        universal.restore(engine, start)
+        found["before"] = snapshot.digests(engine)
+        torch.distributed.barrier()
+        pieces.write(universal.capture(engine), Path(f"{end}-before"), rank.index)
+    stream = trainer.batches(first)
+    measured = [trainer.launch(stream, step).read() for step in range(first, last + 1)]
+    pieces.write(universal.capture(engine), end, rank.index)
+    torch.distributed.barrier()
+    found |= {name: [getattr(one, name) for one in measured] for name in ("loss", "grad_norm", "batch")}
+    found["after"] = snapshot.digests(engine)
+    engine.deepspeed.destroy()
+    return found
 
 
 def whole_state(folder: Path) -> dict[tuple[str, str], Tensor]:
@@ -75,4 +90,6 @@ def whole_state(folder: Path) -> dict[tuple[str, str], Tensor]:
 
 def same(left: dict[Any, Tensor], right: dict[Any, Tensor]) -> bool:
     """Whether two states hold the same bits."""
-    return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+    return left.keys() == right.keys() and all(
+        torch.equal(left[key].view(torch.int32), right[key].view(torch.int32)) for key in left
+    )

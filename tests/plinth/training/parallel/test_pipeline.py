@@ -13,7 +13,7 @@ import pytest
 from plinth.recipe.parallel import LossScale, Parallel
 from plinth.recipe.training import Launch, Model
 from plinth.training.config import RunConfig
-from plinth.training.parallel.pipeline import Stage
+from plinth.training.parallel.stages import Stage
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
