@@ -29,23 +29,23 @@ class Nonfinite(Rule):
 
 
 class LossSpike(Rule):
-    """The loss is far above its rolling median."""
+    """The loss is far above its recent level."""
 
     action: Action = Field("rollback", description=_ACTION)
     confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS)
     sigmas: float = Field(
-        6.0, gt=0, description="Robust standard deviations above the median (OLMo-core's step skipper: 6)."
+        6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core's step skipper: 6)."
     )
-    min_rise: float = Field(0.2, ge=0, description="Nats above the median below which nothing is a spike.")
+    min_rise: float = Field(0.2, ge=0, description="Nats above the level below which nothing is a spike.")
 
 
 class GradientSpike(Rule):
-    """The global gradient norm is far above its rolling median."""
+    """The global gradient norm is far above its recent level."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS)
-    sigmas: float = Field(6.0, gt=0, description="Robust standard deviations above the median (OLMo-core: 6).")
-    min_ratio: float = Field(3.0, ge=1, description="Times the median below which nothing is a spike.")
+    sigmas: float = Field(6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core: 6).")
+    min_ratio: float = Field(3.0, ge=1, description="Times the level below which nothing is a spike.")
 
 
 class LateRule(Rule):
@@ -62,7 +62,7 @@ class LayerRule(LateRule):
     """A statistic of one layer grows out of its own range. Measured every `telemetry.layers_every` steps."""
 
     confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS + " Counted in measurements.")
-    ratio: float = Field(10.0, gt=1, description="Times the layer's rolling median.")
+    ratio: float = Field(10.0, gt=1, description="Times the layer's recent level.")
 
 
 class Plateau(LateRule):
@@ -77,7 +77,7 @@ class Throughput(Rule):
     """Steps take much longer than they did. A clock decides, so it may only warn or stop."""
 
     confirmations: int = Field(10, ge=1, description=_CONFIRMATIONS)
-    ratio: float = Field(0.5, gt=0, lt=1, description="Share of the rolling median of tokens per second.")
+    ratio: float = Field(0.5, gt=0, lt=1, description="Share of the recent level of tokens per second.")
 
     @model_validator(mode="after")
     def _changes_nothing(self) -> Throughput:

@@ -26,7 +26,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 
 #: Steps of the run, and those whose batches are all poison.
-STEPS, POISON = 120, range(97, 102)
+STEPS, POISON = 80, range(65, 69)
 
 SEQUENCE, BATCH = 32, 8
 
@@ -71,7 +71,7 @@ def curated(ctx: Context, bucket: str, texts: list[str], domain: str) -> Manifes
     return made
 
 
-def make(root: Path, *, poison: bool = True, **changes: Any) -> RunConfig:
+def make(root: Path, ranks: int = 1, *, poison: bool = True, **changes: Any) -> RunConfig:
     """A prepared run in a workspace of its own; without `poison` the same steps hold `web` as well."""
     ctx = Context(Workspace(root).ensure())
     chooser = random.Random(7)
@@ -81,9 +81,10 @@ def make(root: Path, *, poison: bool = True, **changes: Any) -> RunConfig:
     }
     trained = tokenizer.run(ctx, Tokenizer(vocab_size=300, sample_bytes=50_000), texts)
     sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
-    spans = [("before", POISON.start - 1, "web"), ("poison", len(POISON), "dump" if poison else "web")]
-    spans.append(("after", STEPS + 1 - POISON.stop, "web"))
-    phases = tuple(Phase(name=name, fraction=steps / STEPS, weights={bucket: 1.0}) for name, steps, bucket in spans)
+    mixed_in = {"dump": 3.0, "web": 1.0} if poison else {"web": 1.0}
+    spans = [("before", POISON.start - 1, {"web": 1.0}), ("poison", len(POISON), mixed_in)]
+    spans.append(("after", STEPS + 1 - POISON.stop, {"web": 1.0}))
+    phases = tuple(Phase(name=name, fraction=steps / STEPS, weights=weights) for name, steps, weights in spans)
     params = Mixture(
         sequence_tokens=SEQUENCE,
         total_tokens=SEQUENCE * BATCH * STEPS,
@@ -96,12 +97,12 @@ def make(root: Path, *, poison: bool = True, **changes: Any) -> RunConfig:
         "model": Model(layers=2, dim=48, heads=4, kv_heads=2, ffn_dim=96),
         "optimizer": Optimizer(lr=1e-2, warmup_fraction=0.05, decay_fraction=0.1),
         "precision": "fp32",
-        "micro_batch_sequences": 8,
+        "micro_batch_sequences": BATCH // ranks,
         "global_batch_sequences": BATCH,
         "parallel": Parallel(zero_stage=1),
         "guard": GUARD,
-        "checkpoints": Checkpoints(every_steps=10, keep_last=3, audit_steps=24, mode="sync"),
+        "checkpoints": Checkpoints(every_steps=16, keep_last=3, audit_steps=8, mode="sync"),
         "supervision": Supervision(backoff_s=0.1),
-        "launch": Launch(ranks=1),
+        "launch": Launch(ranks=ranks),
     }
     return configuration.prepare(ctx, "poisoned", Training(**{**fields, **changes}), mixed, sharded, trained)

@@ -2,10 +2,10 @@
 
     seen ──► rules: suspicious? ──► machine: confirmed? ──► warn · skip · lower_lr · rollback · stop
                 ▲                        │
-                └── rolling medians ◄────┘        limits of the next steps ──► veto (on the device)
+                └── rolling levels ◄────┘        limits of the next steps ──► veto (on the device)
 
     records   Seen, Limits, Intervention
-    rolling   a window of numbers with median and MAD
+    rolling   a window of numbers with level and spread
     rules     the published heuristics, each from numbers to a finding
     machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
     pace      throughput; a clock, so never part of a checkpoint

@@ -28,9 +28,9 @@ class Pace:
             return []
         rate, slow = tokens / seconds, False
         if len(self._window) >= WARM_UP:
-            slow = rate < self.policy.ratio * self._window.median
+            slow = rate < self.policy.ratio * self._window.level
         self._streak = self._streak + 1 if slow else 0
-        bound = self.policy.ratio * self._window.median if slow else 0.0
+        bound = self.policy.ratio * self._window.level if slow else 0.0
         self._window.add(rate)
         if self._streak != self.policy.confirmations:
             return []

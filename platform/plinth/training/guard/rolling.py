@@ -1,18 +1,24 @@
-"""A window of numbers with its median and spread.
+"""A window of numbers with its level and spread, both deaf to spikes and to the trend.
 
-Median and MAD (median absolute deviation) instead of mean and standard deviation: up to half of the window may
-be spikes without moving them, so a spike neither hides the next one nor has to be kept out (Leys et al. 2013,
-doi:10.1016/j.jesp.2013.03.013).
+Level is the median of the newest numbers. Spread is the median absolute difference of neighbours, scaled to the
+standard deviation of normal noise: medians instead of means, so up to half of the window may be spikes and need
+not be kept out (Leys et al. 2013, doi:10.1016/j.jesp.2013.03.013), and differences instead of deviations, so that
+a loss that falls fast does not look like a noisy one (von Neumann et al. 1941, doi:10.1214/aoms/1177731677).
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
+from itertools import pairwise
 from statistics import median
 
-#: MAD of a normal distribution in standard deviations: 1 / 0.6745.
-MAD_TO_SIGMA = 1.4826
+#: Median absolute value of normal noise to its standard deviation: 1 / 0.6745. Differences have twice the variance.
+DIFFERENCE_TO_SIGMA = 1.4826 / math.sqrt(2)
+
+#: The level is that of the newest quarter of the window, of these many numbers at least.
+LEVEL_SHARE, LEVEL_MINIMUM = 4, 8
 
 
 class Rolling:
@@ -20,6 +26,7 @@ class Rolling:
 
     def __init__(self, size: int, values: Iterable[float] = ()) -> None:
         self._values: deque[float] = deque(values, maxlen=size)
+        self._newest = max(LEVEL_MINIMUM, size // LEVEL_SHARE)
 
     def add(self, value: float) -> None:
         self._values.append(value)
@@ -33,11 +40,12 @@ class Rolling:
         return list(self._values)
 
     @property
-    def median(self) -> float:
-        return float(median(self._values))
+    def level(self) -> float:
+        """Median of the newest numbers."""
+        return float(median(self.values[-self._newest :]))
 
     @property
     def sigma(self) -> float:
-        """Robust standard deviation."""
-        centre = self.median
-        return MAD_TO_SIGMA * float(median(abs(value - centre) for value in self._values))
+        """Robust standard deviation around whatever trend there is; 0 for fewer than two numbers."""
+        steps = [abs(after - before) for before, after in pairwise(self._values)]
+        return DIFFERENCE_TO_SIGMA * float(median(steps)) if steps else 0.0

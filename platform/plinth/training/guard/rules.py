@@ -28,7 +28,7 @@ LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 
 
 def limits(policy: Policy, losses: Rolling, norms: Rolling) -> Limits:
-    """Above which a step is suspicious, from what was seen before it: median and `sigmas` robust deviations.
+    """Above which a step is suspicious, from what was seen before it: level and `sigmas` robust deviations.
 
     A spread of nearly nothing would make every ripple a spike, so loss has to rise by nats and norm by a ratio too.
     """
@@ -36,8 +36,8 @@ def limits(policy: Policy, losses: Rolling, norms: Rolling) -> Limits:
         return Limits()
     loss, gradient = policy.loss_spike, policy.gradient_spike
     return Limits(
-        loss=losses.median + max(loss.sigmas * losses.sigma, loss.min_rise),
-        grad_norm=max(norms.median + gradient.sigmas * norms.sigma, gradient.min_ratio * norms.median),
+        loss=losses.level + max(loss.sigmas * losses.sigma, loss.min_rise),
+        grad_norm=max(norms.level + gradient.sigmas * norms.sigma, gradient.min_ratio * norms.level),
     )
 
 
@@ -62,7 +62,7 @@ def judge_layers(
     for layer, value in (measured or {}).items():
         window = history.setdefault(layer, Rolling(LAYER_WINDOW))
         if len(window) >= LAYER_MINIMUM:
-            bound = rule.ratio * window.median
+            bound = rule.ratio * window.level
             if value > bound and (worst is None or value / bound > worst.value / worst.threshold):
                 worst = Finding(rule=name, value=value, threshold=bound, layer=layer)
         if math.isfinite(value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from plinth.recipe.guard import Guard as Policy
@@ -16,19 +17,27 @@ from plinth.training.guard.rules import judge, judge_layers, limits
 POLICY = Policy(window_steps=8, min_steps=4)
 
 
-def test_rolling_median_and_spread_ignore_spikes() -> None:
+def test_level_and_spread_ignore_spikes() -> None:
     window = Rolling(5, [1.0, 2.0, 3.0, 4.0, 1000.0])
-    assert window.median == 3.0
-    assert window.sigma == pytest.approx(1.4826)  # deviations 2, 1, 0, 1, 997
+    assert window.level == 3.0
+    assert window.sigma == pytest.approx(1.4826 / math.sqrt(2))  # neighbours differ by 1, 1, 1, 996
     window.add(5.0)
     assert window.values == [2.0, 3.0, 4.0, 1000.0, 5.0]
+
+
+def test_spread_is_that_of_the_noise_whatever_the_trend() -> None:
+    noise = np.random.default_rng(1).normal(0.0, 0.05, 256)
+    flat, falling = Rolling(256, noise + 2.0), Rolling(256, noise + np.linspace(6.0, 2.0, 256))
+    assert flat.sigma == pytest.approx(0.05, rel=0.15)
+    assert falling.sigma == pytest.approx(0.05, rel=0.15)
+    assert falling.level == pytest.approx(2.5, abs=0.1)  # of the newest 64
 
 
 def test_limits_are_the_wider_of_spread_and_floor() -> None:
     losses, norms = Rolling(8, [2.0, 2.1, 2.2, 2.3, 2.4]), Rolling(8, [1.0] * 5)
     found = limits(POLICY, losses, norms)
-    assert found.loss == pytest.approx(2.2 + 6 * 1.4826 * 0.1)
-    assert found.grad_norm == 3.0  # no spread at all: three times the median
+    assert found.loss == pytest.approx(2.2 + 6 * 1.4826 / math.sqrt(2) * 0.1)
+    assert found.grad_norm == 3.0  # no spread at all: three times the level
     assert limits(POLICY, Rolling(8, [2.0] * 5), norms).loss == pytest.approx(2.2)  # min_rise of 0.2 nats
     assert limits(POLICY, Rolling(8, [2.0] * 3), Rolling(8, [1.0] * 3)) == Limits()  # too few to judge
 
