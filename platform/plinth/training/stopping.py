@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from plinth import fingerprint
@@ -62,8 +63,9 @@ def judge(rules: Stopping, signals: Signals) -> Verdict:
     """The verdict. Deterministic; asks nothing but its arguments."""
     budgets = tuple(_budgets(rules, signals))
     others = tuple(_others(rules, signals)) if signals.tokens >= rules.min_tokens else ()
-    combined = (any if rules.when == "any" else all)(state.holds for state in others)
-    return Verdict(any(state.holds for state in budgets) or (bool(others) and combined), budgets + others)
+    held = [all(state.holds for state in states) for states in others]
+    combined = bool(held) and (any if rules.when == "any" else all)(held)
+    return Verdict(any(state.holds for state in budgets) or combined, budgets + tuple(chain.from_iterable(others)))
 
 
 def _budgets(rules: Stopping, signals: Signals) -> Iterator[State]:
@@ -77,17 +79,21 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[State]:
             yield State(name, spent >= budget, spent, budget, f"{name}: {spent:,.6g} spent of {budget:,.6g}")
 
 
-def _others(rules: Stopping, signals: Signals) -> Iterator[State]:
+def _others(rules: Stopping, signals: Signals) -> Iterator[list[State]]:
+    """For each rule its states, all of which must hold."""
     if rules.plateau is not None:
-        yield plateau("plateau", rules.plateau, _blocks(signals.losses, rules.plateau.window_tokens), BLOCKS)
-        for name in rules.plateau.slices:
-            yield plateau(f"plateau of {name}", rules.plateau, signals.slices.get(name, ()), MIN_EVALUATIONS)
+        losses = _blocks(signals.losses, rules.plateau.window_tokens)
+        slices = {f"plateau of {name}": signals.slices.get(name, ()) for name in rules.plateau.slices}
+        yield [
+            plateau("plateau", rules.plateau, losses, BLOCKS),
+            *(plateau(name, rules.plateau, points, MIN_EVALUATIONS) for name, points in slices.items()),
+        ]
     if rules.regression is not None:
-        yield regression(rules.regression, signals.probes)
+        yield [regression(rules.regression, signals.probes)]
     if rules.max_epochs is not None:
         bucket, seen = max(signals.epochs.items(), key=lambda item: item[1], default=("", 0.0))
         reason = f"reuse: {bucket} seen {seen:.3g} times, at most {rules.max_epochs:g}"
-        yield State("reuse", seen >= rules.max_epochs, seen if bucket else None, rules.max_epochs, reason)
+        yield [State("reuse", seen >= rules.max_epochs, seen if bucket else None, rules.max_epochs, reason)]
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> State:

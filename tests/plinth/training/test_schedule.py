@@ -53,3 +53,37 @@ def test_never_above_the_peak_nor_below_the_minimum(
 def test_last_step_reaches_the_minimum() -> None:
     for schedule in ("wsd", "linear", "cosine"):
         assert rates(7, schedule=schedule, min_lr=0.1)[-1] == pytest.approx(0.1)
+
+
+def at(total: int, **options: object) -> dict[int, float]:
+    """Rates at every tenth of a run of `total` tokens."""
+    optimizer = Optimizer(**{"lr": 1.0, "warmup_fraction": 0.1, "decay_fraction": 0.4, **options})
+    return {tenth: round(learning_rate(optimizer, tenth * total // 10, total), 4) for tenth in range(1, 11)}
+
+
+def test_one_minus_the_root() -> None:
+    rates_of = at(1000, decay_shape="1-sqrt")
+    assert [rates_of[tenth] for tenth in (1, 6, 7, 9, 10)] == [1.0, 1.0, 0.5, round(1 - 0.75**0.5, 4), 0.0]
+
+
+def test_constant_and_inverse_square_root() -> None:
+    assert set(at(1000, schedule="constant").values()) == {1.0}
+    falling = at(1000, schedule="inverse-sqrt", min_lr=0.35)
+    assert [falling[tenth] for tenth in (1, 4, 9, 10)] == [1.0, 0.5, 0.35, 0.35]
+    with pytest.raises(ValueError, match="inverse-sqrt"):
+        Optimizer(schedule="inverse-sqrt", warmup_fraction=0.0)
+
+
+def test_lengths_in_tokens_and_a_trained_model_warmed_up_again() -> None:
+    found = at(1000, warmup_tokens=200, decay_tokens=100, start_lr=0.2, min_lr=0.1)
+    assert [found[tenth] for tenth in (1, 2, 9, 10)] == [0.6, 1.0, 1.0, 0.1]
+    with pytest.raises(ValueError, match="start_lr"):
+        Optimizer(lr=1e-3, start_lr=2e-3)
+
+
+@given(st.sampled_from(["wsd", "cosine", "linear", "inverse-sqrt"]), st.integers(1, 10_000), st.integers(1, 400))
+def test_by_tokens_in_any_unit(schedule: str, unit: int, at_step: int) -> None:
+    """Steps of one token each and steps of many have the same rate at the same share of the run."""
+    optimizer = Optimizer(schedule=schedule, warmup_fraction=0.25)
+    one, many = learning_rate(optimizer, at_step, 400), learning_rate(optimizer, at_step * unit, 400 * unit)
+    assert many == pytest.approx(one)
