@@ -169,7 +169,7 @@ def _scan(
                     number = held
                     held += 1
                     break
-                number = np.int64(found & np.uint64(0xFFFFFFFF)) - 1
+                number = int(found & np.uint64(0xFFFFFFFF)) - 1
                 equal = slots[slot, 0] == key and found & ~np.uint64(0xFFFFFFFF) == length
                 if equal and (size <= 8 or _same(data, at, size, known, starts[number])):
                     break
@@ -201,7 +201,7 @@ def _measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
             total += token_starts[words[at] + 1] - token_starts[words[at]]
             at += 1
         first[doc + 1] = first[doc] + total
-    return np.int64(first[-1])
+    return int(first[-1])
 
 
 @njit(nogil=True, cache=True)
