@@ -34,6 +34,7 @@ COMMANDS = {
     "source": ("source", "What a source would be worth, before it is taken."),
     "near": ("near", "Documents near a text: duplicates, leaks, takedown."),
     "mixture": ("mixture", "What a run sees: shares, epochs, and how near they come."),
+    "packing": ("packing", "What either packing pads and cuts, for any sequence length."),
     "batch": ("batch", "The documents of one training step."),
     "replay": ("forensics", "Score a step's batch again, document by document."),
     "blame": ("forensics", "Which documents and sources a step's loss came from."),

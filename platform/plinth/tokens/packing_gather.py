@@ -54,7 +54,7 @@ class Source:
         if self._reader.mapped:
             self._touch(pieces)
         else:
-            held, starts = self._reader.gather(pieces.starts, pieces.tokens)
+            held, starts = self._reader.gather(pieces.starts, pieces.tokens.astype(np.int64))
             shards = (np.array([held.ctypes.data]), np.array([0, len(held)]), self._like)
         columns = (pieces.offsets, starts, pieces.tokens, pieces.context)
         _lay(*shards, rows, *columns, self._reader.end_of_text, many, tokens, segments, scored)

@@ -50,7 +50,7 @@ PIECE = pa.struct(
 )
 SCHEMA = pa.schema([pa.field("pieces", pa.list_(pa.field("item", PIECE, nullable=False)), nullable=False)])
 
-_COUNTS = tuple(name for name in Packing.model_fields)
+_COUNTS = tuple(Packing.model_fields)
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,16 @@ def packing_of(params: recipe.Mixture, shards: Manifest, stream: Stream, packed:
     return Packing.model_validate(packed.stats["streams"][stream.label])
 
 
+def measure_best_fit(store: Store, shards: Manifest, stream: Stream, sequence_tokens: int) -> Packing:
+    """Pack a stream on paper: the counts that `run` would find, a window in memory at a time."""
+    total = dict.fromkeys(_COUNTS, 0)
+    for window in _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens):
+        pieces, _, lengths = _packed(store, _Window(window, sequence_tokens))
+        for name, count in _counts(pieces, lengths, sequence_tokens).items():
+            total[name] += count
+    return Packing(**total)
+
+
 def _pack(ctx: Context, asset: str, step: Step, stream: Stream, shards: Manifest, sequence_tokens: int) -> list[Part]:
     windows = _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens)
     items = [
@@ -130,16 +140,21 @@ def _windows(index: Sequence[Part], tokens: int) -> list[tuple[Part, ...]]:
 
 
 def _window(store: Store, task: _Window) -> tuple[Part, ...]:
-    starts, lengths, groups = _documents(store, task.index)
-    edges = _blocks(lengths, groups, BLOCK_SEQUENCES * task.sequence_tokens)
-    blocks = [pack(starts[first:stop], lengths[first:stop], task.sequence_tokens) for first, stop in pairwise(edges)]
-    pieces = joined(blocks)
+    pieces, starts, lengths = _packed(store, task)
     with store.staging(".arrow") as path:
         with named_failures(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
             writer.write_batch(_batch(pieces))
         blob = store.put_file(path)
     stats = {"start": int(starts[0]) if len(starts) else 0, **_counts(pieces, lengths, task.sequence_tokens)}
     return (Part(name="packed.arrow", blob=blob, rows=len(pieces), stats=stats),)
+
+
+def _packed(store: Store, task: _Window) -> tuple[Pieces, NDArray[np.int64], NDArray[np.int64]]:
+    """The sequences of a window; starts and lengths of its documents."""
+    starts, lengths, groups = _documents(store, task.index)
+    edges = _blocks(lengths, groups, BLOCK_SEQUENCES * task.sequence_tokens)
+    blocks = [pack(starts[first:stop], lengths[first:stop], task.sequence_tokens) for first, stop in pairwise(edges)]
+    return joined(blocks), starts, lengths
 
 
 def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
