@@ -61,9 +61,18 @@ def _serve(memory: memoryview, order: dict[str, Any]) -> None:
             _answer({"step": plan.step})
         except PlinthError as error:
             failure = Failure.of(error).model_dump()
-            with contextlib.suppress(OSError):  # the disk may be what failed; then the lock tells
-                failed_path(plan, plan.rank).write_text(json.dumps(failure))
             _answer({"step": plan.step, "failure": failure})
+            _tell_the_leading_one(plan, failure)
+
+
+def _tell_the_leading_one(plan: Plan, failure: dict[str, Any]) -> None:
+    """It waits for this part: leave a word, or, where the disk takes none, end, which it sees by the lock."""
+    path = failed_path(plan, plan.rank)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(failure))
+    except OSError:
+        sys.exit(1)
 
 
 def wait_for_parts(plan: Plan, lead: Lead) -> None:
