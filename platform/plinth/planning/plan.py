@@ -8,6 +8,7 @@ from plinth.planning import memory, model
 from plinth.recipe import Recipe
 from plinth.recipe.parallel import Parallel, problems
 from plinth.records import Frozen
+from plinth.tokens.steps import schedule
 
 
 class Plan(Frozen):
@@ -62,9 +63,10 @@ def plan(
     kind = training.precision if training.precision != "auto" else precision or "fp32"
     counted = model.parameters(training.model, vocabulary)
     sequences = mixture.total_tokens // mixture.sequence_tokens
-    steps = sequences // training.global_batch_sequences
-    batch_tokens = training.global_batch_sequences * mixture.sequence_tokens
-    tokens = steps * batch_tokens
+    changes = (training.batch_schedule, training.length_schedule, training.amendments)
+    taken = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
+    steps, tokens = taken.total, taken.used * mixture.sequence_tokens
+    batch_tokens = taken.batches[-1] * mixture.sequence_tokens
     rule = model.flops_6n(training.model, vocabulary)
     exact = model.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
     by_stage = _memory_by_stage(recipe, vocabulary, kind)

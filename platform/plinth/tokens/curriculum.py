@@ -94,13 +94,21 @@ def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> _Pieces:
 
 
 def _tilt(ranks: dict[str, int], shares: Shares) -> Shares:
-    """How early each ranked stream is, from 1 to -1, so that the weighted sum is 0 and shares still add up to 1."""
+    """How early each ranked stream is, from 1 to -1: its value's middle place among all ranked text.
+
+    Places are shares, not numbers, so that a rare value at an end does not hold the others together. Their weighted
+    mean is the middle, so what is gained by some is lost by others, and shares still add up to 1.
+    """
     whole = sum((shares[name] for name in ranks), Fraction(0))
     if not whole:
         return {}
-    mean = sum((shares[name] * rank for name, rank in ranks.items()), Fraction(0)) / whole
-    reach = max((abs(mean - rank) for name, rank in ranks.items() if shares[name]), default=Fraction(0))
-    return {name: (mean - rank) / reach for name, rank in ranks.items() if shares[name]} if reach else {}
+    places, before = {}, Fraction(0)
+    for rank in sorted(set(ranks.values())):
+        own = sum((shares[name] for name, at in ranks.items() if at == rank), Fraction(0))
+        places[rank] = 1 - 2 * (before + own / 2) / whole
+        before += own
+    reach = max(abs(places[rank]) for name, rank in ranks.items() if shares[name])
+    return {name: places[rank] / reach for name, rank in ranks.items() if shares[name]} if reach else {}
 
 
 def _turns(count: int, ranks: dict[str, int], shares: Shares) -> _Pieces:

@@ -225,8 +225,8 @@ def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[i
 
 
 def _require_buckets(params: recipe.Mixture, shards: Mapping[str, Manifest]) -> None:
-    named = {keys.parse(key).bucket for phase in params.phases for _, key in phase.named()} - {None}
-    absent = sorted(bucket for bucket in named if bucket not in shards and _weighs(params, bucket or ""))
+    named = {keys.parse(key).bucket or "" for phase in params.phases for _, key in phase.named()} - {"", *shards}
+    absent = sorted(bucket for bucket in named if _weighs(params, bucket))
     if absent:
         raise RecipeError(
             f"mixture.phases: buckets {absent} have weights but no shards",

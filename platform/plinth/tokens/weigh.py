@@ -84,7 +84,7 @@ def claims(where: str, listed: Iterable[str], names: Sequence[str]) -> dict[str,
         raise RecipeError(
             f"mixture.{where}: {', '.join(unknown)} name no stream that has shards",
             found=keys.nearest(unknown[0], [*names, *_selectors(names)]).removeprefix("; "),
-            remedy="correct the key; `plinth mixture streams` lists the streams",
+            remedy="correct the key; `plinth mixture --streams` lists the streams",
         )
     return claimed
 

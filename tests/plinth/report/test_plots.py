@@ -12,6 +12,12 @@ from plinth.report.data import RunStory
 from plinth.report.render import svg
 
 
+COURSE = [
+    {"first": 0, "stop": 40, "phase": "a", "asked": {"x": 0.8, "y": 0.2}, "realised": {"x": 0.79, "y": 0.21}},
+    {"first": 40, "stop": 100, "phase": "b", "asked": {"x": 0.1, "y": 0.9}, "realised": {"x": 0.1, "y": 0.9}},
+]
+
+
 def width(png: bytes) -> int:
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     return int(struct.unpack(">I", png[16:20])[0])
@@ -23,6 +29,7 @@ def test_every_plot_is_a_small_png_and_repeats(
     draws: list[Callable[[], bytes]] = [
         lambda: plots.funnel(funnel),
         lambda: plots.mixture(mixture),
+        lambda: plots.mixture_course(COURSE, 512),
         lambda: plots.loss(run.steps, run.events),
         lambda: plots.bits_per_byte(slices),
         lambda: plots.histogram([0, 1, 2, 4], [5, 0, 2], label="words"),

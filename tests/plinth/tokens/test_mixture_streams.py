@@ -1,0 +1,89 @@
+"""Buckets cut by length, weighed by key, in a curriculum, and loaded: what the recipe says is what comes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plinth.context import Context
+from plinth.errors import RecipeError
+from plinth.recipe import tokens as recipe
+from plinth.recipe.mixture import Curriculum, Phase
+from plinth.records import Manifest
+from plinth.tokens import mixture, shards
+from plinth.tokens.loader import Loader
+from plinth.tokens.order import Order
+from plinth.tokens.packing_layout import open_layouts
+from plinth.tokens.reader import open_streams
+from plinth.tokens.streams import every_stream, parse
+
+BLOCK, SEQUENCES = 20, 400
+
+
+@pytest.fixture
+def cut(ctx: Context, made: SimpleNamespace) -> dict[str, Manifest]:
+    trained, curated, _ = made.line(ctx, {"web": [made.texts(1, 80)], "code": [made.texts(2, 60)]})
+    params = recipe.Shards(tokens_per_shard=500, axes=("length",))
+    return {bucket: shards.run(ctx, bucket, params, trained, own) for bucket, own in curated.items()}
+
+
+def mixed(ctx: Context, cut: dict[str, Manifest], **fields: Any) -> Manifest:
+    params = recipe.Mixture(
+        sequence_tokens=8,
+        total_tokens=8 * SEQUENCES,
+        phases=(Phase(name="all", fraction=1.0, **fields),),
+        block_sequences=BLOCK,
+        max_epochs=1000.0,
+    )
+    made = mixture.run(ctx, params, cut)
+    ctx.refs.save(made)
+    return made
+
+
+def test_a_selector_weighs_the_streams_of_every_bucket(ctx: Context, cut: dict[str, Manifest]) -> None:
+    lengths = sorted({one.values["length"] for one in every_stream(cut)}, key=int)
+    assert len(lengths) > 2
+    made = mixed(ctx, cut, weights={f"length={lengths[-1]}": 3.0, "code": 1.0})
+    names = list(made.stats["buckets"])
+    assert {parse(name).bucket for name in names} == {"code", "web"}
+    long = [name for name in names if parse(name).values["length"] == lengths[-1]]
+    assert len(long) == 2
+    order = Order(made)
+    buckets = order.window(0, SEQUENCES).buckets
+    drawn = np.bincount(buckets, minlength=len(names))
+    assert abs(int(drawn[[order.buckets.index(name) for name in long]].sum()) - 0.75 * SEQUENCES) <= 1
+    assert sorted(made.inputs) == ["code/shards", "web/shards"]
+    for bucket in ("code", "web"):  # within the key by text
+        own = made.stats["buckets"][f"{bucket}/length={lengths[-1]}"]
+        other = sum(made.stats["buckets"][name]["sequences"] for name in long)
+        assert own["needed"] == pytest.approx(0.75 * SEQUENCES * own["sequences"] / other, abs=1.5)
+
+
+def test_short_first_then_long_and_the_loader_reads_them(ctx: Context, cut: dict[str, Manifest]) -> None:
+    lengths = tuple(sorted({one.values["length"] for one in every_stream({"web": cut["web"]})}, key=int))
+    plan = Curriculum(by="length", order=lengths)
+    made = mixed(ctx, cut, weights={"web": 1.0}, curriculum=plan)
+    order, readers = Order(made), open_streams(ctx.store, cut)
+    layouts = open_layouts(ctx.store, ctx.refs.load, made, {name: readers[name].tokens for name in order.buckets})
+    loader = Loader(order, readers, layouts, global_batch=BLOCK, micro_batch=BLOCK, prefetch=0)
+    means = []
+    for step in range(loader.steps):
+        (batch,) = loader.step(step)
+        for row in (0, 7):
+            ref = order.step(step, BLOCK)[row]
+            assert np.array_equal(batch.tokens[row], readers[ref.bucket].read(ref.index * 8, 9))
+        numbers = [np.log2(int(parse(order.buckets[bucket]).values["length"])) for bucket in batch.buckets]
+        means.append(float(np.mean(numbers)))
+    assert np.mean(means[:5]) + 0.25 < np.mean(means[-5:])
+    natural = mixed(ctx, cut, weights={"web": 1.0}).stats["buckets"]
+    for name, own in made.stats["buckets"].items():  # the curriculum moves text, and leaves amounts
+        assert abs(own["needed"] - natural[name]["needed"]) <= 2
+
+
+def test_an_unknown_value_names_the_nearest(ctx: Context, cut: dict[str, Manifest]) -> None:
+    with pytest.raises(RecipeError, match="length=12 name no stream that has shards") as caught:
+        mixed(ctx, cut, weights={"length=12": 1.0})
+    assert "did you mean `length=1" in str(caught.value)
