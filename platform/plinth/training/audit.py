@@ -32,6 +32,7 @@ from plinth.training.guard.records import Intervention
 from plinth.training.loop import rollbacks_of
 from plinth.training.telemetry import Story, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
+from plinth.training.universal import layout_of
 
 #: Of a step, what must come again.
 COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
@@ -87,6 +88,12 @@ def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
     return found
 
 
+def _layout(config: RunConfig, step: int) -> dict[str, int]:
+    """Of the ranks that saved a checkpoint."""
+    layout: dict[str, int] = checkpoint.read_state(config.directory, step)["layout"]
+    return layout
+
+
 def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
     return {name: loss_ema if name == "loss_ema" else getattr(measured, name) for name in COMPARED}
 
@@ -116,6 +123,10 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
         "interventions": {"original": acted, "replayed": again},
         "ranks": config.ranks,
         "zero_stage": config.parallel.zero_stage,
+        "layouts": {  # sums on another layout are taken in another order: exact is only what was replayed on the same
+            "original": {str(step): _layout(config, step) for step in (first, *sorted(found.states))},
+            "replayed": layout_of(config),
+        },
         "max_abs_difference": {
             "loss": _widest(steps, "loss"),
             "grad_norm": _widest(steps, "grad_norm"),

@@ -55,6 +55,7 @@ def journey(legs: list[tuple[RunConfig, Path | None, int, int, Path]]) -> list[d
     from plinth.training.engine import join, leave
 
     rank = join(legs[0][0])
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a busy machine
     found = [train(config, rank, *leg) for config, *leg in legs]
     leave()
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import elastic
 import pytest
 
-from plinth.recipe.training import Launch, Parallel
+from plinth.recipe.training import Checkpoints, Launch, Parallel
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.telemetry import timeline
@@ -26,7 +26,13 @@ def test_two_ranks_then_one_then_a_pipeline(
     def on(ranks: int, **parallel: int) -> RunConfig:
         supervision = {"max_restarts": 0, "backoff_s": 0.1}
         block = Parallel(**parallel)  # type: ignore[arg-type]
-        return make(launch=Launch(ranks=ranks), parallel=block, supervision=supervision, batches="elastic:open_batches")
+        return make(
+            launch=Launch(ranks=ranks),
+            parallel=block,
+            supervision=supervision,
+            checkpoints=Checkpoints(every_steps=3, audit_steps=4, mode="sync"),  # a kill finds the last one committed
+            batches="elastic:open_batches",
+        )
 
     faults = json.dumps({"marks": str(tmp_path), "kill": [[5, 1], [10, 0]]})
     failed = 7
@@ -40,7 +46,7 @@ def test_two_ranks_then_one_then_a_pipeline(
     assert [(step, old["ranks"], new["ranks"]) for step, old, new in told] == [(3, 2, 1), (9, 1, 2)]
     assert (told[0][1]["zero_stage"], told[1][2]["pipeline"]) == (3, 2)
 
-    (reference,) = run_ranks(1, elastic.journey, [(on(1), None, 1, 12, tmp_path / "reference")])[0]
+    (reference,) = run_ranks(1, elastic.journey, [(on(1), None, 1, 12, tmp_path / "reference")], timeout_s=300)[0]
     steps = list(story.steps.values())
     assert list(story.steps) == list(range(1, 13))
     assert [step["batch"] for step in steps] == reference["batch"]
@@ -51,3 +57,9 @@ def test_two_ranks_then_one_then_a_pipeline(
     assert evidence["bit_exact"] is False  # replayed over two stages from a checkpoint of one rank
     assert evidence["same_batches"] is True
     assert evidence["max_abs_difference"]["loss"] <= NOISE
+    assert {step: saved["ranks"] for step, saved in evidence["layouts"]["original"].items()} == {
+        "8": 1,
+        "9": 1,
+        "12": 2,
+    }
+    assert evidence["layouts"]["replayed"]["pipeline"] == 2
