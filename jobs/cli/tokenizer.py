@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,7 +60,7 @@ def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
     return [{"id": token, "bytes": table[token].hex()} for token in ids.tolist()]
 
 
-def _show(stats: dict[str, Any]) -> None:
+def _show(stats: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
     columns = ("tokens per word", "bytes per token", "characters per token", "fragments")
@@ -83,6 +84,6 @@ def _show(stats: dict[str, Any]) -> None:
         output.say(f"fails: {line}")
 
 
-def _facts(facts: dict[str, Any]) -> list[str]:
+def _facts(facts: Mapping[str, Any]) -> list[str]:
     numbers = [facts[key] for key in ("fertility", "bytes_per_token", "characters_per_token")]
     return [*("" if number is None else f"{number:.3f}" for number in numbers), f"{facts['fragment_share'] or 0:.2%}"]
