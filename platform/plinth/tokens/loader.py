@@ -157,9 +157,11 @@ class Loader:
         padded = any(layout.padded for layout in self._layouts)
         tokens, numbers = np.empty((count, width + 1), np.int32), np.empty((count, width + 1), np.int32)
         scored = np.ones((count, width) if padded else (0, 0), np.bool_)
+        mine = 0
         for stream, rows, pieces in self._pieces(window):
             self._sources[stream].lay(rows, pieces, self._layouts[stream].many, tokens, numbers, scored)
-        total = self._scored_tokens(window) if padded else len(window) * width
+            mine += int(pieces.scored.sum()) if padded else len(pieces) * width
+        total = mine * self.world if not padded or self.world == 1 else self._scored_tokens(window)
         return Batch(step, 0, tokens, numbers, buckets, scored if padded else None, total)
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], Pieces]]:
