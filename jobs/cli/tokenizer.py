@@ -63,7 +63,7 @@ def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
 def _show(stats: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
-    columns = ("tokens per word", "bytes per token", "characters per token", "fragments")
+    columns = ("tokens/word", "bytes/token", "characters/token", "fragments")
     for axis in ("buckets", "languages", "domains"):
         output.heading(axis)
         rows = [(name, *_facts(facts)) for name, facts in stats[axis].items()]

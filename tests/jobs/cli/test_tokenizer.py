@@ -48,7 +48,8 @@ def audited(tmp_path: Path) -> Manifest:
 def test_the_audit_is_shown(plinth: Plinth, audited: Manifest) -> None:
     shown = plinth("tokenizer")
     assert shown.code == 0, shown.err
-    assert all(name in shown.out for name in ("web.example", "dead tokens", "longest run of digits"))
+    for name in ("web.example", "dead tokens", "longest run of digits"):
+        assert name in shown.out
     assert json.loads(plinth("tokenizer", "--json").out) == audited.stats
 
 
