@@ -60,6 +60,9 @@ def _tell(made: Plan) -> None:
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
         }
     )
+    output.heading("Parameters" + (f" of preset {made.preset}" if made.preset else ""))
+    places = made.parameters_by_place.model_dump().items()
+    output.facts({name.replace("_", " "): f"{n:,} ({n / made.parameters:.1%})" for name, n in places})
     output.heading("Memory per device")
     parts = {name: output.size(value) for name, value in made.memory_per_device.model_dump().items()}
     output.facts({**parts, "total": output.size(made.memory_per_device.total)})

@@ -15,8 +15,10 @@ class Plan(Frozen):
     """What a run costs. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
 
     recipe: str
+    preset: str | None
     parameters: int
     parameters_without_embeddings: int
+    parameters_by_place: model.Parameters
     vocab_size: int
     sequence_tokens: int
     global_batch_tokens: int
@@ -74,7 +76,9 @@ def plan(
     device_bytes = memory.DEVICES[device] if device else None
     return Plan(
         recipe=recipe.name,
+        preset=training.model.preset,
         parameters=counted.total,
+        parameters_by_place=counted,
         parameters_without_embeddings=counted.total - counted.embedding - counted.output,
         vocab_size=vocabulary,
         sequence_tokens=mixture.sequence_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.recipe.batches import Amendment, BatchChange, LengthChange
 from plinth.recipe.checkpoints import Checkpoints
@@ -61,3 +61,12 @@ class Training(Frozen):
     supervision: Supervision = Supervision()
     launch: Launch = Launch()
     reading: Reading = Reading()
+
+    @model_validator(mode="after")
+    def _keeps_enough(self) -> Training:
+        if self.stopping.asked and self.checkpoints.keep_last < 2:
+            raise ValueError(
+                "checkpoints.keep_last 1 leaves a run that `stopping` ends early no checkpoint to prove its resume "
+                "from; expected at least 2"
+            )
+        return self

@@ -186,3 +186,11 @@ def test_stages_that_the_block_forbids_are_left_out() -> None:
     made = plan(_recipe(parallel={"pipeline": 2, "zero_stage": 1}))
     assert sorted(made.memory_by_zero_stage) == [0, 1]
     assert made.division == "pipeline 2"
+
+
+def test_parameters_by_place_and_preset() -> None:
+    made = plan(_recipe(model={"preset": "10m", "layers": 3}))
+    assert made.preset == "10m"
+    assert made.parameters_by_place.total == made.parameters
+    assert made.parameters_by_place.feed_forward == 3 * 3 * 256 * 768
+    assert made.parameters_by_place.output == 0
