@@ -10,16 +10,18 @@ from typing import Any
 
 from plinth.corpus.illegal.gate import REASON as QUARANTINED
 from plinth.records import Manifest
+from plinth.tokens.streams import bucket_of
 
 
 def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
-    """r_pad of the whole run, or of one bucket's sequences; 0 before there is a mixture."""
+    """r_pad of the whole run, or of the sequences of one bucket's streams; 0 before there is a mixture."""
     if mixture is None:
         return 0.0
     if bucket is None:
         return float(mixture.stats["packing"]["r_pad"])
-    packing = mixture.stats["buckets"].get(bucket, {}).get("packing")
-    return (packing["padding"] + packing["masked"]) / packing["targets"] if packing and packing["targets"] else 0.0
+    streams = [own["packing"] for name, own in mixture.stats["buckets"].items() if bucket_of(name) == bucket]
+    targets = sum(packing["targets"] for packing in streams)
+    return sum(packing["padding"] + packing["masked"] for packing in streams) / targets if targets else 0.0
 
 
 def effective(

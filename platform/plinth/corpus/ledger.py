@@ -26,6 +26,7 @@ from plinth.corpus.verdicts import STAGE_OF
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
+from plinth.tokens.streams import bucket_of
 
 ASSET = "ledger"
 VERSION = "1"
@@ -124,9 +125,10 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
     if made.shards and made.curated and slot.bucket in made.shards:
         tokens = tokens_of(slot.bucket, slot.documents, made.curated[slot.bucket], made.shards[slot.bucket])
     plan = made.mixture.stats if made.mixture else {}
-    own = plan.get("buckets", {}).get(slot.bucket)
-    weight = own["needed"] / plan["sequences"] if own and plan["sequences"] else None
-    epochs = float(own["epochs"]) if own else None
+    streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == slot.bucket]
+    needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
+    weight = needed / plan["sequences"] if streams and plan["sequences"] else None
+    epochs = (needed / text if text else 0.0) if streams else None
     task = _Task(slot, sidecars, sources, tokens, weight, epochs)
     digests = [slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sorted(slot.sides.items()))]
     placed = tokens.digests if tokens else ()

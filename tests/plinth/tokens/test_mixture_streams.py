@@ -11,16 +11,23 @@ import pytest
 from plinth.context import Context
 from plinth.errors import RecipeError
 from plinth.recipe import tokens as recipe
+from plinth.recipe.batches import BatchChange
 from plinth.recipe.mixture import Curriculum, Phase
 from plinth.records import Manifest
 from plinth.tokens import mixture, shards
+from plinth.tokens.batch import documents_of_step, steps_of_document
 from plinth.tokens.loader import Loader
 from plinth.tokens.order import Order
 from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reader import open_streams
-from plinth.tokens.streams import every_stream, parse
+from plinth.tokens.steps import schedule
+from plinth.tokens.streams import bucket_of, every_stream, parse
 
 BLOCK, SEQUENCES = 20, 400
+GROWING = (
+    BatchChange(from_step=4, global_batch_sequences=24),
+    BatchChange(from_tokens=8 * 180, global_batch_sequences=40),
+)
 
 
 @pytest.fixture
@@ -87,3 +94,42 @@ def test_an_unknown_value_names_the_nearest(ctx: Context, cut: dict[str, Manifes
     with pytest.raises(RecipeError, match="length=12 name no stream that has shards") as caught:
         mixed(ctx, cut, weights={"length=12": 1.0})
     assert "did you mean `length=1" in str(caught.value)
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_a_growing_batch_is_the_same_on_any_number_of_ranks(
+    ctx: Context, cut: dict[str, Manifest], prefetch: int
+) -> None:
+    made = mixed(ctx, cut, weights="natural")
+    order, readers = Order(made), open_streams(ctx.store, cut)
+    layouts = open_layouts(ctx.store, ctx.refs.load, made, {name: readers[name].tokens for name in order.buckets})
+    steps = schedule(SEQUENCES, 8, 8, GROWING)
+    whole = order.window(0, steps.used)
+    for world in (1, 2, 4):
+        loaders = [
+            Loader(
+                order, readers, layouts, global_batch=steps, micro_batch=2, rank=rank, world=world, prefetch=prefetch
+            )
+            for rank in range(world)
+        ]
+        streams = [list(loader.batches(2)) for loader in loaders]  # from the third step on
+        for step in range(2, steps.total):
+            first, count = steps.take(step)
+            own = [batch for stream in streams for batch in stream if batch.step == step]
+            assert np.array_equal(np.concatenate([b.buckets for b in own]), whole.buckets[first : first + count])
+            tokens = np.concatenate([batch.tokens for batch in own])
+            ref = order.sequence(first + count - 1)
+            assert len(tokens) == count
+            assert np.array_equal(tokens[-1], readers[ref.bucket].read(ref.index * 8, 9))
+
+
+def test_documents_of_growing_steps_and_the_way_back(ctx: Context, cut: dict[str, Manifest]) -> None:
+    made, steps = mixed(ctx, cut, weights="natural"), schedule(SEQUENCES, 8, 8, GROWING)
+    for step in (0, 3, 7, steps.total - 1):
+        listed = documents_of_step(ctx, made, cut, step, steps)
+        assert len(listed) == steps.batch(step)
+        row = listed[-1]
+        for piece in row.documents:
+            bucket = bucket_of(row.sequence.bucket)
+            seen = steps_of_document(ctx, made, cut, bucket, piece.document.id, steps)
+            assert (step, row.row) in {(sighting.step, sighting.row) for sighting in seen}
