@@ -78,11 +78,14 @@ def _rates(recipe: Recipe) -> Iterator[Found]:
     optimizer = recipe.training.optimizer
     if optimizer.min_lr > optimizer.lr:
         yield ("training", "optimizer", "min_lr"), f"{optimizer.min_lr:g} is above lr = {optimizer.lr:g}"
-    closing = optimizer.decay_fraction if optimizer.schedule == "wsd" else 0.0
-    if optimizer.warmup_fraction + closing > 1:
+    total = recipe.mixture.total_tokens
+    closing = optimizer.decay(total) if optimizer.schedule == "wsd" else 0.0
+    share = (optimizer.warmup(total) + closing) / total
+    if share > 1:
+        key = "warmup_fraction" if optimizer.warmup_tokens is None else "warmup_tokens"
         yield (
-            ("training", "optimizer", "warmup_fraction"),
-            f"warm-up and decay take {optimizer.warmup_fraction + closing:g} of the run, expected at most 1",
+            ("training", "optimizer", key),
+            f"warm-up and decay take {share:g} of the run, expected at most 1",
         )
 
 

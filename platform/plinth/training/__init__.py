@@ -12,9 +12,12 @@
     supervise   start ranks, restart them within bounds, watch, forward signals
     failure     a rank's named error on its way to the user
     watch       the ranks of one attempt: hangs, dead siblings, signals
-    schedule    learning rate as a function of the step
+    schedule    learning rate as a function of tokens
+    stopping    when a run has had enough: rules over signals, which `signals` gathers from the timeline
   with torch:
-    model       the decoder
+    model       the decoder, of attention, blocks, initialise and loss
+    groups      which parameters learn at which rate and decay by how much
+    stats       gradient norm and activations by layer
     export      Hugging Face layout: write and load
     data        batches from any step
     engine      DeepSpeed: build, step, norms, gather
