@@ -43,7 +43,7 @@ class Remote:
 
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         self.bucket, self.prefix = bucket, "/".join(part for part in (prefix.strip("/"), run_id) if part)
-        retries: Any = {"mode": "standard", "max_attempts": 3}
+        retries: Any = {"mode": "standard"}  # how many: AWS_MAX_ATTEMPTS, three where it is not set
         self.client: Any = boto3.client(
             "s3", config=boto3.session.Config(connect_timeout=10, read_timeout=60, retries=retries)
         )
