@@ -1,9 +1,9 @@
 """Training throughput: our loop beside a bare DeepSpeed loop of the same model, optimizer and ZeRO stage.
 
-Both drive the same engine on the same two ranks, taking turns step by step, so that whatever else the
+Both have an engine of their own on the same two ranks and take turns step by step, so that whatever else the
 machine does meets both alike. Ours reads batches through the loader, agrees on loss, batch and signals over
-all ranks, checks for NaN and writes the timeline; the bare one calls forward, backward and step on tensors
-that are ready. Then the full state is committed once, and start-up and restore are timed.
+all ranks, judges the update, gathers statistics and writes the timeline; the bare one calls forward, backward
+and step on tensors that are ready. Then the full state is committed once, and start-up and restore are timed.
 
     python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2] [--precision fp32]
 """
@@ -64,60 +64,76 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     return config.prepare(ctx, "bench", training, mixed, sharded, trained)
 
 
+class Bare:
+    """DeepSpeed as its manual shows it: the same model, optimizer and configuration, tensors that are ready."""
+
+    def __init__(self, config: Any, rank: Any, precision: str) -> None:
+        import deepspeed
+        import torch
+
+        from plinth.training.groups import parameter_groups
+        from plinth.training.model import build
+        from plinth.training.settings import deepspeed_config
+
+        model = build(config.model, config.vocab_size, config.seed).to(rank.device)
+        settings = deepspeed_config(config, precision, sum(p.numel() for p in model.parameters()))
+        groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
+        optimizer = torch.optim.AdamW(groups, fused=True)
+        self.engine, *_ = deepspeed.initialize(
+            model=model, optimizer=optimizer, config=settings, dist_init_required=False
+        )
+
+    def step(self, micro: list[Any]) -> None:
+        for one in micro:
+            self.engine.backward(self.engine(*one))
+            self.engine.step()
+
+
 def rank_main(path: str) -> None:
     """One rank: odd steps by our loop, even ones by the bare loop; rank 0 writes `bench.json`."""
     started = time.perf_counter()
     from plinth.training import config as configuration
     from plinth.training import engine as engines
-    from plinth.training import loop, snapshot
-    from plinth.training.data import batches_of
-    from plinth.training.schedule import learning_rate
-    from plinth.training.telemetry import Timeline
+    from plinth.training.loop import Run
 
     config = configuration.load(path)
     rank = engines.join(config)
-    engine = engines.open_engine(config, rank)
+    run = Run(config, rank)
     ready_s = time.perf_counter() - started
-    events, monitor = Timeline(config.directory.events), loop.Monitor()
-    stream = batches_of(config, rank.index)(1)
+    engine = run.trainer.engine
+    bare = Bare(config, rank, engine.precision)
+    stream = run.trainer.batches(1)
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     for step in range(1, config.total_steps + 1):
         if step % 2:
             begun = time.perf_counter()
-            measured = loop.train_step(engine, stream, step, 0)
-            monitor.update(measured.loss)
-            if rank.leads:
-                loop._report(events, config, step, measured, monitor, redone=False)
-            loop._require_finite(step, measured)
+            run._under_way.append(run.trainer.launch(stream, step, run._pending))
+            run.saver.poll()
+            run._settle(run._lag)
             kind = "ours"
         else:
             batch = next(stream)
-            micro = [engine._on_device(*one) for one in zip(batch.tokens, batch.segments, strict=True)]
+            micro = [engine._on_device(*one, None) for one in zip(batch.tokens, batch.segments, strict=True)]
             begun = time.perf_counter()
-            engine._set_rate(learning_rate(config.optimizer, *config.progress(step)))
-            for one in micro:
-                loss = engine.deepspeed(*one)
-                engine.deepspeed.backward(loss)
-                engine.deepspeed.step()
+            bare.step(micro)
             kind = "bare"
         if step > WARMUP_STEPS:
             seconds[kind].append(time.perf_counter() - begun)
+    run._settle(0)
     begun = time.perf_counter()
-    snapshot.save(engine, config.total_steps, {"loss_ema": monitor.loss_ema})
+    run._save(config.total_steps)
+    run.saver.settle()
     saved_s = time.perf_counter() - begun
     begun = time.perf_counter()
-    snapshot.load(engine, config.total_steps)
+    run.trainer.load(config.total_steps)
     loaded_s = time.perf_counter() - begun
+    run.saver.close()
+    run.witness.close()
     if rank.leads:
-        parameters = sum(tensor.numel() for _, tensor in engine.parameters())
-        facts = {
-            "precision": engine.precision,
-            "seconds": seconds,
-            "ready_s": ready_s,
-            "saved_s": saved_s,
-            "loaded_s": loaded_s,
-        }
-        (config.directory.root / "bench.json").write_text(json.dumps({**facts, "parameters": parameters}))
+        parameters = sum(tensor.numel() for tensor in engine.module.parameters())
+        facts = {"seconds": seconds, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}
+        found = {**facts, "precision": engine.precision, "parameters": parameters}
+        (config.directory.root / "bench.json").write_text(json.dumps(found))
     engines.leave()
 
 
@@ -139,7 +155,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         if max([process.wait() for process in ranks]):
             raise SystemExit("a rank failed")
         found = json.loads((config.directory.root / "bench.json").read_text())
-        waits = [json.loads(line)["data_wait_s"] for line in config.directory.events.read_text().splitlines()]
+        events = [json.loads(line) for line in config.directory.events.read_text().splitlines()]
+    steps = [event for event in events if event["event"] == "step"][WARMUP_STEPS:]
+    share = sum(event["data_wait_s"] for event in steps) / sum(event["step_s"] for event in steps)
     speeds = {kind: config.step_tokens() / statistics.median(values) for kind, values in found["seconds"].items()}
     pairs = [bare / ours for ours, bare in zip(found["seconds"]["ours"], found["seconds"]["bare"], strict=False)]
     return {
@@ -152,7 +170,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ours_tokens_per_s": round(speeds["ours"], 1),
         "bare_tokens_per_s": round(speeds["bare"], 1),
         "ours_over_bare": round(statistics.median(pairs), 4),
-        "data_wait_s": round(statistics.median(waits), 5),
+        "data_wait_share": round(share, 5),
         "start_up_s": round(found["ready_s"], 2),
         "commit_s": round(found["saved_s"], 3),
         "load_s": round(found["loaded_s"], 3),
