@@ -10,7 +10,11 @@ encode       texts to token ids; the bytes of a token
 audit        fertility, bytes per token, round trip, unused tokens, against the recipe's bounds
 shards       each bucket's token stream in even binary shards with a document index
 reader       token spans and documents of a shard set, memory-mapped
-packing      concatenate and chunk: where sequences begin, document masks, what is lost
+packing      both ways to fill sequences, said exactly; concatenating on paper; document masks
+             packing_fit     best-fit-decreasing: lengths -> pieces of sequences
+             packing_index   the stage: `{bucket}/packed`, a mapped index of pieces per sequence
+             packing_layout  sequence -> pieces and back, for both packings
+             packing_gather  pieces -> arrays, in one compiled pass over mapped shards (pointers)
 permutation  keyed bijection of range(n), and its inverse, in constant time
 apportion    how many sequences each bucket gives to a block: exact, in closed form
 mixture      phases and weights to exact counts; epochs caps

@@ -143,10 +143,10 @@ def fingerprint_of(batch: Batch, place: Place) -> tuple[int, int]:
     first, second = 0, 0
     for row in range(len(tokens)):
         digest = hashlib.sha256((place.data * len(tokens) + row).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(tokens[row]))
-        digest.update(np.ascontiguousarray(segments[row]))
+        digest.update(np.ascontiguousarray(tokens[row]).data)
+        digest.update(np.ascontiguousarray(segments[row]).data)
         if scored is not None:
-            digest.update(np.ascontiguousarray(scored[row]))
+            digest.update(np.ascontiguousarray(scored[row]).data)
         words = digest.digest()
         first += int.from_bytes(words[:4], "little")
         second += int.from_bytes(words[4:8], "little")

@@ -52,7 +52,7 @@ def _configs(make: Callable[..., RunConfig], ranks: int) -> dict[str, RunConfig]
     kinds = {"one row": (1, Parallel(zero_stage=0)), "two rows, ZeRO-2": (2, Parallel(zero_stage=2))}
     if ranks == 2:
         kinds |= {"ZeRO-3": (4, Parallel(zero_stage=3)), "sequence": (2, Parallel(sequence=2))}
-        kinds["tensor"] = (2, Parallel(tensor=2))
+        kinds |= {"tensor": (2, Parallel(tensor=2)), "pipeline": (2, Parallel(pipeline=2))}
     return {
         name: make(micro_batch_sequences=micro, parallel=parallel, launch=Launch(ranks=ranks))
         for name, (micro, parallel) in kinds.items()
