@@ -89,7 +89,7 @@ def _plain(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
 
 def _offsets(reader: ShardReader, out: Sink) -> None:
     shape = {"descr": "<i8", "fortran_order": False, "shape": (reader.documents_count + 1,)}
-    np.lib.format.write_array_header_1_0(out, shape)  # type: ignore[arg-type]
+    np.lib.format.write_array_header_1_0(out, shape)
     for starts, _ in reader.index_batches():
         out.write(starts.astype("<i8").tobytes())
     out.write(np.array([reader.tokens], "<i8").tobytes())

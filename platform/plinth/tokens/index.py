@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -56,18 +56,23 @@ class _Group:
 class IndexPart:
     """A part of the index. Its footer is read at once, row groups when they are needed.
 
+    Args:
+        near: a position of the stream whose row group is read with the footer, in one opening of the file.
+
     Raises:
         MissingError, IntegrityError: absent, torn, or not the Parquet file it claims to be.
     """
 
-    def __init__(self, store: Store, part: Part) -> None:
+    def __init__(self, store: Store, part: Part, near: int | None = None) -> None:
         self._path, self._part = store.open_path(part.blob), part
-        self._group = lru_cache(maxsize=GROUPS_HELD)(self._read)
-        with self._readable():
-            self._footer = pq.read_metadata(self._path)
+        self._held: OrderedDict[int, _Group] = OrderedDict()
+        with self._readable(), pa.OSFile(str(self._path)) as source, pq.ParquetFile(source) as file:
+            self._footer = file.metadata
             groups = [self._footer.row_group(number) for number in range(self._footer.num_row_groups)]
             self._starts = [int(group.column(_START).statistics.min) for group in groups]
             numbers = [group.column(_PART).statistics for group in groups]
+            if near is not None and groups:
+                self._keep(max(0, bisect_right(self._starts, near) - 1), file)
         self._parts = [(int(one.min), int(one.max)) for one in numbers]
         self._rows = [0, *accumulate(group.num_rows for group in groups)]
         if self._rows[-1] != part.rows:
@@ -100,13 +105,27 @@ class IndexPart:
                 for row in np.flatnonzero(group.parts == part):
                     yield group.span(int(row))
 
-    def _read(self, number: int) -> _Group:
-        with self._readable(), pq.ParquetFile(self._path, metadata=self._footer) as file:
-            table = file.read_row_group(number, use_threads=False)
+    def _group(self, number: int) -> _Group:
+        if number in self._held:
+            self._held.move_to_end(number)
+            return self._held[number]
+        with (
+            self._readable(),
+            pa.OSFile(str(self._path)) as source,
+            pq.ParquetFile(source, metadata=self._footer) as file,
+        ):
+            return self._keep(number, file)
+
+    def _keep(self, number: int, file: pq.ParquetFile) -> _Group:
+        table = file.read_row_group(number, use_threads=False)
         ids = table["id"].combine_chunks()
         ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
         data = np.frombuffer(ids.buffers()[1], dtype="V16")[ids.offset : ids.offset + len(ids)]
-        return _Group(data, *(table[name].to_numpy() for name in ("start", "tokens", "part", "row")))
+        group = _Group(data, *(table[name].to_numpy() for name in ("start", "tokens", "part", "row")))
+        self._held[number] = group
+        while len(self._held) > GROUPS_HELD:
+            self._held.popitem(last=False)
+        return group
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

@@ -7,15 +7,16 @@ Of the index only the rows near a span are read, so that a step can be listed in
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, MissingError
-from plinth.records import Manifest
+from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth.tokens.index import DocumentSpan, IndexPart
@@ -25,6 +26,7 @@ from plinth.tokens.verified import verify_once
 __all__ = ["DocumentSpan", "ShardReader", "open_streams"]
 
 INDEX_PARTS_HELD = 64
+SHELVES_HELD = 256
 
 Tokens = NDArray[np.unsignedinteger]
 
@@ -54,17 +56,15 @@ class ShardReader:
         self.end_of_text: int = shards.stats["end_of_text"]
         self.dtype = np.dtype(shards.stats["dtype"])
         self._store, self._verify = store, verify
-        folder = self.stream.folder
-        self.shards, self._index = shards.named(f"{folder}shard-"), shards.named(f"{folder}index-")
-        self._starts = [int(part.stats["start"]) for part in self.shards]
-        self._index_starts = [int(part.stats["start"]) for part in self._index]
+        shelf = _shelf(shards, self.stream.folder)
+        self.shards, self._index = shelf.shards, shelf.index
+        self._starts, self._index_starts = shelf.shard_starts, shelf.index_starts
         self._maps: dict[int, Tokens] = {}
-        self._index_part = lru_cache(maxsize=INDEX_PARTS_HELD)(lambda number: IndexPart(store, self._index[number]))
-        held = sum(int(part.stats["tokens"]) for part in self.shards)
-        if held != self.tokens:
+        self._parts: OrderedDict[int, IndexPart] = OrderedDict()
+        if shelf.tokens != self.tokens:
             raise IntegrityError(
                 f"the shards of {self.stream.name} do not add up",
-                found=f"{held} tokens",
+                found=f"{shelf.tokens} tokens",
                 expected=f"{self.tokens} tokens",
             )
 
@@ -103,7 +103,7 @@ class ShardReader:
         for part in range(number, len(self._index)):
             if max(start, self._index_starts[part]) >= stop:
                 return
-            yield from self._index_part(part).documents(start, stop)
+            yield from self._index_part(part, start).documents(start, stop)
 
     def find(self, document: str, part: int | None = None) -> list[DocumentSpan]:
         """Where a document (hexadecimal id) lies; empty when the stream does not hold it.
@@ -131,6 +131,13 @@ class ShardReader:
             for batch in iter_batches(self._store, part, ["start", "tokens"]):
                 yield batch.column("start").to_numpy(), batch.column("tokens").to_numpy()
 
+    def _index_part(self, number: int, near: int | None = None) -> IndexPart:
+        if number not in self._parts:
+            self._parts[number] = IndexPart(self._store, self._index[number], near)
+            while len(self._parts) > INDEX_PARTS_HELD:
+                self._parts.popitem(last=False)
+        return self._parts[number]
+
     def _covering(self, part: int | None) -> list[int]:
         """Index parts that have documents of a curated part."""
         if part is None:
@@ -154,6 +161,35 @@ class ShardReader:
             mapped = np.memmap(self._store.open_path(part.blob), dtype=self.dtype, mode="r")
             self._maps[shard] = np.asarray(mapped).view(np.ndarray)  # plain arrays slice faster than memmap does
         return self._maps[shard]
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """Parts of a stream with their places."""
+
+    shards: tuple[Part, ...]
+    index: tuple[Part, ...]
+    shard_starts: list[int]
+    index_starts: list[int]
+    tokens: int
+
+
+_SHELVES: OrderedDict[tuple[int, str], tuple[Manifest, _Shelf]] = OrderedDict()
+
+
+def _shelf(shards: Manifest, folder: str) -> _Shelf:
+    """What a manifest says of a stream; kept, since a set of 10^12 tokens has tens of thousands of parts."""
+    key = (id(shards), folder)
+    if key not in _SHELVES:
+        parts, index = shards.named(f"{folder}shard-"), shards.named(f"{folder}index-")
+        starts, index_starts = ([int(part.stats["start"]) for part in each] for each in (parts, index))
+        tokens = sum(int(part.stats["tokens"]) for part in parts)
+        made = _Shelf(parts, index, starts, index_starts, tokens)
+        _SHELVES[key] = (shards, made)  # with the manifest, so that no other gets its id
+        while len(_SHELVES) > SHELVES_HELD:
+            _SHELVES.popitem(last=False)
+        return made
+    return _SHELVES[key][1]
 
 
 def open_streams(
