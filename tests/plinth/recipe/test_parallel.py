@@ -92,3 +92,20 @@ def test_the_block_bears_no_identity() -> None:
     divided = Training(parallel=Parallel(tensor=2, zero_stage=2, activation_checkpointing=1))
     assert run_key(divided, "m", "t") == run_key(Training(), "m", "t")
     assert Recipe.model_fields["training"].annotation is Training
+
+
+def test_shorter_rows_divide_over_sequence_ranks_too(tmp_path: Path) -> None:
+    base = Path(__file__).parents[3] / "jobs" / "recipes" / "demo.yaml"
+    lines = [
+        f"extends: {base}",
+        "mixture: {sequence_tokens: 480}",
+        "training:",
+        "  model: {heads: 6, kv_heads: 2, dim: 192}",
+        "  launch: {ranks: 3}",
+        "  parallel: {sequence: 3}",
+        "  length_schedule: [{from_step: 1, sequence_tokens: 10}]",
+    ]
+    path = tmp_path / "mine.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    messages = {problem.key: problem.message for problem in check(path)[1]}
+    assert messages["training.length_schedule.0.sequence_tokens"] == "10 does not divide over parallel.sequence = 3"
