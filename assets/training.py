@@ -20,7 +20,7 @@ from plinth.context import Context
 from plinth.errors import PlinthError
 from plinth.recipe import Recipe
 from plinth.records import Manifest
-from plinth.training import config, job
+from plinth.training import config, job, page
 from plinth.training.config import UNIDENTIFIED, RunConfig
 from plinth.training.telemetry import timeline
 from registry import api
@@ -139,6 +139,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "loss": picture(plots.loss(list(story.steps.values()), spoken)),
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
+        "page": dg.MetadataValue.path(page.write(ctx, prepared)),
         "log": dg.MetadataValue.path(prepared.directory.log),
         "events": dg.MetadataValue.path(prepared.directory.events),
     }

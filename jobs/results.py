@@ -134,6 +134,7 @@ def _next(ctx: Context) -> tuple[report.Next, ...]:
     at = f"-w {ctx.workspace.root.name}"
     rows = [
         ("every asset in a browser, and MLflow beside it", f"plinth up {at}"),
+        ("the training run on one page, by the clock", f"plinth timeline {at} latest"),
         ("the documents of a training step", f"plinth batch {at} latest 1"),
         ("the whole story of a document", f"plinth explain {at} URI"),
         ("the way back to the sources, every byte hashed", f"plinth verify {at} champion"),

@@ -36,6 +36,7 @@ COMMANDS = {
     "tokenizer": ("tokenizer", "What words cost in tokens; which tokens are dead; a text in tokens."),
     "mixture": ("mixture", "What a run sees: shares, epochs, and how near they come."),
     "packing": ("packing", "What either packing pads and cuts, for any sequence length."),
+    "timeline": ("timeline", "The page of one run: what happened, why, what it cost."),
     "batch": ("batch", "The documents of one training step."),
     "replay": ("forensics", "Score a step's batch again, document by document."),
     "blame": ("forensics", "Which documents and sources a step's loss came from."),

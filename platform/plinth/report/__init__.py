@@ -1,4 +1,4 @@
-"""Results made to be looked at: plots, and one self-contained page without external resources or scripts.
+"""Results made to be looked at: plots, and self-contained pages that load nothing.
 
     style     palette (safe for colour-blind readers), sizes, numbers as people write them
     figures   matplotlib figures: funnel, mixture, loss, bits per byte, histogram
@@ -6,6 +6,11 @@
     render    figures as PNG, or as SVG that follows the page's light and dark theme
     data      what a page shows: plain records that the caller fills from manifests' statistics
     page      `page(data) -> str`
+
+Of one training run:
+    course_of_run   its timeline as series over one axis, and what it cost
+    panels          series as SVG panels
+    run_page        `page(events, about) -> str`; a script of it reads values out at the pointer
 
 Does not belong here: reading manifests, runs or registries.
 """

@@ -1,0 +1,199 @@
+"""A run's timeline as columns over one axis, and what the run cost: pure functions from events to numbers.
+
+Every quantity is a `Series` of (time, step, value), so that a page can draw all of them over the same axis. Steps
+that a resume or a rollback repeated are in it twice, as they happened: their first turn is what was lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = Mapping[str, Any]
+
+#: Events that a reader wants to see across all panels, and how grave they are.
+MARKED = {
+    "intervention": "bad",
+    "rolled_back": "bad",
+    "refused": "bad",
+    "failed": "bad",
+    "rank_failed": "bad",
+    "restart": "bad",
+    "upload_failed": "bad",
+    "signal": "note",
+    "resumed": "note",
+    "reshaped": "note",
+    "amended": "note",
+    "stopped_by_rule": "note",
+    "stopped": "note",
+    "finished": "good",
+}
+
+
+@dataclass
+class Series:
+    """One quantity: when (Unix seconds), at which step, how much. Values that are not finite are gaps."""
+
+    times: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, event: Event, value: Any) -> None:
+        """Take the value at an event; text such as `inf` and null are gaps."""
+        self.times.append(float(event["time"]))
+        self.steps.append(int(event.get("step", self.steps[-1] if self.steps else 0)))
+        self.values.append(float(value) if isinstance(value, int | float) else math.nan)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened, as a line through all panels."""
+
+    time: float
+    step: int
+    kind: str
+    weight: str  # bad, note or good
+    text: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Where the time went, in seconds of the clock, and what it bought.
+
+    Attributes:
+        useful_s: steps that count, without their waiting for data and the saves.
+        wait_s: waiting for data in those steps.
+        save_s: steps stood still for a checkpoint.
+        lost_s: steps that had to be done again, or were undone.
+        idle_s: the rest: start-up, resumes, back-off, evaluation.
+        goodput: useful_s over all of it.
+    """
+
+    wall_s: float
+    useful_s: float
+    wait_s: float
+    save_s: float
+    lost_s: float
+    idle_s: float
+    lost_steps: int
+    skipped_steps: int
+    restarts: int
+    interventions: int
+    tokens: int
+    rank_hours: float
+
+    @property
+    def goodput(self) -> float:
+        """Share of the clock that was spent on steps that count."""
+        return self.useful_s / self.wall_s if self.wall_s else 0.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a page draws."""
+
+    series: Mapping[str, Series]
+    slices: Mapping[str, Series]
+    layers: Mapping[str, Series]  # gradient norm by layer
+    marks: Sequence[Mark]
+    cost: Cost
+    events: Sequence[Event]
+    first_time: float
+    last_time: float
+    last_step: int
+
+
+def course(events: Iterable[Event]) -> Course:
+    """Read a timeline, in order."""
+    told = list(events)
+    series: dict[str, Series] = defaultdict(Series)
+    slices: dict[str, Series] = defaultdict(Series)
+    layers: dict[str, Series] = defaultdict(Series)
+    marks: list[Mark] = []
+    at_step, saved_at = 0, float(told[0]["time"]) if told else 0.0
+    for event in told:
+        kind = event["event"]
+        at_step = int(event.get("step", at_step) or 0)
+        if kind == "step":
+            _step(event, series, layers, saved_at)
+        elif kind == "checkpoint":
+            series["checkpoint_age_s"].add(event, max(0.0, float(event["time"]) - saved_at))
+            saved_at = float(event["time"])
+            series["checkpoint_age_s"].add(event, 0.0)
+        elif kind == "evaluated":
+            for name, value in {**event.get("slices", {}), **event.get("probes", {})}.items():
+                slices[name].add({"step": at_step, **event}, value[0] if isinstance(value, list) else value)
+        if kind in MARKED:
+            marks.append(Mark(float(event["time"]), at_step, kind, MARKED[kind], words(event)))
+    times = [float(event["time"]) for event in told] or [0.0]
+    last = max((step for one in series.values() for step in one.steps), default=0)
+    return Course(dict(series), dict(slices), dict(layers), marks, cost(told), told, times[0], times[-1], last)
+
+
+def words(event: Event) -> str:
+    """An event's own fields, short."""
+    hidden = {"event", "seq", "time", "documents", "layers", "signals", "sources", "buckets"}
+    return ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name not in hidden)
+
+
+def cost(events: Sequence[Event]) -> Cost:
+    """Where the time of a run went."""
+    counted: dict[int, Event] = {}
+    lost: list[Event] = []
+    steps = [event for event in events if event["event"] == "step"]
+    for event in steps:
+        if (earlier := counted.get(int(event["step"]))) is not None:
+            lost.append(earlier)
+        counted[int(event["step"])] = event
+    of = {kind: [event for event in events if event["event"] == kind] for kind in _COUNTED}
+    left_out = {int(event["step"]) for event in of["skipped"]}
+    lost += [counted.pop(step) for step in sorted(left_out & set(counted))]
+    wall = float(events[-1]["time"]) - float(events[0]["time"]) if events else 0.0
+    wait = sum(float(event.get("data_wait_s", 0.0)) for event in counted.values())
+    busy = sum(float(event["step_s"]) for event in counted.values())
+    saves = sum(float(event.get("stall_s", event.get("seconds", 0.0))) for event in of["checkpoint"])
+    thrown = sum(float(event["step_s"]) for event in lost)
+    ranks = int(of["run_started"][-1]["ranks"]) if of["run_started"] else 1
+    useful = max(0.0, busy - wait)
+    return Cost(
+        wall_s=wall,
+        useful_s=useful,
+        wait_s=wait,
+        save_s=saves,
+        lost_s=thrown,
+        idle_s=max(0.0, wall - useful - wait - saves - thrown),
+        lost_steps=len(lost),
+        skipped_steps=len(left_out),
+        restarts=len(of["restart"]),
+        interventions=len(of["intervention"]),
+        tokens=max((int(event.get("tokens", 0)) for event in counted.values()), default=0),
+        rank_hours=wall * ranks / 3600,
+    )
+
+
+_COUNTED = ("checkpoint", "restart", "skipped", "intervention", "run_started")
+
+
+def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], saved_at: float) -> None:
+    for name in ("loss", "loss_ema", "grad_norm", "lr", "tokens_per_s", "memory_bytes", "tokens"):
+        if name in event:
+            series[name].add(event, event[name])
+    seconds = float(event["step_s"]) or math.nan
+    series["data_wait_share"].add(event, float(event.get("data_wait_s", 0.0)) / seconds)
+    series["checkpoint_age_s"].add(event, max(0.0, float(event["time"]) - saved_at))
+    measured = event.get("layers")
+    if measured:
+        for name, value in zip(measured["names"], measured.get("grad_norm", ()), strict=False):
+            layers[name].add(event, value)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {_short(one)}" for name, one in value.items())
+    text = str(value)
+    return text if len(text) <= 200 else text[:197] + "…"

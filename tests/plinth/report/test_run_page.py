@@ -1,0 +1,193 @@
+"""The page of a run: what it says of time and loss is arithmetic, and the same timeline gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from plinth.report import course_of_run, panels, run_page
+from plinth.report.course_of_run import Series, course
+from plinth.report.panels import Line, Panel, Scale
+
+
+class Story:
+    """A timeline written by hand; a step takes a second, of which a tenth waits for data."""
+
+    def __init__(self) -> None:
+        self.now, self.events = 1000.0, list[dict[str, Any]]()
+
+    def add(self, event: str, after: float = 0.0, **fields: Any) -> None:
+        self.now += after
+        self.events.append({"seq": len(self.events) + 1, "time": self.now, "event": event, **fields})
+
+    def step(self, step: int, loss: float = 2.0, **fields: Any) -> None:
+        measured = {"loss": loss, "loss_ema": loss, "grad_norm": 1.0, "lr": 0.1, "tokens": 100 * step}
+        speed = {"tokens_per_s": 100.0, "data_wait_s": 0.1, "step_s": 1.0, "memory_bytes": 10**6}
+        self.add("step", 1.0, step=step, **measured, **speed, **fields)
+
+
+@pytest.fixture
+def told() -> list[dict[str, Any]]:
+    """Ten steps: a commit after 4, a kill after 6, a rollback from 8 to 4 that leaves out 7 and 8, the end."""
+    story = Story()
+    story.add("run_started", attempt=0, ranks=2, device="cpu", precision="fp32")
+    for step in range(1, 5):
+        story.step(step, layers={"names": ["embedding", "0"], "grad_norm": [0.5, None]})
+    story.add("checkpoint", 0.5, step=4, bytes=9, seconds=0.5)
+    story.add("evaluated", step=4, tokens=400, slices={"web": 1.5}, probes={"maths": [0.4, 0.1]})
+    for step in (5, 6):
+        story.step(step)
+    story.add("restart", 5.0, attempt=1, reason="rank 1 was killed by <SIGKILL>", lost_steps=2)
+    story.add("run_started", attempt=1, ranks=2)
+    story.add("resumed", step=4)
+    for step in (5, 6, 7, 8):
+        story.step(step, loss=9.0 if step > 6 else 2.0)
+    window = {"rule": "loss_spike", "action": "rollback", "window": [7, 8], "number": 1}
+    story.add("intervention", step=8, value=9.0, threshold=4.0, **window)
+    story.add("documents", **window, sources={"bad.example": 3}, buckets={"web": 3}, documents=[{"id": "ab" * 16}])
+    story.add("rolled_back", step=4, undone=4, number=1)
+    story.step(5)
+    story.step(6)
+    for step in (7, 8):
+        story.add("skipped", step=step, rule="loss_spike", window=[7, 8])
+    story.step(9)
+    story.step(10)
+    story.add("finished", step=10)
+    return story.events
+
+
+ABOUT = run_page.About(
+    run_id="tiny-0123",
+    ranks=2,
+    total_steps=10,
+    total_tokens=1000,
+    flops_per_token=1e6,
+    price_per_rank_hour=3600.0,
+    sequence_tokens=10,
+    mixture=(
+        {"first": 0, "stop": 50, "phase": "a", "realised": {"web": 1.0, "code": 0.0}},
+        {"first": 50, "stop": 100, "phase": "a", "realised": {"web": 0.5, "code": 0.5}},
+    ),
+)
+
+
+def test_where_the_time_went(told: list[dict[str, Any]]) -> None:
+    cost = course(told).cost
+    # Trained: 4 + 2 + 4 + 2 + 2 steps; counted: 1-6, 9, 10; lost: 5, 6 by the kill, 5, 6, 7, 8 by the rollback.
+    assert (cost.lost_steps, cost.skipped_steps, cost.restarts, cost.interventions) == (6, 2, 1, 1)
+    assert (cost.useful_s, cost.wait_s, cost.save_s, cost.lost_s) == pytest.approx((7.2, 0.8, 0.5, 6.0))
+    assert cost.wall_s == pytest.approx(14 + 0.5 + 5)
+    assert cost.idle_s == pytest.approx(5.0)
+    assert cost.goodput == pytest.approx(7.2 / 19.5)
+    assert cost.rank_hours == pytest.approx(2 * 19.5 / 3600)
+    assert cost.tokens == 1000
+
+
+def test_age_of_the_checkpoint_is_a_saw(told: list[dict[str, Any]]) -> None:
+    age = course(told).series["checkpoint_age_s"]
+    by_time = list(zip(age.times, age.values, strict=True))
+    assert by_time[:6] == [(1001.0, 1.0), (1002.0, 2.0), (1003.0, 3.0), (1004.0, 4.0), (1004.5, 4.5), (1004.5, 0.0)]
+
+
+def test_series_of_every_kind(told: list[dict[str, Any]]) -> None:
+    made = course(told)
+    assert made.slices["web"].values == [1.5]
+    assert made.slices["maths"].values == [0.4]
+    assert math.isnan(made.layers["0"].values[0])
+    assert [mark.kind for mark in made.marks] == ["restart", "resumed", "intervention", "rolled_back", "finished"]
+    assert made.marks[0].step == 6
+
+
+class Reader(HTMLParser):
+    """What a page loads, and whether its elements are closed."""
+
+    VOID = frozenset({"meta", "br", "line", "path", "rect", "circle", "input", "link", "img"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.loaded += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, Any]]) -> None:
+    text = run_page.page(told, ABOUT)
+    reader = Reader(text)
+    assert reader.open == []
+    assert reader.loaded == []
+    assert "http" not in text
+    assert "&lt;SIGKILL&gt;" in text
+    assert "<SIGKILL>" not in text
+    for words in (
+        "loss_spike",
+        "7–8",
+        "bad.example 3",
+        "abababababab",
+        "39.00 USD",
+        "36.9%",
+        "plinth blame tiny-0123 8",
+    ):
+        assert words in text, words
+    for key in (
+        "loss",
+        "slices",
+        "grad_norm",
+        "lr",
+        "tokens_per_s",
+        "mfu",
+        "wait",
+        "memory",
+        "age",
+        "layers",
+        "mixture",
+    ):
+        assert len(re.findall(f'data-key="{key}"', text)) == 2, key
+    assert run_page.page(told, ABOUT) == text
+
+
+def test_the_pointers_values_are_those_of_the_timeline(told: list[dict[str, Any]]) -> None:
+    text = run_page.page(told, ABOUT)
+    points = json.loads(re.search(r'id="points">(.*?)</script>', text)[1])  # type: ignore[index]
+    by_step = points["step-loss"]["each step"]
+    assert len(by_step["x"]) == 10 - 0  # steps 1 to 10, one column each
+    assert by_step["y"][6:8] == ["9", "9"]
+    utilised = run_page.page(told, ABOUT.model_copy(update={"peak_flops": 1e9}))
+    assert "5%" in re.search(r'id="points">(.*?)</script>', utilised)[1]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 6])
+def test_a_run_that_has_hardly_begun(told: list[dict[str, Any]], keep: int) -> None:
+    assert Reader(run_page.page(told[:keep], ABOUT)).open == []
+
+
+def test_no_spike_is_averaged_away() -> None:
+    series = Series()
+    for step in range(50_000):
+        series.add({"time": float(step), "step": step}, 100.0 if step == 31_007 else 1.0)
+    series.add({"time": 50_000.0, "step": 50_000}, "inf")
+    made = course_of_run.Course({"loss": series}, {}, {}, [], course_of_run.cost([]), [], 0.0, 50_000.0, 50_000)
+    panel = Panel("loss", "loss", [Line("x", series)], str)
+    found = panels.points(panel, Scale("step", made))["x"]
+    assert len(found["x"]) <= panels.COLUMNS + 1
+    assert found["y"].count("100.0") == 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1e-9, 3e-9), (-5.0, 12345.0), (0.0, 1e12)])
+def test_round_places(low: float, high: float) -> None:
+    found = panels._round(low, high, 4)
+    assert 2 <= len(found) <= 5
+    assert all(low <= at <= high * (1 + 1e-9) for at in found)
