@@ -119,9 +119,3 @@ def _parallel(recipe: Recipe) -> Iterator[Found]:
         precision=training.precision,
     ):
         yield ("training", "parallel", key), message
-    for index, change in enumerate(training.length_schedule):
-        if change.sequence_tokens % training.parallel.sequence:
-            yield (
-                ("training", "length_schedule", index, "sequence_tokens"),
-                f"{change.sequence_tokens} does not divide over parallel.sequence = {training.parallel.sequence}",
-            )
