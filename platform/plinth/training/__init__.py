@@ -21,6 +21,8 @@
     export      Hugging Face layout: write and load
     data        batches from any step
     engine      DeepSpeed: build, step, norms, gather
+    pieces      state as pieces of whole parameters, by name: the form that no layout owns
+    universal   DeepSpeed's state as pieces, and back, on any layout
     snapshot    full state in and out of a checkpoint
     loop        the training loop
     audit       replay from an earlier checkpoint and compare: the evidence of resume
