@@ -1,0 +1,214 @@
+"""The loader beside MosaicML streaming and LitData on the same tokens; steps of 10^12 tokens listed; digests.
+
+    python tests/benchmarks/bench_loader_peers.py [--peers FOLDER] [--tokens N] [--seconds S]
+
+One core, page cache, document masks; seconds are those that the core worked, so that a busy machine shows less. The
+peers clash with the pins of the rest (older torch and boto3), so they come
+from a folder of their own:
+
+    pip install --no-deps --target FOLDER mosaicml-streaming==0.13.0 litdata==0.2.76 lightning-utilities==0.15.3 \
+        zstd==1.5.7.2 brotli==1.2.1 python-snappy==0.7.3 cramjam==2.14.0 tifffile==2026.3.3 obstore==0.12.1
+
+Steps are listed from shards of 10^12 tokens of which only those parts of the index exist that the listed steps need:
+whole files like all others, from the page cache. A plain copy says what the machine gave in the same run. Writes
+tests/benchmarks/results/loader_peers.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from plinth.context import Context
+from plinth.recipe import tokens as recipe
+from plinth.records import Blob, Manifest, Part
+from plinth.storage.parts import write_batches
+from plinth.storage.workspace import Workspace
+from plinth.tokens import mixture
+from plinth.tokens.batch import documents_of_step
+from plinth.tokens.cut import INDEX_SCHEMA
+from plinth.tokens.loader import Loader
+from plinth.tokens.order import Order
+from plinth.tokens.reader import ShardReader
+from plinth.tokens.verified import compare
+
+RESULTS = Path(__file__).parent / "results" / "loader_peers.json"
+MEAN_DOCUMENT = 1000
+PART_TOKENS = 50 * 2**20
+TRILLION = 10**12
+GLOBAL_BATCH = 256
+BATCHES = ((64, 6), (1024, 2))
+
+
+def main() -> None:
+    """Measure and print a table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--peers", help="folder that holds the peers")
+    options.add_argument("--tokens", type=int, default=64 * 2**20)
+    options.add_argument("--seconds", type=float, default=3.0)
+    given = options.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    rows: list[dict[str, Any]] = [_copying()]
+    with tempfile.TemporaryDirectory() as folder:
+        ctx = Context(Workspace(folder).ensure())
+        web = _bucket(ctx, given.tokens)
+        for width in (512, 4096):
+            rows += _loading(ctx, web, width, given)
+        rows += _digests(ctx)
+        rows += _trillion(ctx, 4096)
+    for row in rows:
+        print(f"{row['measure']:<66} {row['value']:>12,.4g} {row['unit']}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"load": os.getloadavg()[0], "cpus": os.cpu_count(), "rows": rows}, indent=2) + "\n")
+
+
+def _copying() -> dict[str, Any]:
+    source, target = np.ones(16 << 20, np.uint8), np.empty(16 << 20, np.uint8)
+    best = min(_seconds(lambda: np.copyto(target, source)) for _ in range(20))
+    return _row("copy of 16 MiB, for comparison", len(source) / best, "bytes/s")
+
+
+def _bucket(ctx: Context, tokens: int) -> Manifest:
+    """One shard of random documents with its index."""
+    random = np.random.default_rng(1)
+    ends = _ends(random, tokens)
+    values = random.integers(1, 8192, tokens, dtype=np.uint16)
+    values[ends - 1] = 0
+    facts = {"start": 0, "tokens": tokens}
+    shard = Part(name="shard-00000.bin", blob=ctx.store.put_bytes(values.tobytes()), stats=facts)
+    stats = {"documents": len(ends), "tokens": tokens, "end_of_text": 0, "dtype": "<u2"}
+    return _shards((shard, _index(ctx, 0, ends, 0, random)), stats)
+
+
+def _shards(parts: tuple[Part, ...], stats: dict[str, Any]) -> Manifest:
+    return Manifest(asset="web/shards", step="drawn", version="1", params={}, inputs={}, parts=parts, stats=stats)
+
+
+def _ends(random: np.random.Generator, tokens: int) -> np.ndarray:
+    """Ends of documents with a log-normal length."""
+    lengths = random.lognormal(np.log(MEAN_DOCUMENT) - 0.5, 1.0, 2 * tokens // MEAN_DOCUMENT).astype(np.int64) + 2
+    ends = np.cumsum(lengths)
+    return np.append(ends[ends < tokens], tokens)
+
+
+def _index(ctx: Context, number: int, ends: np.ndarray, start: int, random: np.random.Generator) -> Part:
+    lengths = np.diff(ends, prepend=0)
+    ids = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(ends), [None, pa.py_buffer(random.bytes(16 * len(ends)))]
+    )
+    columns = [ids, pa.array(start + ends - lengths), pa.array(lengths)]
+    columns += [pa.array(np.full(len(ends), number, np.int32)), pa.array(np.arange(len(ends), dtype=np.int32))]
+    batch = pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA)
+    stats = {"start": start, "tokens": int(ends[-1])}
+    return write_batches(ctx.store, f"index-{number:05d}.parquet", INDEX_SCHEMA, [batch], stats=stats)
+
+
+def _order(tokens: int, width: int) -> Manifest:
+    phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 1.0}),)
+    params = recipe.Mixture(sequence_tokens=width, total_tokens=tokens - 2 * width, phases=phases)
+    plan = mixture.plan(params, {"web": (tokens - 1) // width})
+    return Manifest(asset="mixture", step="drawn", version="1", params={}, inputs={}, parts=(), stats=plan)
+
+
+def _loading(ctx: Context, web: Manifest, width: int, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Ours, then each peer, then ours again: the better of two, for the machine is shared."""
+    reader = ShardReader(ctx.store, web)
+    order = Order(_order(reader.tokens, width))
+    loader = Loader(order, {"web": reader}, global_batch=GLOBAL_BATCH, micro_batch=16, prefetch=0)
+    loader.share(0)
+    ours = _rate(loader, width, given.seconds)
+    found = {name: _peer(name, reader, width, given) for name in ("mosaic", "litdata")} if given.peers else {}
+    ours = max(ours, _rate(loader, width, given.seconds))
+    rows = [_row(f"loader, sequences of {width}, with masks", ours, "tokens/s")]
+    for name, peer in found.items():
+        rows.append(_row(f"{name}, sequences of {width}, with masks", peer["masks"], "tokens/s"))
+        rows.append(_row(f"{name}, sequences of {width}, without masks", peer["plain"], "tokens/s"))
+        rows.append(_row(f"loader over {name}, sequences of {width}, with masks", ours / peer["masks"], "times"))
+    return rows
+
+
+def _rate(loader: Loader, width: int, seconds: float) -> float:
+    tokens, started = 0, time.process_time()
+    while time.process_time() - started < seconds:
+        for share in loader.shares():
+            tokens += len(share.tokens) * width
+            if time.process_time() - started > seconds:
+                break
+    return tokens / (time.process_time() - started)
+
+
+def _peer(name: str, reader: ShardReader, width: int, given: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokens.bin"
+        reader.read(0, reader.tokens).tofile(path)
+        script = str(Path(__file__).with_name("loader_peers.py"))
+        command = [sys.executable, script, name, str(path), folder, str(width), str(given.seconds)]
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": given.peers}, capture_output=True, text=True, check=True
+        )
+    rates: dict[str, float] = json.loads(done.stdout.split("RESULT")[1])
+    return rates
+
+
+def _digests(ctx: Context) -> list[dict[str, Any]]:
+    blob = ctx.store.put_bytes(np.random.default_rng(3).bytes(10**9))
+    path = ctx.store.open_path(blob)
+    return [_row("SHA-256 of a shard of 1 GB, from the page cache", _best(lambda: compare(path, blob)), "s")]
+
+
+def _trillion(ctx: Context, width: int) -> list[dict[str, Any]]:
+    """Listing steps of shards of 10^12 tokens."""
+    count, random = TRILLION // PART_TOKENS + 1, np.random.default_rng(7)
+    nothing = Blob(md5="0" * 32, sha256="0" * 64, bytes=2 * PART_TOKENS)
+    facts = [{"start": i * PART_TOKENS, "tokens": PART_TOKENS} for i in range(count)]
+    shards = [Part(name=f"shard-{i:05d}.bin", blob=nothing, stats=one) for i, one in enumerate(facts)]
+    index = [Part(name=f"index-{i:05d}.parquet", blob=nothing, stats=one) for i, one in enumerate(facts)]
+    tokens = count * PART_TOKENS
+    stats = {"documents": tokens // MEAN_DOCUMENT, "tokens": tokens, "end_of_text": 0, "dtype": "<u2"}
+    paper = _order(tokens, width)
+    order, rows = Order(paper), []
+    for batch, listed in BATCHES:
+        steps = [int(step) for step in random.integers(0, order.steps(batch).total, listed)]
+        for ref in (ref for step in steps for ref in order.step(step, batch)):
+            for number in {ref.start // PART_TOKENS, (ref.start + ref.tokens - 1) // PART_TOKENS}:
+                if index[number].blob is nothing:
+                    index[number] = _index(ctx, number, _ends(random, PART_TOKENS), number * PART_TOKENS, random)
+        made = _shards((*shards, *index), stats)
+        mix = paper.model_copy(update={"inputs": {"web/shards": made.digest}})
+        told = f"10^12 tokens: documents of a step of {batch} sequences"
+        alone = _best(partial(Order(paper).step, steps[0], batch))
+        rows.append(_row(f"10^12 tokens: order alone, {batch} sequences", alone, "s"))
+        seconds = [_seconds(partial(documents_of_step, ctx, mix, {"web": made}, step, batch)) for step in steps]
+        rows.append(_row(f"{told}, the first", seconds[0], "s"))
+        rows.append(_row(f"{told}, any other (median, never listed before)", float(np.median(seconds[1:])), "s"))
+    return rows
+
+
+def _row(measure: str, value: float, unit: str) -> dict[str, Any]:
+    return {"measure": measure, "value": value, "unit": unit}
+
+
+def _best(call: Callable[[], object]) -> float:
+    return min(_seconds(call) for _ in range(3))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+if __name__ == "__main__":
+    main()
