@@ -182,10 +182,12 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
 
 
 def _known_then(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The monitor without rollbacks of later windows: a replay knows of them from its beginning."""
+    """The monitor without rollbacks of later windows, which a replay knows of from its beginning, and without the
+    held-out slices, which it does not look at."""
     guard = monitor["guard"]
     made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]
-    return {**monitor, "guard": {**guard, "rollbacks": made}}
+    known = {name: value for name, value in monitor.items() if name != "slices"}
+    return {**known, "guard": {**guard, "rollbacks": made}}
 
 
 def _acted(story: Story, first: int, last: int) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,6 @@ from plinth.recipe.training import Checkpoints, Launch, Supervision
 from plinth.training import audit, checkpoint
 from plinth.training.config import RunConfig, identity
 from plinth.training.engine import precision_of
-from plinth.training.loop import Measured
 from plinth.training.snapshot import generators, parameters_digest, require_same_run, restore_generators
 from plinth.training.telemetry import Timeline
 
@@ -85,22 +84,34 @@ def test_auto_is_bf16_only_where_it_is_native(make: Make, monkeypatch: pytest.Mo
 
 
 def test_evidence_shows_a_difference(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay that differs in one step's loss is evidence against, with the size of the difference."""
+    """A replay that differs in anything is evidence against, with the size of the difference."""
     config = make(total_steps=4, checkpoints=Checkpoints(audit_steps=2))
+    rows = {
+        step: {"loss": float(step), "grad_norm": 1.0, "lr": 0.1, "loss_ema": 1.0, "batch": "b", "vetoed": False}
+        for step in (3, 4)
+    }
     events = Timeline(config.directory.events)
-    for step in range(1, 5):
-        events.append("step", step=step, loss=float(step), grad_norm=1.0, batch="b")
-    digests = {"parameters_sha256": "p", "optimizer_sha256": ["o"], "rng_sha256": ["r"]}
-    monkeypatch.setattr(checkpoint, "read_state", lambda run, step: digests)
-    again = {s: Measured(float(s), 1.0, 0.0, "b", signal=0, data_wait_s=0.0, step_s=0.0) for s in (3, 4)}
-    assert audit._compare(config, again, digests, 0.0)["bit_exact"] is True
-    for changed, found in (
-        ({**again, 4: Measured(4.25, 1.0, 0.0, "b", 0, 0.0, 0.0)}, digests),
-        ({**again, 4: Measured(4.0, 1.0, 0.0, "c", 0, 0.0, 0.0)}, digests),
-        (again, {**digests, "rng_sha256": ["x"]}),
+    for step, row in rows.items():
+        events.append("step", step=step, **row)
+    monitor = {"loss_ema": 1.0, "guard": {"rollbacks": []}}
+    state = {"parameters_sha256": "p", "optimizer_sha256": ["o"], "rng_sha256": ["r"], "monitor": monitor}
+    saved = {**state, "monitor": {**monitor, "slices": {"web": 1.5}}, "layout": {"ranks": 2}}
+    monkeypatch.setattr(checkpoint, "read_state", lambda run, step: saved)
+
+    def evidence(row: dict[str, Any], found: dict[str, Any], difference: float = 0.0) -> dict[str, Any]:
+        again = audit.Replayed({3: rows[3], 4: {**rows[4], **row}}, states={4: {**state, **found}})
+        again.difference = difference
+        return audit.compare(config, 2, again)
+
+    assert evidence({}, {})["bit_exact"] is True
+    for row, found in (
+        ({"loss": 4.25}, {}),
+        ({"batch": "c"}, {}),
+        ({"lr": 0.2}, {}),
+        ({}, {"rng_sha256": ["x"]}),
+        ({}, {"monitor": {**monitor, "loss_ema": 2.0}}),
     ):
-        assert audit._compare(config, changed, found, 0.0)["bit_exact"] is False
-    other = {**again, 4: Measured(4.25, 1.0, 0.0, "c", 0, 0.0, 0.0)}
-    evidence = audit._compare(config, other, digests, 0.5)
-    assert evidence["max_abs_difference"] == {"loss": 0.25, "grad_norm": 0.0, "parameters": 0.5}
-    assert evidence["same_batches"] is False
+        assert evidence(row, found)["bit_exact"] is False, (row, found)
+    other = evidence({"loss": 4.25, "batch": "c"}, {}, 0.5)
+    assert other["max_abs_difference"] == {"loss": 0.25, "grad_norm": 0.0, "parameters": 0.5}
+    assert other["same_batches"] is False
