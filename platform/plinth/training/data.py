@@ -16,9 +16,9 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.loader import Batch as Share
 from plinth.tokens.loader import Loader
+from plinth.tokens.opening import fetching_ahead, open_shards
 from plinth.tokens.order import Order
 from plinth.tokens.packing_layout import open_layouts
-from plinth.tokens.reader import ShardReader
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import Place, place_of
 
@@ -64,9 +64,10 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
     """
     workspace = Workspace(config.workspace)
-    refs, store = Refs(workspace), Store(workspace.store)
+    refs = Refs(workspace)
     mixture = refs.load(config.mixture)
-    readers = {name: ShardReader(store, refs.load(digest)) for name, digest in config.shards.items()}
+    opened = open_shards(Store(workspace.store), map(refs.load, config.shards.values()), config.reading)
+    store, readers = opened.store, opened.readers
     order = Order(mixture)
     loader = Loader(
         order,
@@ -81,8 +82,9 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     )
 
     def stream(first_step: int) -> Iterator[Batch]:
-        for share in loader.shares(first_step - 1, config.total_steps):
-            yield shortened(_batch(share, config.micro_batch_sequences), config.steps.length(share.step))
+        with fetching_ahead(opened, loader, first_step - 1, config.reading.ahead):
+            for share in loader.shares(first_step - 1, config.total_steps):
+                yield shortened(_batch(share, config.micro_batch_sequences), config.steps.length(share.step))
 
     return stream
 
