@@ -197,6 +197,7 @@ def test_when_s3_is_down_it_is_said_after_bounded_tries(pushed: Pushed, tmp_path
         with fetching_ahead(opened, loader, 0, 2), pytest.raises(StorageError, match="cannot read s3://") as down:
             loader.share(0)
         assert "within 3 attempts" in str(down.value)
+        _await_fetchers()
     assert store.held_bytes() == 0
 
 
@@ -211,11 +212,15 @@ def test_shards_are_fetched_in_the_order_of_need(pushed: Pushed, tmp_path: Path)
     read = {path.parent.name + path.name for path in store.files.glob("??/*")}
     assert read == {blob.md5 for blob in wanted[: len(read)]}  # what the first step touched is what comes first
     with fetching_ahead(opened, loader, 4, 2):
-        threads = [thread for thread in threading.enumerate() if thread.name == "fetch ahead"]
-        for thread in threads:
-            thread.join(30)
+        _await_fetchers()
     assert all(store.has(blob) for blob in wanted)
     before = store.traffic.bytes
     for step in range(4, loader.steps):
         loader.share(step)
     assert store.traffic.bytes == before
+
+
+def _await_fetchers() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "fetch ahead":
+            thread.join(30)
