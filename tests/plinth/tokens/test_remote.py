@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from plinth.context import Context
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.recipe import tokens as recipe
 from plinth.recipe.reading import Reading
+from plinth.recipe.training import Launch, Training
 from plinth.records import Blob, Manifest
 from plinth.storage import dvc
 from plinth.storage.store import Store
@@ -25,6 +27,8 @@ from plinth.tokens.order import Order
 from plinth.tokens.reader import ShardReader, open_streams
 from plinth.tokens.remote import CachedStore, Remote
 from plinth.tokens.spans import SpanReader
+from plinth.training import config
+from plinth.training.data import open_batches
 from tests.ranks import run_ranks
 from tests.s3_server import Bucket, bad_line, serving
 
@@ -218,6 +222,37 @@ def test_shards_are_fetched_in_the_order_of_need(pushed: Pushed, tmp_path: Path)
     for step in range(4, loader.steps):
         loader.share(step)
     assert store.traffic.bytes == before
+
+
+def test_a_run_reads_the_same_batches_from_anywhere(pushed: Pushed, tmp_path: Path) -> None:
+    ctx = pushed.ctx
+    tokens = Manifest(
+        asset="tokenizer",
+        step="s",
+        version="1",
+        params={},
+        inputs={},
+        parts=(),
+        stats={"vocab_size": 320, "end_of_text": 0},
+    )
+    configs = [
+        config.prepare(
+            ctx,
+            "read",
+            Training(global_batch_sequences=GLOBAL, launch=Launch(ranks=1), reading=reading),
+            pushed.mixture,
+            pushed.shards,
+            tokens,
+        )
+        for reading in (Reading(), pushed.reading(tmp_path, fetch="shard"), pushed.reading(tmp_path, fetch="span"))
+    ]
+    assert len({one.run_id for one in configs}) == 1  # where it is read from bears no identity
+    here, *remote = [[batch.tokens for batch in islice(open_batches(one, 0)(5), 4)] for one in configs]
+    assert np.array_equal(here[0].reshape(GLOBAL, -1), pushed.expected(4))
+    for there in remote:
+        assert all(np.array_equal(*pair) for pair in zip(here, there, strict=True))
+    stamps = [path for path in (ctx.workspace.store / "verified").rglob("*") if path.is_file()]
+    assert stamps  # what was read in place was compared with its digest, once
 
 
 def _await_fetchers() -> None:
