@@ -8,8 +8,12 @@ sample       a capped, hash-chosen sample of the buckets, in documents' order
 tokenizer    byte-level BPE: train, load
 encode       texts to token ids; the bytes of a token
 audit        fertility, bytes per token, round trip, unused tokens, against the recipe's bounds
-shards       each bucket's token stream in even binary shards with a document index
-reader       token spans and documents of a shard set, memory-mapped
+streams      names of streams: a bucket, or `bucket/axis=value,…`
+shards       each bucket's streams in even binary shards with a document index
+             axes, cut, staged   values of documents; even files; tokens on their way, stored once
+reader       token spans and documents of a stream, memory-mapped (index, verified)
+remote       blobs of S3: a cache that a node shares (spans: rows alone; opening: which of them, and ahead of need)
+export       Megatron's and plain files for other trainers
 packing      both ways to fill sequences, said exactly; concatenating on paper; document masks
              packing_fit     best-fit-decreasing: lengths -> pieces of sequences
              packing_index   the stage: `{bucket}/packed`, a mapped index of pieces per sequence
