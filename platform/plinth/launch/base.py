@@ -13,14 +13,21 @@ from plinth.records import Frozen
 class Status(StrEnum):
     """Whether a job is there. How it ended is the job's own to say."""
 
+    PENDING = "pending"  # it waits for its turn, for the first time or after a preemption
     RUNNING = "running"
     GONE = "gone"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job runs or will run without anybody's help."""
+        return self is not Status.GONE
 
 
 class Handle(Frozen):
     """A submitted job, durable: `handle.json` in the job's directory finds it again from any process.
 
-    `started` is the launcher's own proof that the identifier still means the same job.
+    `started` is the launcher's own proof that the identifier still means the same job. `host` is the machine,
+    or the cluster, that knows the identifier.
     """
 
     launcher: str
@@ -33,7 +40,7 @@ class Launcher(Protocol):
     """Submits jobs and finds them again. All methods may be called from any process at any time."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Start a job, or return the one that runs in this directory already: never two at once.
+        """Start a job, or return the one that is alive in this directory already: never two at once.
 
         Raises:
             LaunchError: it could not be started.
@@ -41,11 +48,19 @@ class Launcher(Protocol):
         ...
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle last written in this directory, whether or not its job still runs."""
+        """The handle last written in this directory, whether or not its job is still there.
+
+        Raises:
+            LaunchError: the file is not a handle.
+        """
         ...
 
     def poll(self, handle: Handle) -> Status:
-        """Whether the job is there."""
+        """Whether the job is there.
+
+        Raises:
+            LaunchError: nobody who knows could be asked.
+        """
         ...
 
     def cancel(self, handle: Handle, grace_s: float) -> None:

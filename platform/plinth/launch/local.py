@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-from plinth import fingerprint
 from plinth.errors import LaunchError
 from plinth.launch.base import Handle, Status
-from plinth.storage.atomic import named_failures, write_bytes
-
-HANDLE = "handle.json"
-
-_LOG_TAIL_BYTES = 1 << 16
+from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.storage.atomic import named_failures
 
 
 class Local:
@@ -29,29 +24,15 @@ class Local:
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start `command`, its output appended to `log`, or return the job that runs there already."""
-        with _locked(directory):
+        with locked(directory):
             known = self.find(directory)
-            if known is not None and self.poll(known) is Status.RUNNING:
+            if known is not None and self.poll(known).alive:
                 return known
-            handle = self._start(command, log)
-            write_bytes(directory / HANDLE, fingerprint.canonical(handle))
-            return handle
+            return write_handle(directory, self._start(command, log))
 
     def find(self, directory: Path) -> Handle | None:
-        """The handle in `directory`, or None when nothing was submitted there.
-
-        Raises:
-            LaunchError: the file is not a handle.
-        """
-        path = directory / HANDLE
-        try:
-            return Handle.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise LaunchError(
-                f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
-            ) from error
+        """The handle in `directory`, or None when nothing was submitted there."""
+        return read_handle(directory)
 
     def poll(self, handle: Handle) -> Status:
         """Alive means: a process of this id that began at the recorded moment and is no zombie.
@@ -85,13 +66,7 @@ class Local:
 
     def logs(self, log: Path, lines: int = 50) -> str:
         """The last lines of `log`; empty when there is none."""
-        try:
-            with log.open("rb") as stream:
-                stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-                text = stream.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return tail(log, lines)
 
     def _start(self, command: Sequence[str], log: Path) -> Handle:
         with named_failures(log):
@@ -150,15 +125,3 @@ def _began(process: psutil.Process) -> str:
             return f"{process.create_time():.2f}"
         raise psutil.NoSuchProcess(process.pid) from None
     return f"{boot}:{ticks}"
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """One submission at a time; the lock dies with its holder."""
-    path = directory / "submit.lock"
-    with named_failures(path):
-        directory.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a+")
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

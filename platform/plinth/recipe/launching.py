@@ -1,12 +1,29 @@
-"""Where a job runs and how it is kept alive."""
+"""Where a job runs and how it is kept alive. Nothing here bears identity."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.records import Frozen
+
+#: A key of the block, and why it cannot be: found, expected.
+Refusal = tuple[str, str]
+
+#: What Slurm takes for a time limit: minutes, minutes:seconds, hours:…, days-hours:… (sbatch(1), --time).
+_TIME_LIMIT = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
+
+#: Options of sbatch that Plinth sets; another value would lose the job or its log.
+_SLURM_OWN = (
+    "job-name J comment nodes N ntasks n ntasks-per-node requeue no-requeue signal open-mode output o error e "
+    "array a chdir D parsable wait W partition p account A time t gpus-per-node cpus-per-task c"
+)
+
+#: A DNS label (RFC 1123), as Kubernetes names things.
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
 class Supervision(Frozen):
@@ -18,8 +35,106 @@ class Supervision(Frozen):
     grace_s: float = Field(60.0, gt=0, description="Time to save and leave after SIGTERM.")
 
 
+class Slurm(Frozen):
+    """A batch job of Slurm, requeued until the run has finished."""
+
+    partition: str = Field("", description="Empty: the cluster's default.")
+    account: str = Field("", description="Empty: the user's default.")
+    time_limit: str = Field("", description="As sbatch takes it, for example 24:00:00; empty: the partition's default.")
+    gpus_per_node: int = Field(0, ge=0, description="0 asks for none.")
+    cpus_per_node: int = Field(0, ge=0, description="0 asks for the partition's default.")
+    sbatch: tuple[str, ...] = Field((), description="Further options, for example `--qos=high`.")
+    setup: tuple[str, ...] = Field((), description="Shell lines before the supervisor, for example `module load cuda`.")
+
+
+class Ray(Frozen):
+    """A job of a Ray cluster; all ranks on the node that takes it."""
+
+    address: str = Field("http://127.0.0.1:8265", pattern=r"https?://.+", description="Of the cluster's dashboard.")
+    cpus: float = Field(1.0, ge=0, description="Asked for; all ranks share them.")
+    gpus: float = Field(0.0, ge=0, description="Asked for.")
+    memory_bytes: int = Field(0, ge=0, description="Asked for; 0 asks for none.")
+    resources: Mapping[str, float] = Field(default_factory=dict, description="Custom resources of the cluster.")
+
+
+class Kubernetes(Frozen):
+    """A Job of Kubernetes: one pod per node."""
+
+    namespace: str = Field("default", pattern=f"^{_LABEL}$", description="Where the Job and its Service are made.")
+    context: str = Field("", description="Of the kubeconfig; empty: the current one, or the pod's own account.")
+    image: str = Field("", description="A container with Plinth installed.")
+    python: str = Field("python", description="The interpreter in the image.")
+    claim: str = Field("", description="Persistent volume claim that holds the workspace (ReadWriteMany if nodes > 1).")
+    sub_path: str = Field("", description="Where in the claim the workspace lies; empty: its root.")
+    resources: Mapping[str, str] = Field(
+        default_factory=dict, description="Requests and limits of each pod, for example {nvidia.com/gpu: '8'}."
+    )
+    node_selector: Mapping[str, str] = Field(default_factory=dict, description="Labels of the nodes to run on.")
+    service_account: str = Field("", description="Empty: the namespace's default.")
+    shm_bytes: int = Field(2**30, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
+
+
 class Launch(Frozen):
     """Where the job runs. Bears no identity."""
 
-    kind: Literal["local"] = Field("local", description="Launcher.")
-    ranks: int = Field(2, ge=1, description="Processes, one per device.")
+    kind: Literal["local", "slurm", "ray", "kubernetes"] = Field("local", description="Launcher.")
+    ranks: int = Field(2, ge=1, description="Processes over all nodes, one per device.")
+    nodes: int = Field(1, ge=1, description="Machines; each runs the same number of ranks.")
+    slurm: Slurm = Slurm()
+    ray: Ray = Ray()
+    kubernetes: Kubernetes = Kubernetes()
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Processes on each node."""
+        return self.ranks // self.nodes
+
+    @model_validator(mode="after")
+    def _possible(self) -> Launch:
+        refusals = [f"{key}: {reason}" for key, reason in problems(self)]
+        if refusals:
+            raise ValueError("; ".join(refusals))
+        return self
+
+
+def problems(launch: Launch) -> Iterator[Refusal]:
+    """Why this block cannot run, one reason per key; nothing when it can."""
+    if launch.ranks % launch.nodes:
+        yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
+    if launch.nodes > 1 and launch.kind == "local":
+        yield "nodes", f"kind local is this one machine, found {launch.nodes}; expected 1, or slurm or kubernetes"
+    if launch.nodes > 1 and launch.kind == "ray":
+        yield (
+            "nodes",
+            f"a Ray job has its ranks on one node, found {launch.nodes}; expected 1, or slurm or kubernetes",
+        )
+    if launch.kind == "slurm":
+        yield from _slurm(launch)
+    if launch.kind == "kubernetes":
+        yield from _kubernetes(launch)
+    if launch.kind == "ray" and 0 < launch.ray.gpus < launch.ranks:
+        yield "ray.gpus", f"{launch.ray.gpus:g} for {launch.ranks} ranks; expected one for each, or 0"
+
+
+def _slurm(launch: Launch) -> Iterator[Refusal]:
+    asked, per_node = launch.slurm, launch.ranks_per_node
+    if asked.time_limit and not _TIME_LIMIT.fullmatch(asked.time_limit):
+        yield "slurm.time_limit", f"{asked.time_limit!r} is no time; expected for example 90, 24:00:00 or 2-12:00:00"
+    if 0 < asked.gpus_per_node < per_node:
+        yield "slurm.gpus_per_node", f"{asked.gpus_per_node} for {per_node} ranks; expected one for each, or 0"
+    for line in asked.sbatch:
+        name = re.split(r"[=\s]", line.strip().lstrip("-"), maxsplit=1)[0]
+        if not line.startswith("-") or "\n" in line:
+            yield "slurm.sbatch", f"{line!r} is no option; expected for example --qos=high"
+        elif name in _SLURM_OWN.split():
+            yield "slurm.sbatch", f"{line!r} is Plinth's own to set; expected another option, or a field of the recipe"
+
+
+def _kubernetes(launch: Launch) -> Iterator[Refusal]:
+    asked = launch.kubernetes
+    for name, why in (("image", "a pod needs a container"), ("claim", "pods find the run in its workspace")):
+        if not getattr(asked, name):
+            yield f"kubernetes.{name}", f"nothing given; {why}"
+    for name, value in asked.resources.items():
+        if name == "nvidia.com/gpu" and value.isdigit() and 0 < int(value) < launch.ranks_per_node:
+            yield "kubernetes.resources", f"{value} GPUs for {launch.ranks_per_node} ranks of a pod; expected one each"

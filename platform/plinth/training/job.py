@@ -21,8 +21,9 @@ import pyarrow as pa
 from plinth.compute import stage
 from plinth.context import Context
 from plinth.errors import TrainingError
-from plinth.launch.base import Handle, Launcher, Status
-from plinth.launch.local import Local
+from plinth.launch.base import Handle, Launcher
+from plinth.launch.choose import choose
+from plinth.launch.files import read_handle
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
 from plinth.training import amend, checkpoint
@@ -52,12 +53,14 @@ TIMELINE_SCHEMA = pa.schema(
     ]
 )
 
-_LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": Local}
-
 
 def launcher_of(config: RunConfig) -> Launcher:
-    """The launcher that the run's recipe names."""
-    return _LAUNCHERS[config.launch.kind]()
+    """The launcher that knows the run's job: the one of its handle, or, where there is none, the one of its recipe.
+
+    A recipe may name another launcher than the one that the job was submitted with; the job stays where it is.
+    """
+    known = read_handle(config.directory.root)
+    return choose(known.launcher if known else config.launch.kind, config.launch, config.supervision.grace_s)
 
 
 def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
@@ -72,20 +75,23 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
     known = launcher.find(run.root)
     if amend.pending(config):
         _amend(config, launcher, known)
-    if known is not None and launcher.poll(known) is Status.GONE:
+    alive = known is not None and launcher.poll(known).alive
+    if known is not None and not alive:
         ended = result(config)
         if ended is not None and ended.status == "finished" and checkpoint.is_valid(run, last_step(config)):
             return known
         run.result.unlink(missing_ok=True)
     configuration.write(config)
     command = [sys.executable, "-m", "plinth.training.supervise", str(run.config)]
+    if not alive:
+        launcher = choose(config.launch.kind, config.launch, config.supervision.grace_s)
     return launcher.submit(command, run.root, run.log)
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
     """Stop the job at the end of a step, and give the run its amendment, if all it touches is still to come."""
     amend.check(config)
-    if known is not None and launcher.poll(known) is Status.RUNNING:
+    if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
         amend.check(config)  # with the steps that it took until then
     amend.record(config)
@@ -103,7 +109,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     if handle is None:
         raise TrainingError(f"run {config.run_id} was never submitted", remedy="run the command that trains it")
     while True:
-        alive = launcher.poll(handle) is Status.RUNNING  # asked first: what it wrote last is then read below
+        alive = launcher.poll(handle).alive  # asked first: what it wrote last is then read below
         for event in reader.poll():
             if on_event is not None:
                 on_event(event)

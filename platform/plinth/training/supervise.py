@@ -5,6 +5,7 @@ expects (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's ow
 on one machine, but takes ten seconds before it does, kills ranks on SIGTERM before they can save,
 and tells one exit status for all; a supervisor needs each.
 
+On several nodes there is one supervisor on each, and that of the first decides (nodes.py, follower.py).
 Every attempt gets a port of its own. The run's lock is inherited by the ranks: a second supervisor
 cannot start while anything of the first is alive, and ranks die with their supervisor.
 
@@ -17,10 +18,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -33,11 +33,13 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.cost import Ledger
 from plinth.training.failure import Failure
+from plinth.training.follower import follow
 from plinth.training.lock import hold
+from plinth.training.nodes import Leader, Order, Place, start_rank
 from plinth.training.stopping import last_step
 from plinth.training.telemetry import Timeline
 from plinth.training.upload import Uploader, restore
-from plinth.training.watch import LEFT, POLL_S, Process, in_words, watch
+from plinth.training.watch import LEFT, LOST, POLL_S, Process, in_words, watch
 
 #: Exit statuses of named failures: another try would meet the same.
 NAMED = range(2, 9)
@@ -71,9 +73,11 @@ class Supervisor:
     asked_to_stop: int = 0
     restarts: int = 0
     failure: Failure | None = None
+    place: Place = field(default_factory=Place)
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
+        self.leader = Leader(self.config, self.place)
         self.events, self.ledger = Timeline(self.run.events), Ledger(self.run)
         self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,6 +111,9 @@ class Supervisor:
                 return "finished", ""
             if code == LEFT or self.asked_to_stop:
                 return "stopped", f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
+            if code == LOST:  # another node may be had from the scheduler, not from here
+                self.ledger.lose(audit=audit)
+                return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
                 self.ledger.lose(audit=audit)
                 return "failed", reason
@@ -118,7 +125,8 @@ class Supervisor:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
         self.ledger.begin()
         port = free_port()
-        ranks = [self._start(rank, port, audit) for rank in range(self.config.ranks)]
+        ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
+        ranks += self.leader.start(port, self.restarts, audit)
         reason = watch(ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, self._look)
         codes = [process.wait() for process in ranks]
         self._clean()
@@ -128,6 +136,7 @@ class Supervisor:
 
     def _look(self) -> None:
         self.ledger.look()
+        self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
         if self.uploader is not None:
             self.uploader.keep_alive()
 
@@ -149,22 +158,8 @@ class Supervisor:
         checkpoint.clean(self.run)
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
-        environment = {
-            **os.environ,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(self.config.ranks),
-            "LOCAL_WORLD_SIZE": str(self.config.ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "PLINTH_SUPERVISOR": str(os.getpid()),
-            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.config.ranks)),
-            "PYTHONUNBUFFERED": "1",
-        }
-        command = [sys.executable, "-m", "plinth.training", str(self.config_path), "--attempt", str(self.restarts)]
-        return subprocess.Popen(
-            command + ["--audit"] * audit, env=environment, stdin=subprocess.DEVNULL, pass_fds=(self.lock_fd,)
-        )
+        order = Order(id="", session="", attempt=self.restarts, audit=audit, address=self.place.address, port=port)
+        return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
         """One status for all ranks: a named failure explains the others, which lost a partner."""
@@ -173,6 +168,8 @@ class Supervisor:
             self.failure = self.ledger.failure
             said = self.failure and f"{self.failure.kind}: {self.failure.what}"
             return named[0], said or f"a rank ended with status {named[0]}"
+        if LOST in codes:
+            return LOST, in_words(codes.index(LOST), LOST)
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
         if bad:
             return 1, "; ".join(in_words(rank, code) for rank, code in bad)
@@ -218,9 +215,9 @@ class Supervisor:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
+    """A TCP port that nobody listens on now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         port: int = probe.getsockname()[1]
     return port
 
@@ -229,12 +226,18 @@ def main() -> int:
     """Supervise the run named on the command line; returns the exit status."""
     path = Path(sys.argv[1])
     config = configuration.load(path)
-    supervisor = Supervisor(config, path, hold(config.directory.lock))
+    place = Place.of(os.environ, config)
+    if place.node > 0:
+        return follow(config, path, place)
+    supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
+    config.directory.result.unlink(missing_ok=True)  # of a job that the scheduler has started again
     result = supervisor.supervise()
     supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
-    return {"finished": 0, "stopped": LEFT, "failed": 7}[result.status]
+    status = {"finished": 0, "stopped": LEFT, "failed": 7}[result.status]
+    supervisor.leader.end(status)
+    return status
 
 
 if __name__ == "__main__":

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from plinth.recipe.training import Supervision
 
 #: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
 LEFT = 75
 
+#: Stands for the exit status of a rank whose node is no longer heard.
+LOST = 76
+
 POLL_S = 0.1
 
 #: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
 SIBLING_PATIENCE_S = 2.0
 
-Process = subprocess.Popen[bytes]
+
+class Process(Protocol):
+    """A rank, on this node or another."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
 
 
 class Pulse:
@@ -81,6 +92,8 @@ def watch(
 
 def in_words(rank: int, code: int) -> str:
     """How a rank ended."""
+    if code == LOST:
+        return f"the node of rank {rank} is no longer heard"
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"
     return f"rank {rank} ended with status {code}"

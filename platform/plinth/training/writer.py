@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -106,13 +107,13 @@ def lock_path(run: RunDirectory, rank: int) -> Path:
 
 
 def hold(run: RunDirectory, rank: int) -> int:
-    """Take the lock of a rank's writer; returns its descriptor. The file then holds the process number."""
+    """Take the lock of a rank's writer; returns its descriptor. The file then holds its number and host."""
     path = lock_path(run, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(fd, fcntl.LOCK_EX)
     os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
     return fd
 
 
@@ -146,10 +147,13 @@ def wait_until_gone(run: RunDirectory, patience_s: float) -> list[int]:
 
 
 def end(run: RunDirectory, rank: int) -> None:
-    """Kill a writer that does not end by itself; the lock proves that the number is still its own."""
+    """Kill a writer that does not end by itself; the lock proves that the number is still its own, on its host."""
     if is_alive(run, rank):
+        number, _, host = lock_path(run, rank).read_text().partition(" ")
+        if host != socket.gethostname():
+            return  # its own node's supervisor ends it
         with contextlib.suppress(ProcessLookupError, ValueError):
-            os.kill(int(lock_path(run, rank).read_text()), signal.SIGKILL)
+            os.kill(int(number), signal.SIGKILL)
         wait_until_gone(run, 10.0)
 
 

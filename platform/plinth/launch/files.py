@@ -1,0 +1,63 @@
+"""What every launcher keeps in a job's directory: the handle, the lock of submissions, the log."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from plinth import fingerprint
+from plinth.errors import LaunchError
+from plinth.launch.base import Handle
+from plinth.storage.atomic import named_failures, write_bytes
+
+HANDLE = "handle.json"
+
+_LOG_TAIL_BYTES = 1 << 16
+
+
+def read_handle(directory: Path) -> Handle | None:
+    """The handle in `directory`, or None when nothing was submitted there.
+
+    Raises:
+        LaunchError: the file is not a handle.
+    """
+    path = directory / HANDLE
+    try:
+        return Handle.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LaunchError(
+            f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
+        ) from error
+
+
+def write_handle(directory: Path, handle: Handle) -> Handle:
+    """Write it, whole; returns it."""
+    write_bytes(directory / HANDLE, fingerprint.canonical(handle))
+    return handle
+
+
+def tail(log: Path, lines: int) -> str:
+    """The last lines of `log`; empty when there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """One submission at a time, on any machine that sees the directory; the lock dies with its holder."""
+    path = directory / "submit.lock"
+    with named_failures(path):
+        directory.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a+")
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,51 @@
+"""Ask a scheduler seldom, and outlive its silence.
+
+A controller that is asked by every follower twice a second is a controller that its administrators close to us;
+one that restarts for a minute is no reason to say that a job has gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from plinth.errors import LaunchError
+from plinth.launch.base import Handle, Status
+
+#: A finished job is noticed this late at most.
+EVERY_S = 5.0
+
+#: For so long the last answer holds while nobody answers.
+SILENCE_S = 900.0
+
+
+class Patience:
+    """The last answer to `ask`, no older than `every_s`."""
+
+    def __init__(self, ask: Callable[[Handle], Status], every_s: float = EVERY_S, silence_s: float = SILENCE_S) -> None:
+        self._ask, self._every_s, self._silence_s = ask, every_s, silence_s
+        self._answers: dict[str, tuple[Status, float]] = {}  # identifier -> answer and when it came
+        self._asked = -every_s
+
+    def __call__(self, handle: Handle) -> Status:
+        """Whether the job is there, as far as is known.
+
+        Raises:
+            LaunchError: nobody answers, and has not for long, or ever.
+        """
+        known, now = self._answers.get(handle.id), time.monotonic()
+        if known is not None and (known[0] is Status.GONE or now - self._asked < self._every_s):
+            return known[0]
+        self._asked = now
+        try:
+            status = self._ask(handle)
+        except LaunchError:
+            if known is None or now - known[1] > self._silence_s:
+                raise
+            return known[0]
+        self._answers[handle.id] = status, now
+        return status
+
+    def forget(self) -> None:
+        """Ask anew the next time."""
+        self._answers.clear()

@@ -1,0 +1,210 @@
+"""Jobs of Slurm: a script in the run's directory, submitted once, requeued until the run has finished.
+
+The script ends in one of three ways. Status 75 (stopped by a signal, state committed): the job puts itself back
+into the queue, whether Slurm preempted it or its time was up. Anything else: the job is over. A job that was
+cancelled may not be requeued (`Requeue=0` is set before it is asked to stop).
+
+Needs sbatch, squeue, scancel and scontrol on the machine that calls, and the workspace on a file system that
+all nodes see. Tested with Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from plinth.errors import LaunchError
+from plinth.launch import script
+from plinth.launch.base import Handle, Status
+from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.patience import EVERY_S, Patience
+from plinth.recipe.launching import Launch
+from plinth.storage.atomic import write_bytes
+
+SCRIPT = "job.sbatch"
+
+TIMEOUT_S = 60.0
+
+#: States in which a job holds no nodes but will (squeue(1), JOB STATE CODES).
+_WAITING = "CONFIGURING PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
+
+_ENDED = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT"
+
+_UNKNOWN_JOB = "Invalid job id"
+
+
+class Slurm:
+    """A job is what `squeue` shows under the identifier and the name of the handle."""
+
+    def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
+        self._launch, self._grace_s = launch, grace_s
+        self._patience = Patience(self._ask, every_s)
+
+    def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        """Submit, or return the job that is alive already, also when its handle was never written."""
+        directory, log = directory.absolute(), log.absolute()
+        with locked(directory):
+            known = self.find(directory)
+            if known is not None and self._ask(known).alive:
+                return known
+            found = _queued(directory)
+            if found is None:
+                found = self._submit(command, directory, log)
+            self._patience.forget()
+            return write_handle(directory, found)
+
+    def find(self, directory: Path) -> Handle | None:
+        """The handle in `directory`; where there is none but a script, the job that the script became."""
+        handle = read_handle(directory)
+        if handle is None and (directory / SCRIPT).exists():
+            return _queued(directory.absolute())
+        return handle
+
+    def poll(self, handle: Handle) -> Status:
+        """Whether the job waits, runs or has gone, as Slurm said at most some seconds ago."""
+        return self._patience(handle)
+
+    def cancel(self, handle: Handle, grace_s: float) -> None:
+        """SIGTERM to the supervisors; after `grace_s`, `scancel`. The job is not requeued."""
+        status = self._ask(handle)
+        self._patience.forget()
+        if status is Status.RUNNING:
+            _call("scontrol", "update", f"JobId={handle.id}", "Requeue=0", check=False)
+            _call("scancel", "--batch", "--signal=TERM", handle.id, check=False)
+            until = time.monotonic() + grace_s
+            while status is Status.RUNNING and time.monotonic() < until:
+                time.sleep(0.5)
+                status = self._ask(handle)
+        if status.alive:
+            _call("scancel", handle.id, check=False)
+
+    def logs(self, log: Path, lines: int = 50) -> str:
+        """The last lines of `log`, to which all nodes write; empty when there is none."""
+        return tail(log, lines)
+
+    def _ask(self, handle: Handle) -> Status:
+        done = _call("squeue", "--noheader", "--states=all", f"--jobs={handle.id}", "--format=%T|%j", check=False)
+        if done.returncode and _UNKNOWN_JOB in done.stderr:
+            return Status.GONE
+        if done.returncode:
+            raise _refused("squeue", done)
+        state, _, name = done.stdout.strip().partition("|")
+        return _status(state) if name == handle.started else Status.GONE
+
+    def _submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        path = directory / SCRIPT
+        write_bytes(path, sbatch_script(self._launch, self._grace_s, command, directory, log).encode())
+        try:
+            done = _call("sbatch", "--parsable", str(path))
+        except LaunchError:
+            time.sleep(1.0)
+            found = _queued(directory)  # the answer may be what was lost
+            if found is None:
+                raise
+            return found
+        identifier, _, cluster = done.stdout.strip().partition(";")
+        return Handle(launcher="slurm", id=identifier, started=job_name(directory), host=cluster or _cluster())
+
+
+def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
+    """What is submitted: options, then the supervisor of each node, then the decision to requeue."""
+    asked, nodes = launch.slurm, launch.nodes
+    options = {
+        "job-name": job_name(directory),
+        "comment": str(directory),
+        "nodes": nodes,
+        "ntasks-per-node": 1,
+        "output": str(log).replace("%", "%%"),
+        "open-mode": "append",
+        # Slurm looks at the time that is left once a minute (sbatch(1), --signal)
+        "signal": f"B:TERM@{int(grace_s) + 60}",
+        "partition": asked.partition,
+        "account": asked.account,
+        "time": asked.time_limit,
+        "gpus-per-node": asked.gpus_per_node,
+        "cpus-per-task": asked.cpus_per_node,
+    }
+    lines = ["#!/bin/bash", "#SBATCH --requeue"]
+    lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value]
+    lines += [f"#SBATCH {line}" for line in asked.sbatch]
+    lines += ["", *asked.setup]
+    words = shlex.join(command)
+    if nodes > 1:
+        lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
+        words = f"{_SRUN.format(nodes=nodes)} {words}"
+    ask = 'scancel --signal=TERM "$SLURM_JOB_ID"' if nodes > 1 else script.TERMINATE
+    lines += script.waiting(words, ask)
+    lines += [f'[ "$status" = {script.LEFT} ] && scontrol requeue "$SLURM_JOB_ID"', 'exit "$status"', ""]
+    return "\n".join(lines)
+
+
+#: The name by which Slurm itself reaches the first node of the allocation.
+_ADDRESS = (
+    'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+    "PLINTH_ADDRESS=$(scontrol --oneliner show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
+    'export PLINTH_ADDRESS="${PLINTH_ADDRESS:-$first}"',
+)
+
+#: One supervisor on each node. The first decides when all end, so that none is ended for another's status.
+_SRUN = (
+    "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none "
+    "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
+    "bash -c 'PLINTH_NODE=$SLURM_NODEID exec \"$@\"' node"
+)
+
+
+def job_name(directory: Path) -> str:
+    """By it, and the directory in its comment, a job is found whose handle was lost."""
+    return f"plinth-{directory.name}"
+
+
+def _queued(directory: Path) -> Handle | None:
+    """The live job of this directory, or None."""
+    done = _call("squeue", "--noheader", "--me", f"--name={job_name(directory)}", "--format=%i|%T|%k")
+    for line in done.stdout.splitlines():
+        identifier, state, comment = line.strip().split("|", 2)
+        if comment == str(directory) and _status(state).alive:
+            return Handle(launcher="slurm", id=identifier, started=job_name(directory), host=_cluster())
+    return None
+
+
+def _status(state: str) -> Status:
+    if state in _ENDED.split() or not state:
+        return Status.GONE
+    return Status.PENDING if state in _WAITING.split() else Status.RUNNING
+
+
+def _cluster() -> str:
+    """The cluster's name, for people; identifiers are asked of the cluster that this machine is set up for."""
+    for line in _call("scontrol", "show", "config").stdout.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "ClusterName":
+            return value.strip()
+    return "slurm"
+
+
+def _call(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except FileNotFoundError as error:
+        raise LaunchError(
+            f"no {words[0]} on this machine",
+            expected="Slurm's client programs on the PATH",
+            remedy="run the command on a login node, or install slurm-client",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{words[0]} did not answer within {TIMEOUT_S:g} s", remedy="is slurmctld up?") from error
+    if check and done.returncode:
+        raise _refused(words[0], done)
+    return done
+
+
+def _refused(program: str, done: subprocess.CompletedProcess[str]) -> LaunchError:
+    return LaunchError(
+        f"Slurm's {program} failed",
+        found=" ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}",
+        remedy="see training.launch.slurm of the recipe, and `sinfo`",
+    )

@@ -1,0 +1,318 @@
+"""Several nodes, one supervisor on each: the first decides, the others do as it says.
+
+They agree through files in the run's directory, `nodes/`, which all of them see:
+
+    order.json       of node 0: which attempt runs where, which signals it gets, how it ended at last
+    report-0001.json of node 1: which order it follows, and how its ranks ended
+    beat-0001        a number that rises for as long as the node's supervisor lives
+    lock-0001        held by the supervisor of node 1 and its ranks
+
+An order counts only while the supervisor that gave it is heard: what one that was killed left behind starts nothing.
+The scheduler says who is who: PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS, by which the others reach node 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from plinth.errors import LaunchError
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.training.config import RunConfig
+from plinth.training.directory import RunDirectory
+from plinth.training.watch import LOST, POLL_S
+
+BEAT_S = 1.0
+
+#: A node that has not been heard for so long is lost. Above the 60 s for which NFS may show old attributes.
+LEASE_S = 120.0
+
+_Record = TypeVar("_Record", bound=Frozen)
+
+
+class Place(Frozen):
+    """Which node this is."""
+
+    node: int = 0
+    nodes: int = 1
+    address: str = "127.0.0.1"
+    lease_s: float = LEASE_S
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], config: RunConfig) -> Place:
+        """As the scheduler says.
+
+        Raises:
+            LaunchError: the allocation has another number of nodes than the run asks for.
+        """
+        given = {name.removeprefix("PLINTH_").lower(): value for name, value in environment.items()}
+        place = cls.model_validate({name: given[name] for name in cls.model_fields if name in given})
+        if place.nodes != config.launch.nodes or not 0 <= place.node < place.nodes:
+            raise LaunchError(
+                f"run {config.run_id} cannot be trained on this allocation",
+                found=f"node {place.node} of {place.nodes}",
+                expected=f"launch.nodes = {config.launch.nodes}",
+                remedy="submit the run again, so that it asks for what the recipe says",
+            )
+        return place
+
+    def ranks(self, config: RunConfig, node: int | None = None) -> range:
+        """The ranks of a node, by default of this one."""
+        count = config.launch.ranks_per_node
+        first = (self.node if node is None else node) * count
+        return range(first, first + count)
+
+    def patience_s(self, config: RunConfig, heard: Heard) -> float:
+        """How long another node may be silent; one that was never heard may still be starting."""
+        return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
+
+
+class Order(Frozen):
+    """What node 0 wants. `id` is another for every attempt; a `status` ends the job with it."""
+
+    id: str
+    session: str
+    attempt: int = 0
+    audit: bool = False
+    address: str = ""
+    port: int = 0
+    signals: tuple[int, ...] = ()
+    status: int | None = None
+
+
+class Report(Frozen):
+    """What a node says of an order: the exit status of each of its ranks, and a signal it got itself."""
+
+    order: str
+    codes: tuple[int | None, ...] = ()
+    asked_to_stop: int = 0
+
+
+class Files:
+    """The paths of `nodes/`."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.root = run.root / "nodes"
+        self.order = self.root / "order.json"
+
+    def report(self, node: int) -> Path:
+        return self.root / f"report-{node:04d}.json"
+
+    def beat(self, node: int) -> Path:
+        return self.root / f"beat-{node:04d}"
+
+    def lock(self, node: int) -> Path:
+        return self.root / f"lock-{node:04d}"
+
+
+def read(path: Path, record: type[_Record]) -> _Record | None:
+    """What a file says, or None when there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return record.model_validate_json(path.read_bytes())
+    return None
+
+
+def write(path: Path, record: Frozen) -> None:
+    """Whole, so that a reader sees one or the other."""
+    write_bytes(path, record.model_dump_json().encode())
+
+
+class Beat:
+    """Tells from a thread that this process lives; the thread ends with it."""
+
+    def __init__(self, path: Path, session: str) -> None:
+        self._path, self._session = path, session
+        path.parent.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        count = 0
+        while True:
+            count += 1
+            with contextlib.suppress(OSError):  # a full disk is for others to report
+                self._path.write_text(f"{self._session} {count}")
+            time.sleep(BEAT_S)
+
+
+class Heard:
+    """Seconds since another's beat was last seen to rise, and whose it was; opened anew each time, as NFS asks."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._seen, self._changed, self._looked = path, self._read(), time.monotonic(), 0.0
+        self.session = ""  # of the one that was heard since this object was made
+
+    def age_s(self) -> float:
+        now = time.monotonic()
+        if now - self._looked > BEAT_S / 2:
+            self._looked, found = now, self._read()
+            if found and found != self._seen:
+                self._seen, self._changed, self.session = found, now, found.partition(" ")[0]
+        return now - self._changed
+
+    def _read(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._path.read_text()
+        return ""
+
+
+class Leader:
+    """Node 0's side: gives orders and hears how the others fare."""
+
+    def __init__(self, config: RunConfig, place: Place) -> None:
+        self._config, self._place, self._files = config, place, Files(config.directory)
+        self._order = Order(id="", session=uuid.uuid4().hex)
+        if place.nodes > 1:
+            self._give(id=self._order.session)
+            self._beat = Beat(self._files.beat(0), self._order.session)
+            self._nodes = [Away(self, self._files, node, self._patience) for node in range(1, place.nodes)]
+
+    def start(self, port: int, attempt: int, audit: bool) -> list[AwayRank]:
+        """Have the other nodes start their ranks of an attempt."""
+        if self._place.nodes == 1:
+            return []
+        self._give(
+            id=uuid.uuid4().hex,
+            attempt=attempt,
+            audit=audit,
+            address=self._place.address,
+            port=port,
+            signals=(),
+        )
+        for node in self._nodes:
+            node.follow(self._order.id)
+        count = self._config.launch.ranks_per_node
+        return [AwayRank(node, index) for node in self._nodes for index in range(count)]
+
+    def asked_to_stop(self) -> int:
+        """The signal that another node got, or 0."""
+        return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
+
+    def signal(self, number: int) -> None:
+        """Hand a signal to the ranks of all other nodes, once per attempt."""
+        if number not in self._order.signals:
+            self._give(signals=(*self._order.signals, number))
+
+    def end(self, status: int) -> None:
+        """Have the others leave with a status, and wait until they have seen it or are lost."""
+        if not self._away:
+            return
+        self._give(id=uuid.uuid4().hex, status=status)
+        for node in self._nodes:
+            node.follow(self._order.id)
+        while not all(node.knows for node in self._nodes):
+            time.sleep(POLL_S)
+
+    def _patience(self, heard: Heard) -> float:
+        return self._place.patience_s(self._config, heard)
+
+    @property
+    def _away(self) -> bool:
+        return self._place.nodes > 1
+
+    def _give(self, **changes: Any) -> None:
+        self._order = self._order.model_copy(update=changes)
+        write(self._files.order, self._order)
+
+
+class Away:
+    """Another node as node 0 sees it."""
+
+    def __init__(self, leader: Leader, files: Files, node: int, patience: Callable[[Heard], float]) -> None:
+        self._leader, self._path, self._patience = leader, files.report(node), patience
+        self._beat_path, self.node = files.beat(node), node
+        self.follow("")
+
+    def follow(self, order: str) -> None:
+        """Expect reports of this order from now on."""
+        self._order, self._heard = order, Heard(self._beat_path)
+        self._report, self._looked = Report(order=""), 0.0
+
+    @property
+    def knows(self) -> bool:
+        """Whether it has reported on the order, or will not."""
+        return self._look().order == self._order or self._lost
+
+    @property
+    def asked_to_stop(self) -> int:
+        """The signal it got, or 0."""
+        return self._look().asked_to_stop
+
+    def code(self, index: int) -> int | None:
+        """The exit status of one of its ranks, None while it runs."""
+        codes = self._look().codes
+        code = codes[index] if index < len(codes) else None
+        return LOST if code is None and self._lost else code
+
+    def signal(self, number: int) -> None:
+        self._leader.signal(number)
+
+    @property
+    def _lost(self) -> bool:
+        return self._heard.age_s() > self._patience(self._heard)
+
+    def _look(self) -> Report:
+        now = time.monotonic()
+        if now - self._looked > POLL_S:
+            self._looked, found = now, read(self._path, Report)
+            self._report = found if found is not None and found.order == self._order else Report(order="")
+        return self._report
+
+
+class AwayRank:
+    """A rank on another node, with what `watch` needs of a process."""
+
+    def __init__(self, node: Away, index: int) -> None:
+        self._node, self._index = node, index
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs, `LOST` when nobody can tell."""
+        return self._node.code(self._index)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        while (code := self.poll()) is None:
+            time.sleep(POLL_S)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Hand it a signal; all ranks away get it."""
+        self._node.signal(sig)
+
+
+def start_rank(
+    config: RunConfig, config_path: Path, place: Place, order: Order, rank: int, lock_fd: int
+) -> subprocess.Popen[bytes]:
+    """Start one rank of this node with the environment that DeepSpeed and torch expect."""
+    here = place.ranks(config)
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank - here.start),
+        "WORLD_SIZE": str(config.ranks),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "MASTER_ADDR": order.address,
+        "MASTER_PORT": str(order.port),
+        "PLINTH_SUPERVISOR": str(os.getpid()),
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(here))),
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, "-m", "plinth.training", str(config_path), "--attempt", str(order.attempt)]
+    return subprocess.Popen(
+        command + ["--audit"] * order.audit, env=environment, stdin=subprocess.DEVNULL, pass_fds=(lock_fd,)
+    )
+
+
+def on_stop(note: Callable[[int], None]) -> None:
+    """Have requests to stop noted instead of obeyed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: note(number))
