@@ -1,4 +1,4 @@
-"""The model."""
+"""The shape of the decoder, and how it begins."""
 
 from __future__ import annotations
 
