@@ -39,7 +39,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="run",
-            deps=("mixture", "tokenizer", *each(recipe, "shards")),
+            deps=("mixture", "tokenizer", *each(recipe, "shards"), *_heldout(recipe)),
             make=partial(_run, recipe),
             version=config.VERSION,
             params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED) - {"amendments"}),
@@ -67,7 +67,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     shards = by_bucket(recipe, inputs, "shards")
-    return config.prepare(ctx, recipe.name, recipe.training, inputs["mixture"], shards, inputs["tokenizer"])
+    curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
+    return config.prepare(ctx, recipe.name, recipe.training, inputs["mixture"], shards, inputs["tokenizer"], curated)
+
+
+def _heldout(recipe: Recipe) -> tuple[str, ...]:
+    """Where held-out text comes from, when the run looks at it."""
+    return each(recipe, "curated") if recipe.training.validation is not None else ()
 
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -14,7 +14,10 @@ class Plateau(Frozen):
 
     window_tokens: int = Field(ge=1, description="Tokens over which the slope is fitted, and over which it is judged.")
     min_improvement: float = Field(
-        0.005, gt=0, description="Nats that the next window should bring; judged by the upper confidence bound."
+        0.005,
+        gt=0,
+        description="Nats (of slices: bits per byte) that the next window should bring; judged by the upper "
+        "confidence bound.",
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
     slices: tuple[str, ...] = Field((), description="Evaluated slices that must all be flat too; empty: loss alone.")

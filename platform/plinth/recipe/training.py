@@ -16,6 +16,7 @@ from plinth.recipe.parallel import Parallel
 from plinth.recipe.reading import Reading
 from plinth.recipe.stopping import Stopping
 from plinth.recipe.telemetry import Telemetry
+from plinth.recipe.validation import Validation
 from plinth.records import Frozen
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Supervision",
     "Telemetry",
     "Training",
+    "Validation",
 ]
 
 
@@ -55,6 +57,7 @@ class Training(Frozen):
     )
     seed: int = Field(1, description="Of initial weights.")
     stopping: Stopping = Stopping()
+    validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
     telemetry: Telemetry = Telemetry()
     guard: Guard = Guard()
     checkpoints: Checkpoints = Checkpoints()
@@ -64,6 +67,12 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _keeps_enough(self) -> Training:
+        watched = self.stopping.plateau.slices if self.stopping.plateau else ()
+        looked_at = () if self.validation is None else self.validation.slices
+        if watched and (self.validation is None or (looked_at and not set(watched) <= set(looked_at))):
+            raise ValueError(
+                f"stopping.plateau.slices waits for {', '.join(watched)}, which training.validation does not look at"
+            )
         if self.stopping.asked and self.checkpoints.keep_last < 2:
             raise ValueError(
                 "checkpoints.keep_last 1 leaves a run that `stopping` ends early no checkpoint to prove its resume "

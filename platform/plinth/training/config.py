@@ -29,6 +29,7 @@ from plinth.recipe.training import (
     Supervision,
     Telemetry,
     Training,
+    Validation,
 )
 from plinth.records import Frozen, Manifest, Step
 from plinth.storage.atomic import write_bytes
@@ -48,6 +49,7 @@ UNIDENTIFIED = (
     "amendments",
     "stopping",
     "telemetry",
+    "validation",
 )
 
 
@@ -79,6 +81,8 @@ class RunConfig(Frozen):
     tokenizer: str
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
+    validation: Validation | None = None
+    heldout: str = Field("", description="Digest of the held-out text to look at; see `heldout`.")
     guard: Guard = Guard()
     checkpoints: Checkpoints
     supervision: Supervision
@@ -158,13 +162,17 @@ def prepare(
     mixture: Manifest,
     shards: Mapping[str, Manifest],
     tokenizer: Manifest,
+    curated: Mapping[str, Manifest] | None = None,
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
+
+    `curated` holds the held-out text by bucket; only validation asks for it.
 
     Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
 
     Raises:
         TrainingError: when the mixture is too short for two steps.
+        RecipeError, StageError: there is no held-out text to validate on.
     """
     key = run_key(training, mixture.digest, tokenizer.digest)
     sequences, sequence_tokens = int(mixture.stats["sequences"]), int(mixture.stats["sequence_tokens"])
@@ -193,6 +201,7 @@ def prepare(
         mixture=mixture.digest,
         shards={name: manifest.digest for name, manifest in shards.items()},
         tokenizer=tokenizer.digest,
+        heldout=_heldout(ctx, training, curated or {}, tokenizer),
         provenance={
             "run_key": key,
             "mixture": mixture.digest,
@@ -205,6 +214,15 @@ def prepare(
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
         write(config)  # an amendment is written once the job has stopped: `amend`
     return config
+
+
+def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:
+    """Digest of the tokenised held-out text; nothing where nobody looks at it."""
+    if training.validation is None:
+        return ""
+    from plinth.training import heldout  # Arrow and tokenizers: not for ranks
+
+    return heldout.prepare(ctx, training.validation, curated, tokenizer).digest
 
 
 def write(config: RunConfig) -> Path:
@@ -235,5 +253,5 @@ def identity(config: RunConfig, step: int = 0) -> str:
     """Digest of what a checkpoint after `step` must share with the run that loads it. No path, no policy, no rank
     count. Of the batches and lengths it has those of the steps taken, so that an amendment of later ones leaves
     earlier checkpoints valid and is part of the identity of every checkpoint after it."""
-    fields = config.model_dump(mode="json", exclude={"workspace", "batches", "total_steps", *UNIDENTIFIED})
+    fields = config.model_dump(mode="json", exclude={"workspace", "batches", "total_steps", "heldout", *UNIDENTIFIED})
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

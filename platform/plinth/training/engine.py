@@ -12,6 +12,7 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -203,6 +204,26 @@ class Engine:
                     self.on_gradient(total)
             self.deepspeed.step()
         return total
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within, `loss_of` may be asked; a collective. No gradient is made, and z-loss is left out."""
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.module.train()
+
+    def loss_of(self, tokens: Any, scored: Any) -> Tensor:
+        """This rank's mean loss over the targets that count (FP32, on the device), 0 where none does.
+
+        Args:
+            tokens: [M, S + 1], a row of one document.
+            scored: which targets count [M, S].
+        """
+        loss: Tensor = self.deepspeed(*self._on_device(tokens, np.zeros_like(tokens), scored), whole=True)
+        return loss
 
     def gradient_norm(self) -> Tensor:
         """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.

@@ -27,11 +27,13 @@ from plinth.training.engine import Rank
 from plinth.training.guard.documents import Witness
 from plinth.training.guard.pace import Pace
 from plinth.training.guard.records import Intervention
+from plinth.training.guard.veto import SAVE_AGAIN
 from plinth.training.saving import Saver
 from plinth.training.stopping import Verdict, Watch, event_of
 from plinth.training.telemetry import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
 from plinth.training.universal import layout_of
+from plinth.training.validation import Validator
 
 #: Travels to all ranks as a signal would, below every real one.
 ENOUGH = 1
@@ -80,9 +82,10 @@ class Run:
         self.interrupt, self.events = Interrupt(), Timeline(config.directory.events)
         self.trainer = Trainer(config, rank)
         self.saver = Saver(self.trainer.engine, self.events)
+        self.validator = Validator(config)
         self.pace = Pace(config.guard.throughput, config.guard.window_steps)
         self.witness = Witness(config, self.events) if rank.leads else Witness(None, self.events)
-        self.signal = 0
+        self.signal, self._owed = 0, False  # owed: a save that failed, on any rank
         self.watch = Watch(config) if rank.leads else None
         self.verdict: Verdict | None = None  # of the stopping rules, once they say stop
         self._told = _last_step(config) if rank.leads else 0
@@ -101,12 +104,14 @@ class Run:
                 next(stream)
                 self._tell("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
             self.saver.poll()
-            saves = self.config.saves_at(step)
-            back = self._settle(0 if saves or self.signal else self._lag)
+            saves, looks = self.config.saves_at(step) or self._owed, self.validator.due(step)
+            back = self._settle(0 if saves or looks or self.signal else self._lag)
             if back is None and self.signal:
                 back = self._settle(0)
             if back is not None:
                 return self.roll_back(back)
+            if looks and self.signal in (0, ENOUGH):  # who is told to leave has no time to look
+                self._validate(step)
             if saves or self.signal:
                 self._save(step)
             if self.signal == ENOUGH and step < self.config.total_steps:
@@ -162,6 +167,7 @@ class Run:
         while len(self._under_way) > under_way:
             measured = self._under_way.popleft().read()
             self.signal = max(self.signal, measured.signal)
+            self._owed = self._owed or measured.signal == SAVE_AGAIN
             made = self.pace.see(measured.step, self.config.step_tokens(measured.step), measured.pace_s)
             made += self.trainer.take_in(measured)
             self._report(measured)
@@ -189,12 +195,20 @@ class Run:
 
     def _save(self, step: int) -> None:
         self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
-        self.saver.save(step, self.trainer.state())
+        self.saver.save(step, {**self.trainer.state(), **self.validator.state(step)})
+        self._owed = False
+
+    def _validate(self, step: int) -> None:
+        found = self.validator.look(self.trainer.engine, step)
+        self._tell("evaluated", step=step, tokens=self.config.tokens_through(step), **found.event())
 
     @property
     def _pending(self) -> int:
-        """What this rank asks all others for: the signal it has received, or the end that the rules ask for."""
-        return self.interrupt.signal or (0 if self.verdict is None else ENOUGH)
+        """What this rank asks all others for: the signal it has received, the end that the rules ask for, or a save
+        in place of one that failed."""
+        if self.interrupt.signal or self.verdict is not None:
+            return self.interrupt.signal or ENOUGH
+        return SAVE_AGAIN if self.saver.failed else 0
 
     def _tell_verdict(self, step: int) -> None:
         if self.verdict is not None:  # on the leading rank

@@ -7,6 +7,7 @@ leaves none that is half there; what it leaves besides is deleted by the next `c
 from __future__ import annotations
 
 import shutil
+from statistics import fmean
 
 from plinth.recipe.checkpoints import Checkpoints
 from plinth.training import checkpoint
@@ -14,7 +15,7 @@ from plinth.training.directory import RunDirectory
 
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:
-    """Steps to keep of those committed (oldest first); `scores` are smoothed losses, lower is better."""
+    """Steps to keep of those committed (oldest first); by `scores` lower is better."""
     staying = set(steps[-policy.keep_last :]) | (always & set(steps))
     if policy.keep_every:
         staying |= {step for step in steps if step % policy.keep_every == 0}
@@ -52,13 +53,14 @@ def make_room(run: RunDirectory, policy: Checkpoints, always: set[int], needed: 
 
 
 def scores(run: RunDirectory, steps: list[int]) -> dict[int, float]:
-    """The smoothed loss that each checkpoint was saved with."""
-    found = {}
-    for step in steps:
-        loss = checkpoint.read_state(run, step).get("monitor", {}).get("loss_ema")
-        if loss is not None:
-            found[step] = float(loss)
-    return found
+    """How good each checkpoint is: the mean bits per byte of its held-out slices, or else its smoothed loss.
+
+    Slices decide as soon as one checkpoint has them; one without then has no score.
+    """
+    monitors = {step: checkpoint.read_state(run, step).get("monitor", {}) for step in steps}
+    by_slices = {step: fmean(monitor["slices"].values()) for step, monitor in monitors.items() if monitor.get("slices")}
+    by_loss = {step: float(m["loss_ema"]) for step, m in monitors.items() if m.get("loss_ema") is not None}
+    return by_slices or by_loss
 
 
 def _awaits_upload(run: RunDirectory, policy: Checkpoints, step: int) -> bool:

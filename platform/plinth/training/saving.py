@@ -2,7 +2,8 @@
 
     save()   all ranks copy their state to host memory (the stall), agree, and tell their writers   ─▶ training
     writer   writes, hashes, flushes its rank's files; the leading one commits when all are there
-    poll()   hears how it went; a save that failed is an event, and the next one is synchronous
+    poll()   hears how it went; a save that failed is an event, and the loop saves again, synchronously, within a
+             step or two (`failed`): at most one interval is lost
     settle() waits for the commit; when it failed, writes the same staged state again, here and now
 
 Two saves never overlap: the second waits for the first, and says so on the timeline (`wait_s`). With
@@ -50,7 +51,7 @@ class Saver:
         self._plan: Plan | None = None  # what was staged last
         self._timing = Timing(0.0, 0.0, 0.0)
         self._waiting = False  # for the writer's answer
-        self._failed = False  # the last save of this rank was not committed
+        self.failed = False  # the last save of this rank was not committed
 
     def save(self, step: int, monitor: dict[str, Any]) -> None:
         """Stage the full state after `step` and have it committed.
@@ -61,7 +62,7 @@ class Saver:
         begun = time.monotonic()
         self._hear(wait=True)
         wait_s = time.monotonic() - begun
-        synchronous = self._any(self.mode == "sync" or self._failed)
+        synchronous = self._any(self.mode == "sync" or self.failed)
         mode = "sync" if synchronous else "async"
         if not synchronous and self._writer is None:
             self._writer = self._started()
@@ -72,7 +73,7 @@ class Saver:
         block = self._arena.reserve(layout.bytes + len(text))
         layout.copy(block)
         del layout  # it holds on to tensors
-        self._failed, self._plan = False, plan
+        self.failed, self._plan = False, plan
         if synchronous:
             self._write_here(Timing(begun, 0.0, wait_s))
             return
@@ -96,8 +97,8 @@ class Saver:
             DiskFullError, StorageError, CheckpointError: it could not be.
         """
         self._hear(wait=True)
-        if self._any(self._failed):
-            self._failed = False
+        if self._any(self.failed):
+            self.failed = False
             if self.rank.leads and self._plan is not None:
                 self._make_room(self._plan.step)
             self._write_here(self._timing)
@@ -163,7 +164,7 @@ class Saver:
         self._waiting, failure = False, answer.get("failure")
         if failure is None:
             return
-        self._failed = True
+        self.failed = True
         if not self._writer.lives():
             self._writer.close()
             self._writer = None

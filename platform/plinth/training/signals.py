@@ -1,8 +1,9 @@
 """What the stopping rules look at, gathered from the timeline.
 
 Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
-repeated cost again but are fitted once. Seconds are those of steps and of saves that the steps waited for, over all
-attempts; start-up is not counted. Slices and probes come with `evaluated` events, from whoever evaluates:
+repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
+waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) and probes
+come with `evaluated` events:
 `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {"maths": [0.41, 0.01]}}`, a probe's second
 number its standard error.
 """
@@ -53,7 +54,8 @@ class Gatherer:
         if kind == "run_started":
             self._ranks = int(event["ranks"])
         elif kind == "checkpoint":
-            self._spend(float(event.get("seconds", 0.0)))
+            waited = float(event["stall_s"]) + float(event["wait_s"]) if "stall_s" in event else float(event["seconds"])
+            self._spend(waited)  # what is written while training goes on costs none
         elif kind == "step":
             self._step(event)
         elif kind == "evaluated":
@@ -79,6 +81,7 @@ class Gatherer:
 
     def _evaluated(self, event: Event) -> None:
         tokens = int(event["tokens"])
+        self._spend(float(event.get("seconds", 0.0)))
         for kind, table in (("slices", self.signals.slices), ("probes", self.signals.probes)):
             for name, value in event.get(kind, {}).items():
                 score, error = value if isinstance(value, list) else (value, 0.0)

@@ -23,7 +23,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
-    evaluated    slices and probes of the model after so many tokens (tokens, slices, probes); see signals.py
+    evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
+                 seconds, not_finite); see validation.py, signals.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
     audited      evidence of resume was written (bit_exact, compared_steps)
     finished, failed, stopped   how the job ended

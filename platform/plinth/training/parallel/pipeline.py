@@ -22,8 +22,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -86,7 +88,7 @@ class PipelineEngine(Engine):
         count, weights = len(batch.tokens), batch.weights(self.config.data_ranks)
         numbers = iter(range(count))
         warm_up = min(self.stage.count - 1 - self.stage.index, count)
-        exchange = Neighbours(self.stage, self._activations(batch), self.rank.device)
+        exchange = Neighbours(self.stage, self._activations(batch.tokens), self.rank.device)
 
         def forward(x: Tensor | None) -> Tensor:
             micro = next(numbers)
@@ -118,9 +120,25 @@ class PipelineEngine(Engine):
             exchange(backward_to=backward(exchange(backward_from=True)[1]))
         return total
 
-    def _activations(self, batch: Batch) -> Tensor:
-        """What passes between stages looks like this: [B, S, D] in the precision of the model, without memory."""
-        _, micro, length = batch.tokens.shape
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        with super().evaluating():
+            if self._tied is not None:
+                self._tied.send_weights()
+            yield
+
+    def loss_of(self, tokens: Any, scored: Any) -> Tensor:
+        """As `Engine.loss_of` on the last stage; zero elsewhere."""
+        exchange = Neighbours(self.stage, self._activations(tokens), self.rank.device)
+        x = exchange(forward_from=True)[0]
+        y: Tensor = self.deepspeed(*self._on_device(tokens, np.zeros_like(tokens), scored), x=x, whole=True)
+        exchange(forward_to=y)
+        return y if self.stage.last else torch.zeros((), device=self.rank.device)
+
+    def _activations(self, tokens: Any) -> Tensor:
+        """What passes between stages looks like this, [B, S, D] in the precision of the model, without memory, where
+        tokens are […, B, S + 1]."""
+        *_, micro, length = tokens.shape
         return torch.empty(micro, length - 1, self.config.model.dim, dtype=self._dtype, device="meta")
 
     def _gradient_norm(self) -> Tensor:
