@@ -20,4 +20,4 @@ provenance/  statements, the walk back to sources, explain a document
 report/      plots and self-contained pages
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
