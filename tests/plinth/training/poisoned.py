@@ -26,7 +26,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 
 #: Steps of the run, and those whose batches are all poison.
-STEPS, POISON = 80, range(65, 69)
+STEPS, POISON = 120, range(97, 103)
 
 SEQUENCE, BATCH = 32, 8
 
@@ -95,7 +95,7 @@ def make(root: Path, ranks: int = 1, *, poison: bool = True, **changes: Any) -> 
     mixed = mixture.run(ctx, params, sharded)
     fields: dict[str, Any] = {
         "model": Model(layers=2, dim=48, heads=4, kv_heads=2, ffn_dim=96),
-        "optimizer": Optimizer(lr=1e-2, warmup_fraction=0.05, decay_fraction=0.1),
+        "optimizer": Optimizer(lr=1e-2, warmup_fraction=0.05, decay_fraction=0.5),
         "precision": "fp32",
         "micro_batch_sequences": BATCH // ranks,
         "global_batch_sequences": BATCH,

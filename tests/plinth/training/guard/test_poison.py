@@ -10,6 +10,7 @@ import numpy as np
 import poisoned
 import pytest
 
+from jobs.cli.root import call
 from plinth.recipe.guard import Guard
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig
@@ -25,8 +26,8 @@ def trained(config: RunConfig) -> bool:
 
     from plinth.training import engine, loop
 
-    torch.set_num_threads(1)
     rank = engine.join(config)
+    torch.set_num_threads(1)  # two that wait for each other are slower on so small a model
     done = loop.train(config, rank, 0)
     engine.leave()
     return done
@@ -133,3 +134,24 @@ def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Stor
     losses = [row["loss"] for row in again["documents"]]
     assert losses == sorted(losses, reverse=True)
     assert again["documents"][0]["source"] == "scraped.example"
+
+
+def test_the_commands_tell_the_same(guarded: tuple[RunConfig, Story], capsys: pytest.CaptureFixture[str]) -> None:
+    """`plinth blame`, `plinth replay` and `plinth audit resume`, as a person calls them."""
+    config, _ = guarded
+    step, where = str(poisoned.POISON.start), ["-w", config.workspace]
+
+    def said(*arguments: str, code: int = 0) -> str:
+        assert call([*arguments, *where]) == code
+        return "".join(capsys.readouterr())
+
+    page = said("blame", config.run_id, step)
+    assert "not trained" in page
+    assert page.index("scraped.example") < page.index("orderly.example")
+    found = json.loads(said("replay", "latest", step, "--checkpoint", "112", "--json"))
+    assert (found["checkpoint"], found["documents"][0]["source"]) == (112, "scraped.example")
+    assert "has no step 121" in said("replay", "latest", "121", code=3)
+    assert "nothing to replay from step 3" in said("audit", "resume", "latest", "--from", "3", code=3)
+    page = said("audit", "resume", "latest")
+    assert "bit for bit the same" in page
+    assert sorted(path.name for path in config.directory.audits.iterdir())[-1] >= "0001.json"
