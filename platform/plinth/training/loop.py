@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from plinth.errors import CheckpointError, TrainingError
 from plinth.training import checkpoint
+from plinth.training.choice import choose
 from plinth.training.config import RunConfig
 from plinth.training.engine import Rank
 from plinth.training.guard.documents import Witness
@@ -37,7 +38,6 @@ from plinth.training.validation import Validator
 
 #: Travels to all ranks as a signal would, below every real one.
 ENOUGH = 1
-
 
 
 class Interrupt:
@@ -110,6 +110,7 @@ class Run:
                 back = self._settle(0)
             if back is not None:
                 return self.roll_back(back)
+            saves = saves or (self._owed and not self._under_way)
             if looks and self.signal in (0, ENOUGH):  # who is told to leave has no time to look
                 self._validate(step)
             if saves or self.signal:
@@ -186,7 +187,7 @@ class Run:
 
     def _choice(self) -> tuple[int | None, list[Intervention]]:
         """The leading rank's choice of a checkpoint, on every rank; its error is raised everywhere."""
-        box: list[Any] = [_choose(self.config, self.events) if self.rank.leads else None]
+        box: list[Any] = [choose(self.config, self.events) if self.rank.leads else None]
         dist.broadcast_object_list(box, src=0)
         if isinstance(box[0], CheckpointError):
             raise box[0]
@@ -199,8 +200,8 @@ class Run:
         self._owed = False
 
     def _validate(self, step: int) -> None:
-        found = self.validator.look(self.trainer.engine, step)
-        self._tell("evaluated", step=step, tokens=self.config.tokens_through(step), **found.event())
+        found: dict[str, Any] = self.validator.look(self.trainer.engine, step).event()
+        self._tell("evaluated", step=step, tokens=self.config.tokens_through(step), **found)
 
     @property
     def _pending(self) -> int:
@@ -240,43 +241,6 @@ class Run:
             **({"redone": True} if step <= self._told else {}),
         )
         self._told = max(self._told, step)
-
-
-def _choose(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
-    """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks.
-
-    A checkpoint that was saved within or after a window, before that window was left out, has learnt from it: it
-    does not know of the rollback, and is refused.
-    """
-    run = config.directory
-    checkpoint.clean(run)
-    rollbacks = rollbacks_of(config)
-    while True:
-        try:
-            step, refused = checkpoint.newest_valid(run)
-        except CheckpointError as error:
-            return error
-        for bad, why in refused:
-            events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(why), durable=True)
-            checkpoint.refuse(run, bad)
-        spoilt = None if step is None else _spoilt(config, step, rollbacks)
-        if step is None or spoilt is None:
-            return step, rollbacks
-        reason = f"it has learnt from steps {spoilt.first} to {spoilt.last}, which rollback {spoilt.number} leaves out"
-        events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
-        checkpoint.refuse(run, step)
-
-
-def rollbacks_of(config: RunConfig) -> list[Intervention]:
-    """Every rollback of the run, from its timeline."""
-    told = timeline(config.directory.events).of("intervention")
-    return [Intervention.of(event) for event in told if event["action"] == "rollback"]
-
-
-def _spoilt(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
-    """The rollback whose window a checkpoint's parameters have seen."""
-    known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
-    return next((made for made in rollbacks if made.first <= step and made.number not in known), None)
 
 
 def _require_finite(config: RunConfig, measured: Measured) -> None:

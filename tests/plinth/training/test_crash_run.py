@@ -61,8 +61,8 @@ def same_end(config: RunConfig, reference: RunConfig) -> None:
 def test_writers_that_die_fill_the_disk_or_outlive_their_ranks(
     uninterrupted: RunConfig, make: Make, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """Step 3: the leading writer is killed. Step 6 is synchronous. Step 8: the other rank's disk is full. Step 9 is
-    synchronous. Step 12, the last: a writer is killed, and the ranks write the same state themselves."""
+    """Step 3: the leading writer is killed. Step 8: the other rank's disk is full. As soon as that is heard, the ranks
+    save again themselves. Step 12, the last: a writer is killed, and the ranks write the same state themselves."""
     config = make(checkpoints=SAVES)
     faults = [["kill", 3, 0, 7], ["full", 8, 1, 5], ["kill", 12, 1, 3]]
     assert started(config, faults).wait(timeout=240) == 0
@@ -73,10 +73,13 @@ def test_writers_that_die_fill_the_disk_or_outlive_their_ranks(
     assert "the checkpoint's writer ended in the middle" in failed[0]["what"]
     assert failed[1]["kind"] == "DiskFullError"
     assert "the writer of rank 1 ended without its part" in failed[2]["what"]
-    commits = story.of("checkpoint")
-    assert [(event["step"], event["mode"]) for event in commits[:-1]] == [(6, "sync"), (9, "sync")]
-    assert commits[-1]["step"] == 12
-    assert checkpoint.committed(config.directory) == [6, 9, 12]
+    modes = {event["step"]: event["mode"] for event in story.of("checkpoint")}
+    assert set(modes) >= {6, 9, 12}
+    assert not {3, 8} & set(modes)
+    for lost, scheduled in ((3, 6), (8, 9)):
+        again = min(step for step in modes if step > lost)
+        assert (again <= scheduled, modes[again]) == (True, "sync")
+    assert checkpoint.committed(config.directory) == sorted(modes)
     assert story.of("restart") == []
     same_end(config, uninterrupted)
 

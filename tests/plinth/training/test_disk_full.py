@@ -23,7 +23,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1400k", "tmpfs", folder], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1150k", "tmpfs", folder], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("needs the right to mount a small file system")

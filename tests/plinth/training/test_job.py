@@ -106,6 +106,10 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "supervision": Supervision(max_restarts=9),
         "checkpoints": Checkpoints(every_steps=1),
         "amendments": (Amendment(from_step=3, global_batch_sequences=8, reason="noise"),),
+        "reading": recipe.training.Reading(ahead=1),
+        "stopping": recipe.training.Stopping(tokens=9),
+        "telemetry": recipe.training.Telemetry(layers_every=3),
+        "validation": recipe.training.Validation(),
     }
     for name, value in placed.items():
         assert config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") == key, name
@@ -117,6 +121,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "length_schedule": (LengthChange(from_step=3, sequence_tokens=16),),
         "model": Model(layers=2),
         "optimizer": recipe.training.Optimizer(lr=1e-4),
+        "guard": recipe.training.Guard(enabled=not TRAINING.guard.enabled),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]

@@ -37,14 +37,6 @@ def same_end(config: RunConfig, reference: RunConfig) -> Story:
     return story
 
 
-def test_two_uninterrupted_runs_are_bit_identical(uninterrupted: RunConfig, make: Make, job: Job) -> None:
-    config = make()
-    assert job(config) == 0
-    story = same_end(config, uninterrupted)
-    assert story.redone == 0
-    assert config.directory.evidence.read_bytes() == uninterrupted.directory.evidence.read_bytes()
-
-
 def test_evidence_of_resume(uninterrupted: RunConfig) -> None:
     evidence = json.loads(uninterrupted.directory.evidence.read_bytes())
     assert evidence["bit_exact"] is True
@@ -60,25 +52,25 @@ def test_kept_checkpoints(uninterrupted: RunConfig) -> None:
     assert not uninterrupted.directory.staging.exists() or not any(uninterrupted.directory.staging.iterdir())
 
 
-def test_killed_in_training_and_in_every_phase_of_a_commit(
-    uninterrupted: RunConfig, make: Make, job: Job, tmp_path: Path
-) -> None:
+def test_killed_in_training_and_in_a_commit(uninterrupted: RunConfig, make: Make, job: Job, tmp_path: Path) -> None:
+    """Every phase of a commit is struck in test_crash_matrix, without whole jobs."""
     saves = Checkpoints(every_steps=3, audit_steps=4, mode="sync")
-    config = make(batches="faulty:open_batches", supervision={"max_restarts": 4, "backoff_s": 0.1}, checkpoints=saves)
+    config = make(batches="faulty:open_batches", supervision={"max_restarts": 2, "backoff_s": 0.1}, checkpoints=saves)
     marks = tmp_path / "marks"
     marks.mkdir()
-    faults = [["kill", 5, 1], ["files", 6, 0], ["manifest", 8, 0], ["record", 9, 0]]
+    faults = [["kill", 5, 1], ["record", 9, 0]]
     assert job(config, FAULTS=json.dumps({"marks": str(marks), "faults": faults})) == 0
-    assert sorted(mark.name for mark in marks.iterdir()) == ["files-6", "kill-5", "manifest-8", "record-9"]
+    assert sorted(mark.name for mark in marks.iterdir()) == ["kill-5", "record-9"]
     story = same_end(config, uninterrupted)
     restarts = story.of("restart")
-    assert [(event["from_step"], event["lost_steps"]) for event in restarts] == [(3, 1), (3, 3), (6, 2), (8, 1)]
+    assert [(event["from_step"], event["lost_steps"]) for event in restarts] == [(3, 1), (8, 1)]
     assert all("SIGKILL" in event["reason"] for event in restarts)
-    assert [event["step"] for event in story.of("resumed")] == [3, 3, 6, 8]
-    assert story.redone == 7
+    assert [event["step"] for event in story.of("resumed")] == [3, 8]
+    assert story.redone == 2
     assert story.diverged == []
     result = json.loads(config.directory.result.read_bytes())
-    assert (result["status"], result["restarts"], result["lost_steps"]) == ("finished", 4, 7)
+    assert (result["status"], result["restarts"], result["lost_steps"]) == ("finished", 2, 2)
+    assert config.directory.evidence.read_bytes() == uninterrupted.directory.evidence.read_bytes()
     assert not any(name.startswith(("deepspeed", "torch_")) for name in shared_memory())
 
 

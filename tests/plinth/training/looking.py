@@ -1,0 +1,90 @@
+"""Held-out text for tests, and what ranks do with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import scored
+
+from plinth.context import Context
+from plinth.recipe import tokens as recipe
+from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
+from plinth.storage.parts import write_table
+from plinth.tokens import tokenizer
+from plinth.training.config import RunConfig
+
+HELD_OUT = {
+    "code": ["def f(x): return x", "", "while True: pass  # größte\n" * 5, "x"],
+    "web": [f"document {n} of the web tells a long story of a fox and {'a dog, ' * n}" for n in range(7)],
+}
+
+
+def curated(ctx: Context, bucket: str, train: Sequence[str], held_out: Sequence[str]) -> Manifest:
+    """A bucket's `curated`; without held-out documents it has no such part."""
+    parts = [_part(ctx, bucket, "part-00000.parquet", train)]
+    parts += [_part(ctx, bucket, "heldout-00000.parquet", held_out)] if held_out else []
+    return Manifest(asset=f"{bucket}/curated", step="curate", version="1", params={}, inputs={}, parts=tuple(parts))
+
+
+def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
+    rows = [
+        {
+            "id": hashlib.sha256(f"{bucket}:{text}".encode()).digest()[:16],
+            "text": text,
+            "uri": f"file:///{bucket}/{n}",
+            "snapshot": "1",
+            "licence": "MIT",
+            "mime": "text/plain",
+            "source_bytes": len(text),
+            "extra": "{}",
+        }
+        for n, text in enumerate(texts)
+    ]
+    return write_table(ctx.store, name, pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+
+
+def corpus(ctx: Context, held_out: Mapping[str, Sequence[str]] = HELD_OUT) -> tuple[dict[str, Manifest], Manifest]:
+    """`curated` by bucket, and a tokenizer."""
+    made = {name: curated(ctx, name, [f"{name} " * 9, "a fox and a dog"], texts) for name, texts in held_out.items()}
+    return made, tokenizer.run(ctx, recipe.Tokenizer(vocab_size=320), made)
+
+
+def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    """On one rank, for each configuration: the slices before the first step, and what two steps come to with looks
+    between them and without."""
+    from plinth.training import engine as engines
+    from plinth.training import snapshot
+    from plinth.training.validation import Validator
+
+    rank, answers = engines.join(next(iter(configs.values()))), {}
+    for name, config in configs.items():
+        ends, validator = [], Validator(config)
+        for looks in (True, False):
+            engines.seed(config.seed + rank.index)
+            engine = engines.open_engine(config, rank)
+            found = [validator.look(engine, 0).slices] if looks else []
+            losses = []
+            for step in (1, 2):
+                loss, norm = engine.train_step(scored.batch_of(config, step, rank.index), scored.LR)
+                losses.append((float(loss), float(norm)))
+                found += [validator.look(engine, step).slices] if looks else []
+            ends.append((losses, snapshot.digests(engine)))
+            answers.setdefault(name, {"found": found})
+            engine.deepspeed.destroy()
+        answers[name] |= {"with": ends[0], "without": ends[1]}
+    engines.leave()
+    return answers
+
+
+def train(*configs: RunConfig) -> None:
+    """On one rank: whole runs, one after the other."""
+    from plinth.training import engine, loop
+
+    rank = engine.join(configs[0])
+    for config in configs:
+        engine.seed(config.seed + rank.index)
+        assert loop.train(config, rank, attempt=1)
+    engine.leave()
