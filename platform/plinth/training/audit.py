@@ -25,11 +25,11 @@ from safetensors.torch import load_file
 from plinth.storage.atomic import write_bytes
 from plinth.training import checkpoint, snapshot
 from plinth.training.audit_span import span
+from plinth.training.choice import rollbacks_of
 from plinth.training.config import RunConfig
 from plinth.training.engine import Engine, Rank
 from plinth.training.export import WEIGHTS, hf_name
 from plinth.training.guard.records import Intervention
-from plinth.training.loop import rollbacks_of
 from plinth.training.telemetry import Story, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
 from plinth.training.universal import layout_of
