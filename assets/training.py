@@ -99,7 +99,8 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 class _Relay:
-    """Events to MLflow in batches. A server that is away delays the metrics, not the training."""
+    """Steps to MLflow in batches, with the held-out slices that were looked at after them. A server that is away
+    delays the metrics, not the training."""
 
     def __init__(self, ctx: Context, recipe: Recipe, run_id: str, say: Say) -> None:
         self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
@@ -109,14 +110,17 @@ class _Relay:
     def add(self, event: dict[str, Any]) -> None:
         if event["event"] == "step":
             self.waiting.append(event)
+        elif event["event"] == "evaluated" and self.waiting:
+            slices = {f"heldout/{name}": value for name, value in event["slices"].items()}
+            self.waiting[-1] = {**self.waiting[-1], **slices}
         if time.monotonic() - self.sent > RELAY_INTERVAL_S:
             self.flush()
 
     def flush(self) -> None:
         self.sent = time.monotonic()
         try:
-            api.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting)
-            self.waiting = []
+            api.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting[:-1])
+            self.waiting = self.waiting[-1:]  # its slices may still come
         except PlinthError as error:
             self.say(f"MLflow did not take {len(self.waiting)} steps and is asked again: {error.what}")
 

@@ -17,7 +17,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)
     save_failed  a writer failed or died; nothing was committed (step, kind, what, found, expected, remedy)
     retired      checkpoints were deleted (steps, reason)
-    uploaded, upload_failed, downloaded   to a bucket, and from it (step, bytes, seconds; tries, reason, retry_s; source)
+    uploaded, upload_failed, downloaded   to a bucket, and from it (step, bytes, seconds; tries, reason, retry_s;
+                 source)
     vanished     the last supervisor was killed: what that job lost (from_step, lost_steps, lost_s)
     refused      a checkpoint that is not what its record says (step, reason)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
