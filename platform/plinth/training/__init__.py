@@ -14,6 +14,11 @@
     watch       the ranks of one attempt: hangs, dead siblings, signals
     schedule    learning rate as a function of tokens
     stopping    when a run has had enough: rules over signals, which `signals` gathers from the timeline
+    guard/      spikes and explosions: what is seen, judged, done about it
+    choice      which checkpoint to go on from
+    sightings   the documents of a step, with their source
+    blame       from losses to names: documents, sources and buckets by excess
+    offline     an audit that a person asks for
   with torch:
     model       the decoder, of attention, blocks, initialise and loss
     groups      which parameters learn at which rate and decay by how much
@@ -24,8 +29,11 @@
     pieces      state as pieces of whole parameters, by name: the form that no layout owns
     universal   DeepSpeed's state as pieces, and back, on any layout
     snapshot    full state in and out of a checkpoint
-    loop        the training loop
+    trainer     the steps of one rank: what a run, an audit and a replay do alike
+    loop        the training loop: a trainer with timeline, checkpoints, guard
     audit       replay from an earlier checkpoint and compare: the evidence of resume
+    losses      a past step's batch, scored token by token under a checkpoint
+    forensics   replay and blame, offline
 
 The first half imports no torch, so the control plane may import it.
 Does not belong here: where a job runs (launch/), what a batch holds (tokens/).
