@@ -11,6 +11,7 @@ VENV        := .venv
 BIN         := $(VENV)/bin
 PIP         := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS      := pyproject.toml constraints.txt
+SLURM       := slurmctld slurmd slurm-client munge
 
 export PLINTH_WORKSPACE := $(WORKSPACE)
 export PATH             := $(CURDIR)/$(BIN):$(PATH)
@@ -51,13 +52,20 @@ $(VENV)/.setup-bench: $(VENV)/.setup-dev
 	@$(PIP) --no-build-isolation --editable '.[dev,bench]'
 	@touch $@
 
-setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium
+setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm
 	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing chromium"; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	else \
 	  echo "the browser tests need Chromium and this user cannot install it: sudo apt-get install chromium" >&2; exit 1; \
+	fi
+	@if command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null && command -v munged >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing slurm"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM) >/dev/null; \
+	else \
+	  echo "the tests of the Slurm launcher need root and Slurm: sudo apt-get install $(SLURM)" >&2; exit 1; \
 	fi
 
 # ---- work -----------------------------------------------------------------------------------------
