@@ -36,6 +36,7 @@ class Recipe(Frozen):
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         problems = [*_policies(self), *_samples(self), *_phases(self), *_rates(self), *_batches(self), *_parallel(self)]
+        problems += _slices(self)
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
@@ -107,6 +108,15 @@ def _batches(recipe: Recipe) -> Iterator[Found]:
             f"{recipe.mixture.total_tokens} tokens are {sequences} sequences of {recipe.mixture.sequence_tokens}, "
             f"fewer than one step's {training.global_batch_sequences}",
         )
+
+
+def _slices(recipe: Recipe) -> Iterator[Found]:
+    """Held-out slices are buckets."""
+    validation, plateau, have = recipe.training.validation, recipe.training.stopping.plateau, recipe.corpus.buckets
+    for section, key in ((validation, ("validation",)), (plateau, ("stopping", "plateau"))):
+        for index, name in enumerate(section.slices if section else ()):
+            if name not in have:
+                yield ("training", *key, "slices", index), f"no bucket {name!r}{keys.nearest(name, have)}"
 
 
 def _parallel(recipe: Recipe) -> Iterator[Found]:

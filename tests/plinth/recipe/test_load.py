@@ -100,6 +100,13 @@ def test_right_recipe_loads_with_defaults(write: Write) -> None:
         ("{train: true,", "{train: yes,", "corpus.buckets.web.sources[0].terms.train", "valid boolean", "`true`"),
         ("fraction: 1,", "fraction: 0.5,", "mixture.phases", "add up to 0.5, expected 1", ""),
         ("weights: {web: 1}", "weights: {wbe: 1}", "mixture.phases[0].weights.wbe", "no bucket 'wbe'", ""),
+        (
+            "release:\n",
+            "training: {validation: {slices: [wbe]}}\nrelease:\n",
+            "training.validation.slices[0]",
+            "no bucket 'wbe'; did you mean `web`?",
+            "",
+        ),
         ("weights: {web: 1}", "weights: {web: -1}", "mixture.phases[0].weights.web", "greater than or equal to 0", ""),
         ("total_tokens: 65536", "total_tokens: 512", "mixture.total_tokens", "fewer than one step's 16", ""),
         ("name: small\ncorpus", "name: Small\ncorpus", "name", "string should match pattern", ""),
