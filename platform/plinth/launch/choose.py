@@ -26,4 +26,8 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
         from plinth.launch.slurm import Slurm
 
         return Slurm(launch, grace_s)
+    if kind == "kubernetes":
+        from plinth.launch.kubernetes import Kubernetes
+
+        return Kubernetes(launch, grace_s)
     raise LaunchError(f"no launcher {kind!r}", expected="local, slurm, ray or kubernetes")

@@ -24,7 +24,7 @@ class Patience:
 
     def __init__(self, ask: Callable[[Handle], Status], every_s: float = EVERY_S, silence_s: float = SILENCE_S) -> None:
         self._ask, self._every_s, self._silence_s = ask, every_s, silence_s
-        self._answers: dict[str, tuple[Status, float]] = {}  # identifier -> answer and when it came
+        self._answers: dict[Handle, tuple[Status, float]] = {}  # answer and when it came
         self._asked = -every_s
 
     def __call__(self, handle: Handle) -> Status:
@@ -33,7 +33,7 @@ class Patience:
         Raises:
             LaunchError: nobody answers, and has not for long, or ever.
         """
-        known, now = self._answers.get(handle.id), time.monotonic()
+        known, now = self._answers.get(handle), time.monotonic()
         if known is not None and (known[0] is Status.GONE or now - self._asked < self._every_s):
             return known[0]
         self._asked = now
@@ -43,7 +43,7 @@ class Patience:
             if known is None or now - known[1] > self._silence_s:
                 raise
             return known[0]
-        self._answers[handle.id] = status, now
+        self._answers[handle] = status, now
         return status
 
     def forget(self) -> None:

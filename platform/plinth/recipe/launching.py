@@ -71,6 +71,9 @@ class Kubernetes(Frozen):
     )
     node_selector: Mapping[str, str] = Field(default_factory=dict, description="Labels of the nodes to run on.")
     service_account: str = Field("", description="Empty: the namespace's default.")
+    secrets: tuple[str, ...] = Field(
+        (), description="Secrets whose entries become environment variables, for example those of a bucket."
+    )
     shm_bytes: int = Field(2**30, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
 
 

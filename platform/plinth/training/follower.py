@@ -26,11 +26,10 @@ class Follower:
         self._path, self._lock_fd = config_path, hold(self.files.lock(place.node))
         self._beat = Beat(self.files.beat(place.node), f"node-{place.node}")
         self._leader = Heard(self.files.beat(0))
-        self._order, self._ranks, self._signals = Order(id="", session=""), [], 0
+        self._order, self._signals = Order(id="", session=""), 0
+        self._ranks: list[subprocess.Popen[bytes]] = []
         self._asked_to_stop, self._asked_at, self._said = 0, 0.0, Report(order="")
         on_stop(self._stop)
-
-    _ranks: list[subprocess.Popen[bytes]]
 
     def follow(self) -> int:
         """Obey until node 0 says how it ends; returns the exit status. Without node 0: 75, for another try."""

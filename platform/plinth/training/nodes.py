@@ -148,7 +148,8 @@ class Heard:
     """Seconds since another's beat was last seen to rise, and whose it was; opened anew each time, as NFS asks."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._seen, self._changed, self._looked = path, self._read(), time.monotonic(), 0.0
+        self._path, self._changed, self._looked = path, time.monotonic(), 0.0
+        self._seen = self._read()
         self.session = ""  # of the one that was heard since this object was made
 
     def age_s(self) -> float:

@@ -1,0 +1,236 @@
+"""Jobs of Kubernetes, through the API server and the official client (the extra `kubernetes`).
+
+A Job's name is a function of the run's directory, so that the server itself refuses a second one. The Job's uid
+proves that a name still means the same Job. A Job that was cancelled is deleted, and its pods with it; what they
+wrote is in the run's directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import LaunchError
+from plinth.launch import manifest
+from plinth.launch.base import Handle, Status
+from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.patience import EVERY_S, Patience
+from plinth.recipe.launching import Launch
+
+TIMEOUT_S = 30.0
+
+POLL_S = 0.5
+
+#: How long a Job that has ended may take to vanish before the next one of its name is made.
+VANISH_S = 120.0
+
+NOT_FOUND, CONFLICT = 404, 409
+
+
+class Kubernetes:
+    """A job is the Job of the handle's name and uid."""
+
+    def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
+        self._launch, self._grace_s = launch, grace_s
+        self._namespace = launch.kubernetes.namespace
+        self._client: Any = None
+        self._patience = Patience(self._ask, every_s)
+
+    def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        """Create the Job, or return the one that is alive already; one that has ended makes room."""
+        directory, log = directory.absolute(), log.absolute()
+        wanted = manifest.job(self._launch, self._grace_s, command, directory, log)
+        with locked(directory):
+            made = self._create(wanted)
+            self._name_pods(directory, made)
+            self._patience.forget()
+            return write_handle(directory, self._handle(made))
+
+    def find(self, directory: Path) -> Handle | None:
+        """The handle in `directory`; where there is none, the Job of its name."""
+        handle = read_handle(directory)
+        if handle is None:
+            found = self._read(manifest.job_name(directory.absolute()))
+            return None if found is None else self._handle(found)
+        return handle
+
+    def poll(self, handle: Handle) -> Status:
+        """Whether the Job waits, runs or has gone, as the server said at most some seconds ago."""
+        return self._patience(handle)
+
+    def cancel(self, handle: Handle, grace_s: float) -> None:
+        """Delete the Job: its pods get SIGTERM and the grace of the recipe; after `grace_s`, they are killed."""
+        self._patience.forget()
+        if not self._ask(handle).alive:
+            return
+        self._delete(handle.id)
+        until = time.monotonic() + grace_s
+        while self._ask(handle).alive:
+            if time.monotonic() > until:
+                for pod in self._pods(handle.id):
+                    with contextlib.suppress(_Missing):
+                        self._call("delete_namespaced_pod", pod.metadata.name, grace_period_seconds=0)
+                return
+            time.sleep(POLL_S)
+
+    def logs(self, log: Path, lines: int = 50) -> str:
+        """The last lines of the run's log; before there is one, those of the first pod."""
+        written = tail(log, lines)
+        if written:
+            return written
+        for pod in self._pods(manifest.job_name(log.parent.absolute())):
+            with contextlib.suppress(_Missing, LaunchError):  # a pod that has not started has no log
+                # the client's own decoding gives the text of a bytes literal (kubernetes 36)
+                options = {"tail_lines": lines, "_preload_content": False}
+                said: bytes = self._call("read_namespaced_pod_log", pod.metadata.name, **options).data
+                return said.decode(errors="replace").rstrip("\n")
+        return ""
+
+    def _create(self, wanted: manifest.Manifest) -> Any:
+        """The Job of this name that is alive: made now, or found."""
+        name, until = wanted["metadata"]["name"], time.monotonic() + VANISH_S
+        while time.monotonic() < until:
+            try:
+                return self._call("create_namespaced_job", body=wanted)
+            except _Exists:
+                found = self._read(name)
+            if found is not None and found.metadata.deletion_timestamp is None:
+                if _status(found).alive:
+                    return found
+                self._delete(name)
+            time.sleep(POLL_S)
+        raise LaunchError(
+            f"the Job {name} has ended and does not vanish",
+            found=f"still there after {VANISH_S:g} s",
+            remedy=f"see `kubectl -n {self._namespace} describe job {name}`",
+        )
+
+    def _name_pods(self, directory: Path, owner: Any) -> None:
+        """The Service of several nodes; it goes when its Job goes."""
+        wanted = manifest.service(self._launch, directory)
+        if wanted is None:
+            return
+        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
+        wanted["metadata"]["ownerReferences"] = [reference]
+        with contextlib.suppress(_Exists):
+            self._call("create_namespaced_service", body=wanted)
+
+    def _ask(self, handle: Handle) -> Status:
+        found = self._read(handle.id)
+        if found is None or found.metadata.uid != handle.started:
+            return Status.GONE
+        return _status(found)
+
+    def _read(self, name: str) -> Any:
+        try:
+            return self._call("read_namespaced_job", name)
+        except _Missing:
+            return None
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(_Missing):
+            self._call("delete_namespaced_job", name, propagation_policy="Foreground")
+
+    def _pods(self, name: str) -> list[Any]:
+        """The pods of a Job, node 0's first."""
+        found = self._call("list_namespaced_pod", label_selector=f"batch.kubernetes.io/job-name={name}").items
+        return sorted(found, key=lambda pod: str(pod.metadata.name))
+
+    def _handle(self, job: Any) -> Handle:
+        host = self._api().api_client.configuration.host
+        return Handle(launcher="kubernetes", id=job.metadata.name, started=job.metadata.uid, host=host)
+
+    def _api(self, kind: str = "BatchV1Api") -> Any:
+        client = _import()
+        if self._client is None:
+            self._client = _connect(self._launch.kubernetes.context)
+        return getattr(client, kind)(self._client)
+
+    def _call(self, method: str, *names: str, **options: Any) -> Any:
+        """One request.
+
+        Raises:
+            _Missing, _Exists: as the server says.
+            LaunchError: it refuses, or cannot be reached.
+        """
+        import urllib3
+
+        client = _import()
+        function = getattr(self._api("BatchV1Api" if method.endswith("_job") else "CoreV1Api"), method)
+        try:
+            return function(*names, namespace=self._namespace, _request_timeout=TIMEOUT_S, **options)
+        except client.ApiException as error:
+            if error.status == NOT_FOUND and not method.startswith("create"):
+                raise _Missing from error
+            if error.status == CONFLICT and method.startswith("create"):
+                raise _Exists from error
+            raise LaunchError(
+                f"Kubernetes refused {method} in namespace {self._namespace}",
+                found=f"{error.status} {error.reason}: {error.body}",
+                remedy="see training.launch.kubernetes of the recipe, and the rights of the account",
+            ) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise LaunchError(
+                f"no answer from the Kubernetes API at {function.__self__.api_client.configuration.host}",
+                found=error,
+                remedy="check the network, KUBECONFIG and training.launch.kubernetes.context",
+            ) from error
+
+
+class _Missing(Exception):
+    """Nothing of this name."""
+
+
+class _Exists(Exception):
+    """Something of this name already."""
+
+
+def _status(job: Any) -> Status:
+    """Gone when it is complete or has failed; a Job being deleted is there until its pods have ended."""
+    for condition in job.status.conditions or ():
+        if condition.type in ("Complete", "Failed") and condition.status == "True":
+            return Status.GONE
+    return Status.RUNNING if job.status.ready or job.metadata.deletion_timestamp else Status.PENDING
+
+
+def _import() -> Any:
+    try:
+        import kubernetes.client
+    except ImportError as error:
+        raise LaunchError(
+            "the Kubernetes client is not installed", remedy="pip install -c constraints.txt -e '.[kubernetes]'"
+        ) from error
+    return kubernetes.client
+
+
+def _connect(context: str) -> Any:
+    """As kubectl would: KUBECONFIG or ~/.kube/config; within a pod, its own account."""
+    from kubernetes import config
+
+    loaders: tuple[Callable[[], Any], ...] = (
+        lambda: config.new_client_from_config(config_file=os.environ.get("KUBECONFIG"), context=context or None),
+        _own_account,
+    )
+    for loader in loaders if context or os.environ.get("KUBECONFIG") else reversed(loaders):
+        try:
+            return loader()
+        except config.ConfigException as error:
+            reason = error
+    raise LaunchError(
+        "no Kubernetes cluster is known here",
+        found=reason,
+        expected="KUBECONFIG, ~/.kube/config, or an account of a pod",
+        remedy="set KUBECONFIG, or training.launch.kubernetes.context to one of its contexts",
+    )
+
+
+def _own_account() -> Any:
+    from kubernetes import client, config
+
+    own = client.Configuration()
+    config.load_incluster_config(own)
+    return client.ApiClient(own)

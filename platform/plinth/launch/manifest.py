@@ -1,0 +1,183 @@
+"""What a run is to Kubernetes, as plain dictionaries: a Job with one pod per node, and a Service to find the first.
+
+The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): 75, or a pod that
+was evicted or preempted, costs nothing and the pod comes again; a named failure ends the Job; anything else
+counts against `BACKOFF_LIMIT`. A pod has the grace of the recipe to save before it is killed.
+
+The volume claim is mounted where the workspace lies for whoever submits, so that one path names one file everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from plinth.launch import script
+from plinth.recipe.launching import Launch
+
+Manifest = dict[str, Any]
+
+CONTAINER = "supervisor"
+
+#: Of named failures (plinth.errors): another try would meet the same.
+NAMED = list(range(2, 10))
+
+#: Pods that may die for no known reason; Kubernetes' own default.
+BACKOFF_LIMIT = 6
+
+#: A finished Job is kept for so long.
+KEPT_S = 7 * 86_400
+
+#: On top of the grace of the recipe, for the supervisor to write down how it ended.
+LEAVE_S = 30
+
+#: Below 63 with a pod's index behind it (RFC 1123).
+_NAME_CHARACTERS = 36
+
+_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+def job_name(directory: Path) -> str:
+    """A name that is a function of the run's directory: created twice, it exists already."""
+    slug = re.sub(r"[^a-z0-9]+", "-", directory.name.lower())[:_NAME_CHARACTERS].strip("-")
+    return f"plinth-{slug}-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
+
+
+def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> Manifest:
+    """The Job of a run.
+
+    Args:
+        command: of the supervisor; its interpreter is replaced by that of the image.
+        directory: `<workspace>/runs/<run_id>`.
+        log: takes the output of all pods, which `kubectl logs` shows too.
+    """
+    asked, name = launch.kubernetes, job_name(directory)
+    pod: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": int(grace_s) + LEAVE_S,
+        "automountServiceAccountToken": False,
+        "containers": [_container(launch, command, directory, log)],
+        "volumes": _volumes(launch),
+    }
+    if launch.nodes > 1:
+        pod["subdomain"] = name
+    if asked.service_account:
+        pod["serviceAccountName"] = asked.service_account
+    if asked.node_selector:
+        pod["nodeSelector"] = dict(asked.node_selector)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(launch, directory),
+        "spec": {
+            "completions": launch.nodes,
+            "parallelism": launch.nodes,
+            "completionMode": "Indexed",
+            "backoffLimit": BACKOFF_LIMIT,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": _rules()},
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {"metadata": {"labels": _labels(directory)}, "spec": pod},
+        },
+    }
+
+
+def service(launch: Launch, directory: Path) -> Manifest | None:
+    """What gives the pods of several nodes names; None for one node."""
+    if launch.nodes == 1:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(launch, directory),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": job_name(directory)},
+        },
+    }
+
+
+def _metadata(launch: Launch, directory: Path) -> Manifest:
+    return {
+        "name": job_name(directory),
+        "namespace": launch.kubernetes.namespace,
+        "labels": _labels(directory),
+        "annotations": {"plinth/directory": str(directory)},
+    }
+
+
+def _labels(directory: Path) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "plinth", "app.kubernetes.io/instance": job_name(directory)}
+
+
+def _rules() -> list[Manifest]:
+    """The first that matches counts."""
+    codes = {"containerName": CONTAINER, "operator": "In"}
+    return [
+        {"action": "Ignore", "onExitCodes": {**codes, "values": [script.LEFT]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {**codes, "values": NAMED}},
+    ]
+
+
+def _container(launch: Launch, command: Sequence[str], directory: Path, log: Path) -> Manifest:
+    asked = launch.kubernetes
+    found: Manifest = {
+        "name": CONTAINER,
+        "image": asked.image,
+        "command": ["bash", "-c", _shell([asked.python, *command[1:]], log)],
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_places(launch, directory)],
+        "volumeMounts": _mounts(launch, directory),
+    }
+    if asked.resources:
+        found["resources"] = {"requests": dict(asked.resources), "limits": dict(asked.resources)}
+    if asked.secrets:
+        found["envFrom"] = [{"secretRef": {"name": name}} for name in asked.secrets]
+    return found
+
+
+def _places(launch: Launch, directory: Path) -> list[Manifest]:
+    """Which node this is: the pod's index, and the name of the first pod."""
+    if launch.nodes == 1:
+        return []
+    name = job_name(directory)
+    return [
+        {"name": "PLINTH_NODES", "value": str(launch.nodes)},
+        {"name": "PLINTH_NODE", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
+        {"name": "PLINTH_ADDRESS", "value": f"{name}-0.{name}"},
+    ]
+
+
+def _shell(command: Sequence[str], log: Path) -> str:
+    """Output to the pod's log and the run's; the container's first process hands SIGTERM on and waits for both."""
+    lines = [
+        f"exec > >(trap '' TERM INT; exec tee -a {shlex.quote(str(log))}) 2>&1",
+        "tee=$!",
+        *script.waiting(shlex.join(command)),
+        "exec >&- 2>&-",
+        'wait "$tee"',
+        'exit "$status"',
+    ]
+    return "\n".join(lines)
+
+
+def _volumes(launch: Launch) -> list[Manifest]:
+    found: list[Manifest] = [
+        {"name": "workspace", "persistentVolumeClaim": {"claimName": launch.kubernetes.claim}},
+    ]
+    if launch.kubernetes.shm_bytes:
+        limit = str(launch.kubernetes.shm_bytes)
+        found.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": limit}})
+    return found
+
+
+def _mounts(launch: Launch, directory: Path) -> list[Manifest]:
+    workspace: Manifest = {"name": "workspace", "mountPath": str(directory.parent.parent)}
+    if launch.kubernetes.sub_path:
+        workspace["subPath"] = launch.kubernetes.sub_path
+    return [workspace] + [{"name": "shm", "mountPath": "/dev/shm"}] * bool(launch.kubernetes.shm_bytes)

@@ -1,0 +1,279 @@
+"""Jobs of Kubernetes: manifests held against the API's schemas, and a Job's life against a server over HTTP."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.errors import LaunchError
+from plinth.launch import Handle, Status, manifest
+from plinth.launch.kubernetes import Kubernetes
+from plinth.recipe.launching import Kubernetes as Asked
+from plinth.recipe.launching import Launch
+from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
+
+COMMAND = ["/home/of/submitter/python", "-m", "it", "a b"]
+
+ASKED = Asked(
+    namespace="training",
+    image="registry.example/plinth:1",
+    claim="workspace",
+    sub_path="team",
+    resources={"cpu": "8", "nvidia.com/gpu": "2"},
+    node_selector={"gpu": "h200"},
+    service_account="trainer",
+    secrets=("bucket",),
+)
+
+
+def launch(nodes: int = 1, **changes: Any) -> Launch:
+    return Launch(kind="kubernetes", ranks=2 * nodes, nodes=nodes, kubernetes=ASKED.model_copy(update=changes))
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with kubernetes_server() as found:
+        (tmp_path / "kubeconfig").write_text(found.kubeconfig())
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield found
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace" / "runs" / "demo-0123456789ab"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def launcher(nodes: int = 1) -> Kubernetes:
+    return Kubernetes(launch(nodes), 60.0, every_s=0.0)
+
+
+# ---- manifests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("bare", [False, True])
+def test_manifests_are_what_the_api_takes(nodes: int, bare: bool, directory: Path) -> None:
+    asked = launch(nodes)
+    if bare:
+        asked = Launch(kind="kubernetes", kubernetes=Asked(image="i", claim="c", shm_bytes=0), nodes=nodes, ranks=nodes)
+    refuse_unknown(manifest.job(asked, 60.0, COMMAND, directory, directory / "job.log"), "V1Job")
+    service = manifest.service(asked, directory)
+    assert (service is None) is (nodes == 1)
+    if service is not None:
+        refuse_unknown(service, "V1Service")
+
+
+def test_the_check_itself_refuses(directory: Path) -> None:
+    good = manifest.job(launch(2), 60.0, COMMAND, directory, directory / "job.log")
+    for path, value, says in (
+        (("spec", "completion"), 1, r"completion is no field of V1JobSpec"),
+        (("spec", "completions"), "2", r"completions is '2', not"),
+        (("spec", "completions"), True, r"completions is True"),
+        (("spec", "podFailurePolicy", "rules"), {}, r"rules is \{\}, not"),
+        (("spec", "template", "spec", "containers"), None, r"containers is None"),
+        (("metadata", "labels", "a"), 1, r"labels.a is 1"),
+    ):
+        bad = copy.deepcopy(good)
+        *parents, last = path
+        place: Any = bad
+        for name in parents:
+            place = place[name]
+        place[last] = value
+        with pytest.raises(ValueError, match=says):
+            refuse_unknown(bad, "V1Job")
+
+
+def test_job_of_two_nodes(directory: Path) -> None:
+    made = manifest.job(launch(2), 60.0, COMMAND, directory, directory / "job.log")
+    name, spec = made["metadata"]["name"], made["spec"]
+    assert name.startswith("plinth-demo-0123456789ab-")
+    assert len(f"{name}-99999") < 63
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
+    rules = spec["podFailurePolicy"]["rules"]
+    assert [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules] == [
+        ("Ignore", [75]),
+        ("Ignore", None),
+        ("FailJob", [2, 3, 4, 5, 6, 7, 8, 9]),
+    ]
+    pod = spec["template"]["spec"]
+    assert (pod["restartPolicy"], pod["terminationGracePeriodSeconds"], pod["subdomain"]) == ("Never", 90, name)
+    assert (pod["serviceAccountName"], pod["nodeSelector"]) == ("trainer", {"gpu": "h200"})
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {"cpu": "8", "nvidia.com/gpu": "2"}
+    assert container["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    places = {entry["name"]: entry for entry in container["env"]}
+    assert places["PLINTH_NODES"]["value"] == "2"
+    assert places["PLINTH_ADDRESS"]["value"] == f"{name}-0.{name}"
+    assert "job-completion-index" in places["PLINTH_NODE"]["valueFrom"]["fieldRef"]["fieldPath"]
+    workspace = {"name": "workspace", "mountPath": str(directory.parent.parent), "subPath": "team"}
+    assert container["volumeMounts"][0] == workspace
+    assert "python -m it 'a b'" in container["command"][2]
+    service = manifest.service(launch(2), directory)
+    assert service is not None
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+
+
+def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
+    one, two = manifest.job_name(tmp_path / "a" / "Run_1"), manifest.job_name(tmp_path / "b" / "Run_1")
+    assert one != two
+    assert one.startswith("plinth-run-1-")
+    assert one == manifest.job_name(tmp_path / "a" / "Run_1")
+
+
+def test_container_hands_sigterm_on_and_keeps_output_and_status(directory: Path) -> None:
+    """What the container runs, run here: both logs get every line, also the last."""
+    leaves = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.2), print('left'), sys.exit(75)));"
+    leaves += "print('up', flush=True); time.sleep(60)"
+    local = launch(1, python=sys.executable)
+    made = manifest.job(local, 60.0, ["x", "-c", leaves], directory, directory / "job.log")
+    command = made["spec"]["template"]["spec"]["containers"][0]["command"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.read() == b"left\n"
+    assert process.wait(30) == 75
+    assert (directory / "job.log").read_text() == "up\nleft\n"
+    process.stdout.close()
+
+
+# ---- a Job's life ---------------------------------------------------------------------------------
+
+
+def test_submit_once_poll_find_and_finish(server: Server, directory: Path) -> None:
+    first = launcher(2)
+    assert first.find(directory) is None
+    handle = first.submit(COMMAND, directory, directory / "job.log")
+    assert (handle.launcher, handle.host) == ("kubernetes", server.url)
+    assert handle.started == server.jobs[handle.id]["metadata"]["uid"]
+    assert launcher(2).submit(COMMAND, directory, directory / "job.log") == handle
+    assert len(server.jobs) == len(server.services) == 1
+    assert first.poll(handle) is Status.PENDING
+    server.ready(handle.id)
+    assert first.poll(handle) is Status.RUNNING
+    (directory / "handle.json").unlink()  # as if the submitter had died between the two
+    assert launcher(2).find(directory) == handle
+    assert first.poll(handle.model_copy(update={"started": "another"})) is Status.GONE
+
+    for index in (1, 0):  # the supervisors leave in order: the pods come again, whatever the back-off limit
+        for _ in range(manifest.BACKOFF_LIMIT + 2):
+            server.exit(handle.id, index, 75)
+    assert first.poll(handle) is Status.PENDING
+    assert len(server.pods) == 2
+    server.exit(handle.id, 0, 0)
+    assert first.poll(handle).alive
+    server.exit(handle.id, 1, 0)
+    assert first.poll(handle) is Status.GONE
+
+    again = launcher(2).submit(COMMAND, directory, directory / "job.log")
+    assert again.id == handle.id
+    assert again.started != handle.started
+    assert first.poll(handle) is Status.GONE
+
+
+def test_submitters_at_the_same_moment_make_one_job(server: Server, directory: Path) -> None:
+    found: list[Handle] = []
+    elsewhere = [directory, directory / "." / ""]
+    threads = [
+        threading.Thread(target=lambda where=where: found.append(launcher().submit(COMMAND, where, where / "job.log")))
+        for where in elsewhere * 2
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({handle.started for handle in found}) == len(server.jobs) == 1
+    assert len(found) == 4
+
+
+def test_the_server_refuses_a_second_job_where_the_lock_does_not_reach(server: Server, directory: Path) -> None:
+    wanted = manifest.job(launch(), 60.0, COMMAND, directory, directory / "job.log")
+    made = server.create("Job", wanted)  # by a machine whose file system has no locks
+    assert launcher().submit(COMMAND, directory, directory / "job.log").started == made["metadata"]["uid"]
+    assert server.requests[0].startswith("POST ")
+
+
+@pytest.mark.parametrize("code", [7, 3])
+def test_a_named_failure_ends_the_job(server: Server, directory: Path, code: int) -> None:
+    handle = launcher().submit(COMMAND, directory, directory / "job.log")
+    server.exit(handle.id, 0, code)
+    assert launcher().poll(handle) is Status.GONE
+
+
+def test_unknown_deaths_are_counted(server: Server, directory: Path) -> None:
+    handle = launcher().submit(COMMAND, directory, directory / "job.log")
+    for _ in range(manifest.BACKOFF_LIMIT):
+        server.exit(handle.id, 0, 137)
+        assert launcher().poll(handle).alive
+    server.exit(handle.id, 0, 137)
+    assert launcher().poll(handle) is Status.GONE
+
+
+def test_cancel_waits_for_the_pods_then_kills_them(server: Server, directory: Path) -> None:
+    handle = launcher(2).submit(COMMAND, directory, directory / "job.log")
+    server.ready(handle.id)
+    leaving = threading.Timer(0.3, lambda: [server.exit(handle.id, index, 75) for index in range(2)])
+    leaving.start()
+    launcher(2).cancel(handle, 20.0)
+    leaving.join()
+    assert launcher(2).poll(handle) is Status.GONE
+    assert server.jobs == server.services == server.pods == {}
+    assert not any(request.startswith("DELETE") and "/pods/" in request for request in server.requests)
+
+    stubborn = launcher(2).submit(COMMAND, directory, directory / "job.log")
+    server.ready(stubborn.id)
+    launcher(2).cancel(handle, 0.0)  # of the Job before: must not hit this one
+    assert launcher(2).poll(stubborn) is Status.RUNNING
+    launcher(2).cancel(stubborn, 0.2)
+    assert launcher(2).poll(stubborn) is Status.GONE
+    assert sum(request.startswith("DELETE") and "/pods/" in request for request in server.requests) == 2
+    launcher(2).cancel(stubborn, 0.2)  # again: nothing to do
+
+
+def test_logs_of_the_run_or_of_the_first_pod(server: Server, directory: Path) -> None:
+    log = directory / "job.log"
+    assert launcher(2).logs(log, 2) == ""
+    handle = launcher(2).submit(COMMAND, directory, log)
+    server.output = {f"{handle.id}-0": "one\ntwo\nthree\n", f"{handle.id}-1": "other\n"}
+    assert launcher(2).logs(log, 2) == "two\nthree"
+    log.write_text("a\nb\nc\n")
+    assert launcher(2).logs(log, 2) == "b\nc"
+
+
+def test_a_server_that_is_away_or_refuses(server: Server, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = launcher()
+    handle = patient.submit(COMMAND, directory, directory / "job.log")
+    server.ready(handle.id)
+    assert patient.poll(handle) is Status.RUNNING
+    server.down = True
+    assert patient.poll(handle) is Status.RUNNING
+    with pytest.raises(LaunchError, match="Kubernetes refused read_namespaced_job"):
+        launcher().poll(handle)
+    server.down = False
+    with pytest.raises(LaunchError, match="403"):
+        Kubernetes(launch(1, namespace="elsewhere"), 1.0).submit(COMMAND, directory, directory / "job.log")
+    monkeypatch.setenv("KUBECONFIG", str(directory / "none"))
+    with pytest.raises(LaunchError, match="no Kubernetes cluster is known here"):
+        launcher().poll(handle)
+
+
+def test_nobody_listens(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kubernetes_server() as server:
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    begun = time.monotonic()
+    with pytest.raises(LaunchError, match="no answer from the Kubernetes API"):
+        launcher().submit(COMMAND, directory, directory / "job.log")
+    assert time.monotonic() - begun < 60  # refused, not waited for

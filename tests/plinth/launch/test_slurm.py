@@ -1,0 +1,244 @@
+"""Runs on a real Slurm cluster of two nodes: submitted once, found again, requeued, cancelled."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plinth.context import Context
+from plinth.errors import LaunchError, TrainingError
+from plinth.launch import Handle, Status
+from plinth.launch.slurm import SCRIPT, Slurm, sbatch_script
+from plinth.recipe.launching import Launch
+from plinth.recipe.launching import Slurm as Asked
+from plinth.recipe.training import Supervision
+from plinth.storage.workspace import Workspace
+from plinth.training import checkpoint, job
+from plinth.training.config import RunConfig
+from plinth.training.telemetry import timeline
+from tests.plinth.training.conftest import environment, tiny
+from tests.slurm_cluster import slurm_cluster
+
+#: Prints what a process on another machine would see.
+LOOK = """
+import sys
+from plinth.training import config, job
+loaded = config.load(sys.argv[1])
+launcher = job.launcher_of(loaded)
+handle = launcher.find(loaded.directory.root)
+print(handle.id, launcher.poll(handle).alive)
+"""
+
+
+def wait_for(condition: Callable[[], object], what: str, log: Path, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        said = log.read_text()[-3000:] if log.exists() else "no log"
+        assert time.monotonic() < until, f"waited in vain: {what}\n{said}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture
+def on_cluster(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(SLURM_CONF=cluster["SLURM_CONF"]).items():
+        monkeypatch.setenv(name, value)
+
+
+def call(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+# ---- the script -----------------------------------------------------------------------------------
+
+
+def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
+    asked = Asked(partition="gpu", account="a b", time_limit="2-12:00:00", gpus_per_node=2, sbatch=("--qos=high",))
+    launch = Launch(kind="slurm", ranks=4, nodes=2, slurm=asked.model_copy(update={"setup": ("module load cuda",)}))
+    text = sbatch_script(launch, 90.0, ["python", "-m", "it", "a b"], tmp_path / "run-1", tmp_path / "100%.log")
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert {line for line in lines if line.startswith("#SBATCH")} == {
+        "#SBATCH --requeue",
+        "#SBATCH --job-name=plinth-run-1",
+        f"#SBATCH --comment={tmp_path}/run-1",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --output={tmp_path}/100%%.log",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --signal=B:TERM@150",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account='a b'",
+        "#SBATCH --time=2-12:00:00",
+        "#SBATCH --gpus-per-node=2",
+        "#SBATCH --qos=high",
+    }
+    assert "module load cuda" in lines
+    assert any(line.startswith("srun --nodes=2 ") and line.endswith("python -m it 'a b' &") for line in lines)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "requeued"),
+    [("exit 0", False), ("exit 7", False), ("exit 75", True), ("kill -9 $BASHPID", False)],
+)
+def test_only_a_job_that_left_in_order_is_requeued(tmp_path: Path, status: str, requeued: bool) -> None:
+    """The script itself runs, with a stand-in for scontrol that notes what it is asked."""
+    tool = tmp_path / "scontrol"
+    tool.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/asked\n')
+    tool.chmod(tool.stat().st_mode | stat.S_IEXEC)
+    text = sbatch_script(Launch(kind="slurm"), 1.0, ["bash", "-c", status], tmp_path, tmp_path / "log")
+    paths = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "5"}
+    done = subprocess.run(["bash"], input=text, text=True, env=paths, timeout=30, check=False, capture_output=True)
+    assert done.returncode == {"exit 0": 0, "exit 7": 7, "exit 75": 75}.get(status, 128 + signal.SIGKILL)
+    assert (tmp_path / "asked").exists() is requeued
+    if requeued:
+        assert (tmp_path / "asked").read_text() == "requeue 5\n"
+
+
+def test_script_hands_the_signal_on_and_waits(tmp_path: Path) -> None:
+    leaves = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit(3)));"
+    leaves += "print('up', flush=True); time.sleep(60)"
+    text = sbatch_script(Launch(kind="slurm"), 1.0, [sys.executable, "-c", leaves], tmp_path, tmp_path / "log")
+    (tmp_path / "it").write_text(text)
+    shell = subprocess.Popen(["bash", tmp_path / "it"], stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == b"up\n"
+    for _ in range(2):
+        shell.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert shell.wait(30) == 3
+    shell.stdout.close()
+
+
+def test_no_slurm_on_this_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match="no squeue on this machine"):
+        Slurm(Launch(kind="slurm"), 1.0).submit(["true"], tmp_path / "run", tmp_path / "log")
+
+
+# ---- the cluster ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_queue_once_adopt_cancel_and_refuse(tmp_path: Path) -> None:
+    launcher, log = Slurm(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
+    command = ["bash", "-c", "echo up; sleep 60"]
+    handle = launcher.submit(command, tmp_path, log)
+    assert (handle.launcher, handle.host, handle.started) == ("slurm", "plinth", f"plinth-{tmp_path.name}")
+    (tmp_path / "handle.json").unlink()  # as if the submitter had died between the two
+    other = Slurm(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0)
+    assert other.find(tmp_path) == handle
+    assert other.submit(command, tmp_path, log) == handle
+    assert call("squeue", "--noheader", "--format=%i").split() == [handle.id]
+    wait_for(lambda: launcher.logs(log, 1) == "up", "the job writes to its log", log)
+    assert launcher.poll(handle) is Status.RUNNING
+
+    impostor = handle.model_copy(update={"started": "plinth-other"})
+    assert launcher.poll(impostor) is Status.GONE
+    launcher.cancel(impostor, 0.0)  # must not hit the job
+    assert launcher.poll(handle) is Status.RUNNING
+    launcher.cancel(handle, 5.0)
+    wait_for(lambda: launcher.poll(handle) is Status.GONE, "the job is gone", log)
+
+    assert launcher.poll(Handle(launcher="slurm", id="99999", started="x", host="plinth")) is Status.GONE
+    greedy = Slurm(Launch(kind="slurm", slurm=Asked(partition="nowhere")), 1.0)
+    with pytest.raises(LaunchError, match="sbatch failed") as refused:
+        greedy.submit(command, tmp_path / "greedy", log)
+    assert "invalid partition" in str(refused.value)
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_a_silent_controller_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, log = Slurm(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
+    handle = launcher.submit(["sleep", "60"], tmp_path, log)
+    wait_for(lambda: launcher.poll(handle) is Status.RUNNING, "the job runs", log)
+    config = tmp_path / "slurm.conf"
+    text = Path(os.environ["SLURM_CONF"]).read_text()
+    with monkeypatch.context() as away:
+        away.setenv("SLURM_CONF", str(config))
+        config.write_text(text + "MessageTimeout=2\n")
+        config.write_text(config.read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #"))
+        assert launcher.poll(handle) is Status.RUNNING
+        with pytest.raises(LaunchError, match="squeue failed"):
+            Slurm(Launch(kind="slurm", ranks=1), 1.0).poll(handle)
+    launcher.cancel(handle, 0.0)
+    wait_for(lambda: launcher.poll(handle) is Status.GONE, "the job is gone", log)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
+def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank on each node: pending, a rank away is killed, requeued in the middle, finished bit for bit."""
+    (tmp_path / "marks").mkdir()
+    faults = {"marks": str(tmp_path / "marks"), "delay_s": 0.25, "faults": [["kill", 5, 1]]}
+    monkeypatch.setenv("FAULTS", json.dumps(faults))
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    config = tiny(
+        ctx.workspace.root,
+        launch=Launch(kind="slurm", ranks=2, nodes=2),
+        supervision=Supervision(backoff_s=0.1, grace_s=20.0),
+        batches="faulty:open_batches",
+    )
+    run = config.directory
+    blocker = call("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap=sleep 300")
+    handle = job.submit_or_find(ctx, config)
+    launcher = Slurm(config.launch, 20.0, every_s=0.0)
+    assert (run.root / SCRIPT).exists()
+    assert launcher.poll(handle) is Status.PENDING
+    assert job.submit_or_find(ctx, config) == handle
+    call("scancel", blocker)
+
+    wait_for(lambda: max(timeline(run.events).steps, default=0) >= 7, "step 7", run.log)
+    (restart,) = timeline(run.events).of("restart")
+    assert "rank 1 was killed by SIGKILL" in restart["reason"]
+    call("scontrol", "requeue", handle.id)
+    wait_for(lambda: timeline(run.events).of("stopped"), "the supervisor leaves in order", run.log)
+    stopped_at = max(checkpoint.committed(run))
+    seen = subprocess.run(
+        [sys.executable, "-c", LOOK, str(run.config)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert seen.stdout.split() == [handle.id, "True"]
+
+    assert job.follow(ctx, config).status == "finished"
+    story = timeline(run.events)
+    assert [event["step"] for event in story.of("resumed")] == [3, stopped_at]
+    assert list(story.steps) == list(range(1, 13))
+    assert story.diverged == []
+    assert json.loads(run.evidence.read_bytes())["bit_exact"] is True
+    assert "finished at step 12" in launcher.logs(run.log, 20)
+    assert job.submit_or_find(ctx, config) == handle  # nothing is left to do
+
+
+def cancelled(ctx: Context, config: RunConfig) -> None:
+    """A job that is cancelled saves, leaves, and does not come back."""
+    job.submit_or_find(ctx, config)
+    wait_for(lambda: timeline(config.directory.events).steps, "a step", config.directory.log)
+    job.cancel(ctx, config)
+    with pytest.raises(TrainingError, match="stopped at step"):
+        job.follow(ctx, config)
+    assert call("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_cluster")
+def test_cancel_saves_and_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "marks").mkdir()
+    monkeypatch.setenv("FAULTS", json.dumps({"marks": str(tmp_path / "marks"), "delay_s": 0.25, "faults": []}))
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    launch = Launch(kind="slurm", ranks=1)
+    cancelled(ctx, tiny(ctx.workspace.root, launch=launch, batches="faulty:open_batches", total_steps=200))
