@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +25,10 @@ from plinth.errors import CheckpointError, DiskFullError
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
 from plinth.training.directory import RunDirectory
+from plinth.training.hashed import File, hash_files, listed, require_sizes
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8})")
-
-
-class File(Frozen):
-    """One file of a checkpoint, by its path inside the directory."""
-
-    path: str
-    bytes: int
-    sha256: str
 
 
 class Commit(Frozen):
@@ -95,9 +86,9 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
         if files is None:
-            files = _hash_files(staged, _listed(staged), flush=True)
+            files = hash_files(staged, listed(staged), flush=True)
         else:
-            _require_sizes(staged, files)
+            require_sizes(staged, files)
         data = fingerprint.canonical({"step": step, "files": files})
         write_bytes(staged / MANIFEST, data)
         for folder in sorted({file.parent for file in staged.rglob("*")}):
@@ -135,14 +126,14 @@ def verify(run: RunDirectory, step: int) -> Path:
     if found != record.manifest_sha256:
         raise _changed(step, MANIFEST, found, record.manifest_sha256)
     files = [File.model_validate(entry) for entry in json.loads(data)["files"]]
-    present = set(_listed(folder)) - {MANIFEST}
+    present = set(listed(folder)) - {MANIFEST}
     expected = {file.path for file in files}
     if present != expected:
         raise CheckpointError(
             f"checkpoint {name(step)} does not hold the files of its manifest",
             found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
         )
-    for entry, actual in zip(files, _hash_files(folder, [file.path for file in files], flush=False), strict=True):
+    for entry, actual in zip(files, hash_files(folder, [file.path for file in files], flush=False), strict=True):
         if actual != entry:
             found = f"{actual.bytes} bytes, {actual.sha256}"
             raise _changed(step, entry.path, found, f"{entry.bytes} bytes, {entry.sha256}")
@@ -234,38 +225,6 @@ def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
 def record_path(run: RunDirectory, step: int) -> Path:
     """The commit record of the checkpoint of a step."""
     return run.checkpoints / f"{name(step)}.json"
-
-
-def _hash_files(folder: Path, names: list[str], *, flush: bool) -> list[File]:
-    """The named files, hashed side by side; `flush` waits until their bytes are on disk."""
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda item: _hash(folder, item, flush), names))
-
-
-def _require_sizes(folder: Path, files: list[File]) -> None:
-    """What writers told of is there, and nothing else."""
-    found = {item: (folder / item).stat().st_size for item in _listed(folder)}
-    expected = {file.path: file.bytes for file in files}
-    if found != expected:
-        differing = sorted(item for item in found.keys() | expected.keys() if found.get(item) != expected.get(item))
-        raise CheckpointError(
-            f"{folder} does not hold what the writers wrote",
-            found={item: found.get(item) for item in differing},
-            expected={item: expected.get(item) for item in differing},
-        )
-
-
-def _listed(folder: Path) -> list[str]:
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-
-
-def _hash(folder: Path, item: str, flush: bool) -> File:
-    with (folder / item).open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        size = stream.tell()
-        if flush:
-            os.fsync(stream.fileno())
-    return File(path=item, bytes=size, sha256=digest)
 
 
 def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError:

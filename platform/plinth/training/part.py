@@ -23,8 +23,9 @@ from plinth.recipe.checkpoints import Checkpoints
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.training import checkpoint, retention, tensorfile
-from plinth.training.checkpoint import Commit, File
+from plinth.training.checkpoint import Commit
 from plinth.training.directory import RunDirectory
+from plinth.training.hashed import File
 from plinth.training.telemetry import Timeline
 
 

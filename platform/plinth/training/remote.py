@@ -25,8 +25,9 @@ from typing import Any
 from plinth.errors import CheckpointError, IntegrityError, MissingError, StorageError
 from plinth.storage.atomic import sync_directory, write_bytes
 from plinth.training import checkpoint
-from plinth.training.checkpoint import MANIFEST, Commit, File
+from plinth.training.checkpoint import MANIFEST, Commit
 from plinth.training.directory import RunDirectory
+from plinth.training.hashed import File
 
 #: Bytes of one part of an upload; S3 allows 10,000 parts of at least 5 MiB.
 PART_BYTES = 64 * 2**20
