@@ -72,3 +72,13 @@ def test_a_note_of_an_earlier_checkpoint_of_the_same_step_does_not_count(run: Ru
     checkpoint.commit(run, 6)
     assert not checkpoint.is_uploaded(run, 6)
     checkpoint.verify(run, 6)
+
+
+def test_held_out_slices_decide_over_the_training_loss(run: RunDirectory) -> None:
+    for step, web, code in ((7, 1.0, 2.0), (8, 1.2, 1.4), (9, 1.5, 1.5)):
+        monitor = {"loss_ema": 0.1 * step, "slices": {"web": web, "code": code}}
+        (checkpoint.stage(run, step) / "state.json").write_text(json.dumps({"step": step, "monitor": monitor}))
+        checkpoint.commit(run, step)
+    assert retention.scores(run, [6, 7, 8, 9]) == pytest.approx({7: 1.5, 8: 1.3, 9: 1.5})
+    retention.retain(run, Checkpoints(keep_last=1, keep_best=1), set())
+    assert checkpoint.committed(run) == [8, 9]
