@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
-from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
+from plinth.tokens.index import BATCH_DOCUMENTS, Spans, of_part, open_part
 from plinth.tokens.streams import streams_of
 
 
@@ -58,8 +58,8 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
     for stream in streams_of(shards):
         cut = shards.named(f"{stream.folder}shard-")
         names, starts = tuple(part.name for part in cut), tuple(int(part.stats["start"]) for part in cut)
-        for place, index in enumerate(shards.named(f"{stream.folder}index-")):
-            first, last = index.stats.get("parts", (place, place))
+        for index in shards.named(f"{stream.folder}index-"):
+            first, last = index.stats["parts"]
             if first <= number <= last:
                 streams.append(Lying(index, names, starts))
     return Tokens(number, tuple(streams))
@@ -107,28 +107,29 @@ _PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position",
 
 def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
     """The documents of a part with their places, in order; of several streams all at once, brought into order."""
-    if len(tokens.streams) == 1 and "parts" not in tokens.streams[0].index.stats:
-        (only,) = tokens.streams
-        for batch in iter_batches(store, only.index, ["id", "start", "tokens"]):
-            yield _named(batch, only)
-        return
-    found, rows = [], []
-    for one in tokens.streams:
-        for batch in iter_batches(store, one.index):
-            own = batch.filter(pc.equal(batch.column("part"), tokens.part))
-            found.append(_named(own, one))
-            rows.append(own.column("row").to_numpy())
-    if found:
-        order = np.argsort(np.concatenate(rows), kind="stable")
-        yield from pa.Table.from_batches(found).take(pa.array(order)).combine_chunks().to_batches()
+    taken = [(_of_part(store, one.index, tokens.part), one) for one in tokens.streams]
+    if len(taken) == 1:
+        ((own, only),) = taken
+        for at in range(0, len(own), BATCH_DOCUMENTS):
+            yield _named(own.take(slice(at, at + BATCH_DOCUMENTS)), only)
+    elif taken:
+        order = np.argsort(np.concatenate([own.rows for own, _ in taken]), kind="stable")
+        found = pa.Table.from_batches([_named(own, one) for own, one in taken])
+        yield from found.take(pa.array(order)).combine_chunks().to_batches()
 
 
-def _named(batch: pa.RecordBatch, one: Lying) -> pa.RecordBatch:
-    start, starts = batch.column("start").to_numpy(), np.array(one.starts, dtype=np.int64)
-    shard = np.searchsorted(starts, start, side="right") - 1
+def _of_part(store: Store, index: Part, part: int) -> Spans:
+    documents = open_part(store, index)
+    return documents.take(of_part(documents, part))
+
+
+def _named(own: Spans, one: Lying) -> pa.RecordBatch:
+    starts = np.array(one.starts, dtype=np.int64)
+    shard = np.searchsorted(starts, own.starts, side="right") - 1
     names = pa.array(one.names, pa.string()).take(pa.array(shard))
-    position = pa.array(start - starts[shard] if len(shard) else start)
-    return pa.RecordBatch.from_arrays([batch.column("id"), names, position, batch.column("tokens")], schema=_PLACED)
+    position = own.starts - starts[shard] if len(shard) else own.starts
+    ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(own), [None, pa.py_buffer(own.ids.tobytes())])
+    return pa.RecordBatch.from_arrays([ids, names, pa.array(position), pa.array(own.tokens)], schema=_PLACED)
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

@@ -5,27 +5,30 @@ Does not belong here: which steps a run really took (its timeline), and what a d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plinth.context import Context
 from plinth.errors import MissingError
-from plinth.records import Manifest
+from plinth.records import Manifest, Part
+from plinth.tokens.index import DocumentIndex, DocumentSpan
 from plinth.tokens.order import Order, SequenceRef
+from plinth.tokens.packing_fit import Pieces
 from plinth.tokens.packing_layout import Layout, open_layout
-from plinth.tokens.reader import DocumentSpan, ShardReader
+from plinth.tokens.reader import ShardReader
 from plinth.tokens.steps import Steps
 from plinth.tokens.streams import bucket_of
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """The tokens of a document that lie in a sequence.
 
-    Args:
+    Attributes:
         document: the whole document in its bucket's stream.
         first: position in the sequence of its first token there.
         tokens: how many of its tokens are there; where it goes on in its middle, the first is only its context.
@@ -36,8 +39,7 @@ class Piece:
     tokens: int
 
 
-@dataclass(frozen=True)
-class BatchSequence:
+class BatchSequence(NamedTuple):
     """One row of a step's global batch with the documents in it, in order.
 
     Concatenated, their tokens add up to S + 1. Packed best-fit, an end-of-text may come before them, and padding after.
@@ -60,28 +62,26 @@ class Sighting:
 
 
 def documents_of_step(
-    ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], step: int, batches: int | Steps
+    ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, step: int, batches: int | Steps
 ) -> list[BatchSequence]:
     """The sequences of a step's global batch with their documents, in the order of the batch.
+
+    Args:
+        shards: of the mixture's buckets; None where the mixture names the parts of their indexes itself, so that
+            nothing needs to be opened whose size goes with the corpus.
 
     Raises:
         MissingError: the run has no such step, or a bucket's shards are not given.
     """
-    refs = Order(mixture).step(step, batches)
-    streams = {name: _open(ctx, mixture, shards, name) for name in sorted({ref.bucket for ref in refs})}
-    laid = [_laid(streams[ref.bucket].layout, ref) for ref in refs]
-    wanted = [
-        (ref.bucket, start, row, number) for row, ref in enumerate(refs) for number, (start, *_) in enumerate(laid[row])
-    ]
-    documents: list[dict[int, tuple[Piece, ...]]] = [{} for _ in refs]
-    for stream, start, row, number in sorted(wanted):  # so that each part of an index is read once
-        _, tokens, first = laid[row][number]
-        spans = streams[stream].reader.documents(start, start + tokens)
-        documents[row][number] = tuple(_piece(span, start, tokens, first) for span in spans)
-    return [
-        BatchSequence(row, ref, tuple(piece for _, pieces in sorted(documents[row].items()) for piece in pieces))
-        for row, ref in enumerate(refs)
-    ]
+    order = Order(mixture)
+    window = order.step_window(step, batches)
+    documents: list[tuple[Piece, ...]] = [()] * len(window)
+    for number in np.unique(window.buckets).tolist():
+        stream = _open(ctx, mixture, shards, order.buckets[number])
+        rows = np.flatnonzero(window.buckets == number)
+        for row, own in zip(rows.tolist(), _listed(stream, window.indices[rows]), strict=True):
+            documents[row] = own
+    return list(map(BatchSequence, range(len(window)), order.refs(window), documents))
 
 
 def steps_of_document(
@@ -106,7 +106,7 @@ def steps_of_document(
     seen = []
     for name in (stream for stream in order.buckets if bucket_of(stream) == bucket):
         stream = _open(ctx, mixture, shards, name)
-        for span in stream.reader.find(document, part):
+        for span in stream.index.find(bytes.fromhex(document), part):
             for held in stream.layout.holding(span.start, span.tokens):
                 for epoch, position in order.positions(name, held.sequence):
                     taken = steps.step_of(position)
@@ -117,22 +117,42 @@ def steps_of_document(
 
 @dataclass(frozen=True)
 class _Stream:
-    reader: ShardReader
+    index: DocumentIndex
     layout: Layout
 
 
-def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> _Stream:
-    opened = reader(ctx, mixture, shards, stream)
-    return _Stream(opened, open_layout(ctx.store, ctx.refs.load, mixture, stream, opened.tokens))
+def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, stream: str) -> _Stream:
+    named = mixture.stats["buckets"].get(stream, {}).get("index")
+    if shards is not None or named is None:
+        opened = reader(ctx, mixture, shards or {}, stream)
+        index, tokens = opened.index, opened.tokens
+    else:
+        index = DocumentIndex(ctx.store, [Part.model_validate(part) for part in named["parts"]])
+        tokens = int(named["tokens"])
+    return _Stream(index, open_layout(ctx.store, ctx.refs.load, mixture, stream, tokens))
 
 
-def _laid(layout: Layout, ref: SequenceRef) -> list[tuple[int, int, int]]:
-    """Start in the stream, tokens, and place in the sequence of its pieces."""
-    pieces = layout.pieces(np.array([ref.index]))
-    lengths = pieces.tokens.tolist()
-    place = int(not lengths or lengths[0] <= layout.width)  # after an end-of-text, but for what fills a whole row
-    places = accumulate(lengths, initial=place)
-    return list(zip(pieces.starts.tolist(), lengths, places, strict=False))
+def _listed(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[Piece, ...]]:
+    """The documents of sequences of a stream: a search for all of them at once, then records."""
+    pieces = stream.layout.pieces(indices)
+    starts, lengths = pieces.starts, pieces.tokens.astype(np.int64)
+    first = _places(pieces, stream.layout.width)
+    owners, spans = stream.index.within(starts, starts + lengths)
+    begins = np.maximum(spans.starts, starts[owners])
+    counts = np.minimum(spans.starts + spans.tokens, (starts + lengths)[owners]) - begins
+    made = list(map(Piece, spans.records(), (first[owners] + begins - starts[owners]).tolist(), counts.tolist()))
+    edges = np.searchsorted(owners, pieces.offsets)
+    return (tuple(made[begin:end]) for begin, end in pairwise(edges.tolist()))
+
+
+def _places(pieces: Pieces, width: int) -> NDArray[np.int64]:
+    """Where in its sequence each piece is laid: after an end-of-text, but for what fills a whole row."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.tokens, dtype=np.int64)])
+    opens = pieces.offsets[:-1]
+    held = np.diff(pieces.offsets)
+    alone = np.zeros(len(pieces), np.bool_)
+    alone[held > 0] = pieces.tokens[opens[held > 0]] > width
+    return before[:-1] + np.repeat(~alone - before[opens], held)
 
 
 def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> ShardReader:
@@ -152,9 +172,3 @@ def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stre
             remedy="load the manifests that the mixture names as its inputs",
         )
     return ShardReader(ctx.store, shards[bucket], stream)
-
-
-def _piece(span: DocumentSpan, start: int, tokens: int, place: int) -> Piece:
-    """What of a document lies in the span `start` to `start + tokens`, which is laid from `place` on."""
-    first, stop = max(span.start, start), min(span.start + span.tokens, start + tokens)
-    return Piece(span, place + first - start, stop - first)

@@ -20,21 +20,10 @@ from numpy.typing import NDArray
 
 from plinth.records import Part
 from plinth.storage.atomic import named_failures
-from plinth.storage.parts import iter_aligned, iter_batches, write_batches
+from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.tokens.index import write_index
 from plinth.tokens.staged import Staged
-
-#: A document of the index: its tokens (end-of-text included) are `start` to `start + tokens` of its stream, its text
-#: is row `row` of curated part `part`.
-INDEX_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.binary(16), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),
-        pa.field("part", pa.int32(), nullable=False),
-        pa.field("row", pa.int32(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -124,24 +113,20 @@ def cut(store: Store, task: tuple[Slice, ...]) -> tuple[Part, ...]:
 
 
 def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
-    """Write one part of the index; stats: start and tokens, and with labels the curated parts (first, last) in it."""
-    end = task.start
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal end
-        for number, chosen in task.pieces:
-            for ids, tokens, rows in _documents(store, chosen):
-                starts = end + np.cumsum(tokens) - tokens
-                parts = np.full(len(tokens), number, dtype=np.int32)
-                columns = [ids, pa.array(starts), pa.array(tokens), pa.array(parts), pa.array(rows)]
-                end += int(tokens.sum())
-                yield pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA)
-
-    written = write_batches(store, "index.parquet", INDEX_SCHEMA, batches())
-    stats: dict[str, object] = {"start": task.start, "tokens": end - task.start}
-    if task.pieces[0][1].labels is not None:
-        stats["parts"] = [task.pieces[0][0], task.pieces[-1][0]]
-    return (written.model_copy(update={"stats": stats}),)
+    """Write one part of the index; stats: start, tokens, and the curated parts (first, last) in it."""
+    ids, tokens, parts, rows = [], [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    for number, chosen in task.pieces:
+        for some, lengths, own in _documents(store, chosen):
+            ids.append(some)
+            tokens.append(lengths)
+            parts.append(np.full(len(own), number, np.int32))
+            rows.append(own)
+    lengths = np.concatenate(tokens)
+    starts = task.start + np.cumsum(lengths) - lengths
+    numbers = [pa.array(column) for column in (starts, lengths, np.concatenate(parts), np.concatenate(rows))]
+    held = pa.concat_arrays(ids) if ids else pa.array([], pa.binary(16))
+    span = {"start": task.start, "tokens": int(lengths.sum()), "parts": [task.pieces[0][0], task.pieces[-1][0]]}
+    return (write_index(store, "index.arrow", [held, *numbers], span),)
 
 
 def _documents(store: Store, chosen: Chosen) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:

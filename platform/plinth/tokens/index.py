@@ -1,29 +1,41 @@
-"""One part of a stream's document index: looked up by row group, so that a lookup costs the same at any size."""
+"""The document index of a stream: where every document lies, any of them found in microseconds at any size.
+
+A part of the index is an Arrow file of fixed-width columns, documents in stream order. It is mapped, not read: a
+search touches a few pages of one column, and what a step needs of a part is taken from all columns at once.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.store import Store
+from plinth.tokens.mapped import map_columns, write_mapped
 
-GROUPS_HELD = 4
-_START, _PART = 1, 3  # columns of `cut.INDEX_SCHEMA`
+#: A document of the index: its tokens (end-of-text included) are `start` to `start + tokens` of its stream, its text
+#: is row `row` of curated part `part`.
+INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.binary(16), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+    ]
+)
+DTYPES = (np.dtype("V16"), *(np.dtype(name) for name in ("<i8", "<i8", "<i4", "<i4")))
+#: Documents that are handed out at once where all are gone through.
+BATCH_DOCUMENTS = 1 << 16
 
 
-@dataclass(frozen=True)
-class DocumentSpan:
+class DocumentSpan(NamedTuple):
     """Where a document lies in its stream, end-of-text included, and where its text lies."""
 
     id: str  # hexadecimal
@@ -34,8 +46,8 @@ class DocumentSpan:
 
 
 @dataclass(frozen=True)
-class _Group:
-    """Rows of one row group as columns."""
+class Spans:
+    """Documents as columns, [n] each."""
 
     ids: NDArray[np.void]
     starts: NDArray[np.int64]
@@ -43,98 +55,140 @@ class _Group:
     parts: NDArray[np.int32]
     rows: NDArray[np.int32]
 
-    def span(self, row: int) -> DocumentSpan:
-        return DocumentSpan(
-            self.ids[row].tobytes().hex(),
-            int(self.starts[row]),
-            int(self.tokens[row]),
-            int(self.parts[row]),
-            int(self.rows[row]),
-        )
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        return self.ids, self.starts, self.tokens, self.parts, self.rows
+
+    def take(self, rows: slice | NDArray[Any]) -> Spans:
+        """Some of them."""
+        return Spans(*(column[rows] for column in self.columns))
+
+    def records(self) -> list[DocumentSpan]:
+        """One record each."""
+        names = self.ids.tobytes().hex()
+        ids = [names[at : at + 32] for at in range(0, len(names), 32)]
+        return list(map(DocumentSpan, ids, *(column.tolist() for column in self.columns[1:])))
 
 
-class IndexPart:
-    """A part of the index. Its footer is read at once, row groups when they are needed.
+def write_index(store: Store, name: str, columns: Sequence[pa.Array], stats: dict[str, Any]) -> Part:
+    """Write a part of the index: columns of `INDEX_SCHEMA`."""
+    return write_mapped(store, name, pa.RecordBatch.from_arrays(list(columns), schema=INDEX_SCHEMA), stats)
 
-    Args:
-        near: a position of the stream whose row group is read with the footer, in one opening of the file.
+
+def open_part(store: Store, part: Part) -> Spans:
+    """The documents of a part of the index, mapped.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or not the Parquet file it claims to be.
+        MissingError, IntegrityError: absent, torn, or no index.
+    """
+    data, places = map_columns(store, part, "an index of documents")
+    return Spans(
+        *(
+            data[at : at + part.rows * dtype.itemsize].view(dtype)
+            for at, dtype in zip(places if part.rows else [0] * len(DTYPES), DTYPES, strict=True)
+        )
+    )
+
+
+def of_part(documents: Spans, part: int) -> slice:
+    """Rows of the documents of a curated part; parts of the index go through curated parts in order."""
+    first, stop = np.searchsorted(documents.parts, np.array([part, part + 1], np.int32)).tolist()
+    return slice(first, stop)
+
+
+class DocumentIndex:
+    """The index of one stream. Opening reads nothing; parts are mapped when they are first needed.
+
+    Args:
+        parts: of the stream, in order.
+
+    Raises:
+        MissingError, IntegrityError: on first touch: a part is absent, torn, or no index.
     """
 
-    def __init__(self, store: Store, part: Part, near: int | None = None) -> None:
-        self._path, self._part = store.open_path(part.blob), part
-        self._held: OrderedDict[int, _Group] = OrderedDict()
-        with self._readable(), pa.OSFile(str(self._path)) as source, pq.ParquetFile(source) as file:
-            self._footer = file.metadata
-            groups = [self._footer.row_group(number) for number in range(self._footer.num_row_groups)]
-            self._starts = [int(group.column(_START).statistics.min) for group in groups]
-            numbers = [group.column(_PART).statistics for group in groups]
-            if near is not None and groups:
-                self._keep(max(0, bisect_right(self._starts, near) - 1), file)
-        self._parts = [(int(one.min), int(one.max)) for one in numbers]
-        self._rows = [0, *accumulate(group.num_rows for group in groups)]
-        if self._rows[-1] != part.rows:
-            raise IntegrityError(
-                f"{self._path} ({part.name}) is short", found=f"{self._rows[-1]} rows", expected=f"{part.rows} rows"
-            )
+    def __init__(self, store: Store, parts: Sequence[Part]) -> None:
+        self._store, self.parts = store, parts
+        self._starts = np.array([part.stats["start"] for part in parts], np.int64)
+        self._open: dict[int, Spans] = {}
 
-    def span(self, row: int) -> DocumentSpan:
-        """The document of a row."""
-        group = bisect_right(self._rows, row) - 1
-        return self._group(group).span(row - self._rows[group])
+    def part(self, number: int) -> Spans:
+        """All documents of a part, mapped."""
+        if number not in self._open:
+            self._open[number] = open_part(self._store, self.parts[number])
+        return self._open[number]
+
+    def within(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], Spans]:
+        """The documents that have tokens in ranges of the stream.
+
+        Args:
+            starts, stops: [m] of each range; none is empty.
+
+        Returns:
+            [n] the range of each document, ascending, and the documents, in stream order within a range.
+        """
+        first = np.maximum(np.searchsorted(self._starts, starts, side="right") - 1, 0)
+        spread = np.searchsorted(self._starts, stops, side="left") - first  # parts that a range lies in
+        ranges, parts = np.repeat(np.arange(len(starts)), spread), _ranges(first, spread)
+        order = np.argsort(parts, kind="stable")
+        owners, found = [np.empty(0, np.int64)], [tuple(np.empty(0, dtype) for dtype in DTYPES)]
+        for own in np.split(order, np.flatnonzero(np.diff(parts[order])) + 1) if len(order) else ():
+            documents, asked = self.part(int(parts[own[0]])), ranges[own]
+            low = np.maximum(np.searchsorted(documents.starts, starts[asked], side="right") - 1, 0)
+            counts = np.searchsorted(documents.starts, stops[asked], side="left") - low
+            owners.append(np.repeat(asked, counts))
+            found.append(documents.take(_ranges(low, counts)).columns)
+        owner, every = np.concatenate(owners), Spans(*map(np.concatenate, zip(*found, strict=True)))
+        sequence = np.argsort(owner, kind="stable")
+        return owner[sequence], every.take(sequence)
 
     def documents(self, start: int, stop: int) -> Iterator[DocumentSpan]:
-        """Documents that have tokens in `start` to `stop` of the stream."""
-        for number in range(max(0, bisect_right(self._starts, start) - 1), len(self._starts)):
-            if max(start, self._starts[number]) >= stop:
-                return
-            group = self._group(number)
-            first = max(0, int(np.searchsorted(group.starts, start, side="right")) - 1)
-            last = int(np.searchsorted(group.starts, stop, side="left"))
-            for row in range(first, last):
-                if group.starts[row] + group.tokens[row] > start:
-                    yield group.span(row)
+        """The documents that have tokens in one range, however large, in stream order."""
+        number = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
+        while number < len(self.parts) and start < stop and self._starts[number] < stop:
+            documents = self.part(number)
+            first = max(0, int(np.searchsorted(documents.starts, start, side="right")) - 1)
+            last = int(np.searchsorted(documents.starts, stop, side="left"))
+            for own in _cut(documents.take(slice(first, last))):
+                yield from (span for span in own.records() if span.start + span.tokens > start)
+            number += 1
+
+    def batches(self) -> Iterator[Spans]:
+        """All documents in stream order, some thousands at a time."""
+        for number in range(len(self.parts)):
+            yield from _cut(self.part(number))
+
+    def find(self, id_: bytes, part: int | None = None) -> list[DocumentSpan]:
+        """The documents of an id, of one curated part or of all."""
+        wanted = np.frombuffer(id_, np.uint64)
+        found = []
+        for number in self._covering(part):
+            documents = self.part(number)
+            own = slice(0, len(documents)) if part is None else of_part(documents, part)
+            halves = documents.ids[own].view(np.uint64).reshape(-1, 2)
+            rows = np.flatnonzero((halves[:, 0] == wanted[0]) & (halves[:, 1] == wanted[1]))
+            found += documents.take(rows + own.start).records()
+        return found
 
     def of_part(self, part: int) -> Iterator[DocumentSpan]:
         """Documents of a curated part, in order."""
-        for number, (first, last) in enumerate(self._parts):
-            if first <= part <= last:
-                group = self._group(number)
-                for row in np.flatnonzero(group.parts == part):
-                    yield group.span(int(row))
+        for number in self._covering(part):
+            documents = self.part(number)
+            yield from documents.take(of_part(documents, part)).records()
 
-    def _group(self, number: int) -> _Group:
-        if number in self._held:
-            self._held.move_to_end(number)
-            return self._held[number]
-        with (
-            self._readable(),
-            pa.OSFile(str(self._path)) as source,
-            pq.ParquetFile(source, metadata=self._footer) as file,
-        ):
-            return self._keep(number, file)
+    def _covering(self, part: int | None) -> list[int]:
+        """Parts of the index that have documents of a curated part."""
+        spans = [one.stats["parts"] for one in self.parts]
+        return [number for number, (first, last) in enumerate(spans) if part is None or first <= part <= last]
 
-    def _keep(self, number: int, file: pq.ParquetFile) -> _Group:
-        table = file.read_row_group(number, use_threads=False)
-        ids = table["id"].combine_chunks()
-        ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
-        data = np.frombuffer(ids.buffers()[1], dtype="V16")[ids.offset : ids.offset + len(ids)]
-        group = _Group(data, *(table[name].to_numpy() for name in ("start", "tokens", "part", "row")))
-        self._held[number] = group
-        while len(self._held) > GROUPS_HELD:
-            self._held.popitem(last=False)
-        return group
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            raise IntegrityError(
-                f"{self._path} ({self._part.name}) cannot be read as Parquet",
-                found=error,
-                expected=f"{self._part.rows} rows with SHA-256 {self._part.blob.sha256}",
-                remedy="delete the file and run the same command again",
-            ) from error
+def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`first[i]` to `first[i] + counts[i]` for every i, one after another."""
+    return np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+
+
+def _cut(documents: Spans) -> Iterator[Spans]:
+    edges = [*range(0, len(documents), BATCH_DOCUMENTS), len(documents)]
+    return (documents.take(slice(first, last)) for first, last in pairwise(edges))

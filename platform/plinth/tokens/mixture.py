@@ -33,7 +33,7 @@ from plinth.tokens.streams import Stream, every_stream
 from plinth.tokens.weigh import Text, used
 
 ASSET = "mixture"
-VERSION = "2"
+VERSION = "3"
 
 #: Bounds are lowered by what whole counts went over them, at most this often.
 ROUNDS = 8
@@ -53,7 +53,8 @@ def run(
 
     Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
     first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
-    `buckets`, by stream (sequences, needed, epochs, max_epochs, packing); `realised` (see `tokens.realised`);
+    `buckets`, by stream (sequences, needed, epochs, max_epochs, packing,
+    and its index: tokens and parts); `realised` (see `tokens.realised`);
     `capped`, what bounds on epochs took from streams, in sequences; `packing` of the whole run (shares of padding,
     masked targets, document starts, dropped tokens and split documents; r_pad).
 
@@ -68,6 +69,7 @@ def run(
     stats = plan(params, {name: own.sequences for name, own in packing.items()})
     for name, own in packing.items():
         stats["buckets"][name]["packing"] = own.model_dump(mode="json")
+        stats["buckets"][name]["index"] = _index(streams[name], shards)
     stats["packing"] = _overall(stats, packing)
     step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json"))
     buckets = sorted({streams[name].bucket for name in names})
@@ -247,6 +249,12 @@ def _packing(
     if params.packing == "best-fit":
         return packing_of(params, shards[stream.bucket], stream, packed.get(stream.bucket))
     return measure(ShardReader(ctx.store, shards[stream.bucket], stream.name), params.sequence_tokens)
+
+
+def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
+    """The stream's document index, named here so that a step is listed without opening manifests of all shards."""
+    parts = shards[stream.bucket].named(f"{stream.folder}index-")
+    return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
 
 
 def _check_epochs(

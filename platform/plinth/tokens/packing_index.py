@@ -1,14 +1,14 @@
 """The pieces of every sequence of a best-fit bucket, made once: `{bucket}/packed`.
 
     index parts of a stream  -> windows of at least WINDOW_SEQUENCES sequences, in stream order
-    window                   -> blocks of at least BLOCK_SEQUENCES, whole row groups of the index
+    window                   -> blocks of at least BLOCK_SEQUENCES, of whole stretches of STRETCH_DOCUMENTS
     block                    -> sequences (`packing_fit.pack`)
     window                   -> `packed-00000.arrow`                                            (cached per window)
 
-Memory is one window, a new part at the end costs only itself, and windows are packed side by side. A sequence takes
-its documents from one block, so that listing them reads one or a few row groups of the index, at any size. A part is
-an Arrow file with one row per sequence, uncompressed: the loader maps it and finds any sequence in constant time,
-without reading the rest.
+Memory is one window, a new part at the end costs only the last, and windows are packed side by side. A sequence takes
+its documents from one block, so that they lie near each other in the shards and in the index. A part is an Arrow file
+with one row per sequence, uncompressed: the loader maps it and finds any sequence in constant time, without reading
+the rest.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ from plinth.context import Context
 from plinth.errors import MissingError
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest, Part, Step
-from plinth.storage.atomic import named_failures
-from plinth.storage.parts import ROW_GROUP_ROWS, iter_batches
 from plinth.storage.store import Store
+from plinth.tokens.index import open_part
+from plinth.tokens.mapped import write_mapped
 from plinth.tokens.packing import Packing
 from plinth.tokens.packing_fit import Pieces, joined, pack
 from plinth.tokens.streams import Stream, streams_of
 
-VERSION = "1"
+VERSION = "2"
 
 WINDOW_SEQUENCES = 2048
 
 #: The last sequences of a block are filled in part. Padding of log-normal lengths (mean 1,000 tokens) in blocks of
 #: 128, 512 and 2,048 sequences of 4,096: 0.5%, 0.2%, 0.06%.
 BLOCK_SEQUENCES = 512
+#: Documents after which a block may end.
+STRETCH_DOCUMENTS = 4096
 
 PIECE = pa.struct(
     [
@@ -141,39 +143,34 @@ def _windows(index: Sequence[Part], tokens: int) -> list[tuple[Part, ...]]:
 
 def _window(store: Store, task: _Window) -> tuple[Part, ...]:
     pieces, starts, lengths = _packed(store, task)
-    with store.staging(".arrow") as path:
-        with named_failures(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            writer.write_batch(_batch(pieces))
-        blob = store.put_file(path)
     stats = {"start": int(starts[0]) if len(starts) else 0, **_counts(pieces, lengths, task.sequence_tokens)}
-    return (Part(name="packed.arrow", blob=blob, rows=len(pieces), stats=stats),)
+    return (write_mapped(store, "packed.arrow", _batch(pieces), stats),)
 
 
 def _packed(store: Store, task: _Window) -> tuple[Pieces, NDArray[np.int64], NDArray[np.int64]]:
     """The sequences of a window; starts and lengths of its documents."""
-    starts, lengths, groups = _documents(store, task.index)
-    edges = _blocks(lengths, groups, BLOCK_SEQUENCES * task.sequence_tokens)
+    starts, lengths, stretches = _documents(store, task.index)
+    edges = _blocks(lengths, stretches, BLOCK_SEQUENCES * task.sequence_tokens)
     blocks = [pack(starts[first:stop], lengths[first:stop], task.sequence_tokens) for first, stop in pairwise(edges)]
     return joined(blocks), starts, lengths
 
 
 def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
-    """Starts and lengths of the documents of some index parts, and after which of them a row group ends."""
-    starts, lengths, groups, seen = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [], 0
-    for part in index:
-        for batch in iter_batches(store, part, ["start", "tokens"]):
-            starts.append(batch.column("start").to_numpy())
-            lengths.append(batch.column("tokens").to_numpy())
-        groups += [*range(seen + ROW_GROUP_ROWS, seen + part.rows, ROW_GROUP_ROWS), seen + part.rows]
-        seen += part.rows
-    return np.concatenate(starts), np.concatenate(lengths), groups
+    """Starts and lengths of the documents of some index parts, and after which of them a stretch ends."""
+    parts = [open_part(store, part) for part in index]
+    stretches: list[int] = []
+    for first, stop in pairwise([0, *accumulate(len(part) for part in parts)]):
+        stretches += [*range(first + STRETCH_DOCUMENTS, stop, STRETCH_DOCUMENTS), stop]
+    nothing = np.empty(0, np.int64)
+    starts, lengths = ([nothing, *(getattr(part, name) for part in parts)] for name in ("starts", "tokens"))
+    return np.concatenate(starts), np.concatenate(lengths), stretches
 
 
-def _blocks(lengths: NDArray[np.int64], groups: Sequence[int], tokens: int) -> list[int]:
-    """Edges of blocks: row groups until they have so many tokens; what is left at the end joins the last block."""
+def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -> list[int]:
+    """Edges of blocks: stretches until they have so many tokens; what is left at the end joins the last block."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     edges = [0]
-    for end in groups:
+    for end in stretches:
         if before[end] - before[edges[-1]] >= tokens:
             edges.append(end)
     if edges[-1] < len(lengths):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 from numba import njit
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from plinth.errors import IntegrityError, MissingError
+from plinth.errors import MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store
+from plinth.tokens.mapped import map_columns
 from plinth.tokens.packing import sequence_count, sequences_of
 from plinth.tokens.packing_fit import Pieces
-from plinth.tokens.packing_index import SCHEMA
 from plinth.tokens.pointers import pointer
 from plinth.tokens.streams import bucket_of, parse
 
@@ -153,21 +152,16 @@ class BestFit:
     def _map(self, part: Part) -> Pieces:
         if self._verify:
             self._store.verify(part.blob)
-        path = self._store.open_path(part.blob)
-        try:
-            mapped = pa.py_buffer(np.memmap(path, np.uint8, mode="r"))  # holds no file open, unlike Arrow's own map
-            batch = pa.ipc.open_file(pa.BufferReader(mapped)).get_batch(0)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise IntegrityError(f"{path} ({part.name}) is not an index of sequences", found=error) from error
-        if batch.schema != SCHEMA or batch.num_rows != part.rows:
-            raise IntegrityError(
-                f"{path} ({part.name}) is not the index of sequences it should be",
-                found=f"{batch.num_rows} rows of {batch.schema.names}",
-                expected=f"{part.rows} rows of {SCHEMA.names}",
-            )
-        lists = batch.column(0)
-        fields = (lists.values.field(name) for name in ("start", "tokens", "context"))
-        return Pieces(lists.offsets.to_numpy(), *(field.to_numpy() for field in fields))
+        data, places = map_columns(self._store, part, "an index of sequences")
+        if not part.rows:
+            return Pieces(np.zeros(1, np.int32), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8))
+
+        def column(number: int, dtype: str, count: int) -> NDArray[Any]:
+            return data[places[number] :][: count * np.dtype(dtype).itemsize].view(dtype)
+
+        offsets = column(0, "<i4", part.rows + 1)
+        pieces = int(offsets[-1])
+        return Pieces(offsets, column(1, "<i8", pieces), column(2, "<i4", pieces), column(3, "i1", pieces))
 
 
 def open_layout(

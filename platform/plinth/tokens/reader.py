@@ -1,7 +1,6 @@
 """Read a stream of a shard set: spans of tokens from mapped files, documents by binary search in the index.
 
 Opening reads the manifest only; a shard is mapped, and where that is asked verified, when a span first touches it.
-Of the index only the rows near a span are read, so that a step can be listed in milliseconds at any size.
 """
 
 from __future__ import annotations
@@ -12,20 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest, Part
-from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-from plinth.tokens.index import DocumentSpan, IndexPart
+from plinth.tokens.index import DocumentIndex, DocumentSpan
+from plinth.tokens.mapped import map_file
 from plinth.tokens.streams import Stream, stream_of, streams_of
 from plinth.tokens.verified import verify_once
 
 __all__ = ["DocumentSpan", "ShardReader", "open_streams"]
 
-INDEX_PARTS_HELD = 64
 SHELVES_HELD = 256
 
 Tokens = NDArray[np.unsignedinteger]
@@ -57,10 +54,9 @@ class ShardReader:
         self.dtype = np.dtype(shards.stats["dtype"])
         self._store, self._verify = store, verify
         shelf = _shelf(shards, self.stream.folder)
-        self.shards, self._index = shelf.shards, shelf.index
-        self._starts, self._index_starts = shelf.shard_starts, shelf.index_starts
+        self.shards, self.index = shelf.shards, DocumentIndex(store, shelf.index)
+        self._starts = shelf.shard_starts
         self._maps: dict[int, Tokens] = {}
-        self._parts: OrderedDict[int, IndexPart] = OrderedDict()
         if shelf.tokens != self.tokens:
             raise IntegrityError(
                 f"the shards of {self.stream.name} do not add up",
@@ -99,51 +95,22 @@ class ShardReader:
 
     def documents(self, start: int, stop: int) -> Iterator[DocumentSpan]:
         """The documents that have tokens in `start` to `stop`, in stream order."""
-        number = max(0, bisect_right(self._index_starts, start) - 1)
-        for part in range(number, len(self._index)):
-            if max(start, self._index_starts[part]) >= stop:
-                return
-            yield from self._index_part(part, start).documents(start, stop)
+        return self.index.documents(start, stop)
 
     def find(self, document: str, part: int | None = None) -> list[DocumentSpan]:
         """Where a document (hexadecimal id) lies; empty when the stream does not hold it.
 
-        With `part`, its curated part, only the index of that part is read.
+        With `part`, its curated part, only what the index has of that part is searched.
         """
-        wanted = bytes.fromhex(document)
-        found: list[DocumentSpan] = []
-        for number in self._covering(part):
-            row = 0
-            for batch in iter_batches(self._store, self._index[number], ["id"]):
-                hits = np.flatnonzero(pc.equal(batch.column("id"), wanted).to_numpy(zero_copy_only=False))
-                found += [self._index_part(number).span(row + int(hit)) for hit in hits]
-                row += batch.num_rows
-        return [span for span in found if part is None or span.part == part]
+        return self.index.find(bytes.fromhex(document), part)
 
     def documents_of_part(self, part: int) -> Iterator[DocumentSpan]:
         """The stream's documents from one curated part, in order."""
-        for number in self._covering(part):
-            yield from self._index_part(number).of_part(part)
+        return self.index.of_part(part)
 
     def index_batches(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Starts and lengths of all documents, in stream order, a row group at a time."""
-        for part in self._index:
-            for batch in iter_batches(self._store, part, ["start", "tokens"]):
-                yield batch.column("start").to_numpy(), batch.column("tokens").to_numpy()
-
-    def _index_part(self, number: int, near: int | None = None) -> IndexPart:
-        if number not in self._parts:
-            self._parts[number] = IndexPart(self._store, self._index[number], near)
-            while len(self._parts) > INDEX_PARTS_HELD:
-                self._parts.popitem(last=False)
-        return self._parts[number]
-
-    def _covering(self, part: int | None) -> list[int]:
-        """Index parts that have documents of a curated part."""
-        if part is None:
-            return list(range(len(self._index)))
-        spans = [one.stats.get("parts", (number, number)) for number, one in enumerate(self._index)]
-        return [number for number, (first, last) in enumerate(spans) if first <= part <= last]
+        """Starts and lengths of all documents, in stream order, some thousands at a time."""
+        return ((own.starts, own.tokens) for own in self.index.batches())
 
     def _span(self, start: int, count: int) -> Tokens:
         shard = bisect_right(self._starts, start) - 1
@@ -158,8 +125,7 @@ class ShardReader:
             part = self.shards[shard]
             if self._verify:
                 verify_once(self._store, part.blob)
-            mapped = np.memmap(self._store.open_path(part.blob), dtype=self.dtype, mode="r")
-            self._maps[shard] = np.asarray(mapped).view(np.ndarray)  # plain arrays slice faster than memmap does
+            self._maps[shard] = map_file(self._store.open_path(part.blob)).view(self.dtype)
         return self._maps[shard]
 
 
@@ -170,7 +136,6 @@ class _Shelf:
     shards: tuple[Part, ...]
     index: tuple[Part, ...]
     shard_starts: list[int]
-    index_starts: list[int]
     tokens: int
 
 
@@ -182,9 +147,8 @@ def _shelf(shards: Manifest, folder: str) -> _Shelf:
     key = (id(shards), folder)
     if key not in _SHELVES:
         parts, index = shards.named(f"{folder}shard-"), shards.named(f"{folder}index-")
-        starts, index_starts = ([int(part.stats["start"]) for part in each] for each in (parts, index))
-        tokens = sum(int(part.stats["tokens"]) for part in parts)
-        made = _Shelf(parts, index, starts, index_starts, tokens)
+        starts = [int(part.stats["start"]) for part in parts]
+        made = _Shelf(parts, index, starts, sum(int(part.stats["tokens"]) for part in parts))
         _SHELVES[key] = (shards, made)  # with the manifest, so that no other gets its id
         while len(_SHELVES) > SHELVES_HELD:
             _SHELVES.popitem(last=False)

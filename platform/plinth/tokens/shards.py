@@ -3,7 +3,7 @@
     curated part  -> tokens of its documents, each closed by end-of-text   (cached per part; tokens only staged)
     axes          -> the stream of each document
     a stream      -> `shard-00000.bin` ...       sizes differ by at most one token
-                  -> `index-00000.parquet` ...   documents in stream order
+                  -> `index-00000.arrow` ...   documents in stream order
 
 Without axes a bucket is one stream. With them the parts of a stream are named below its label. Tokens are
 little-endian uint16 when the vocabulary fits, uint32 otherwise. A shard's bytes depend on the stream and its size
@@ -30,20 +30,22 @@ from plinth.records import Blob, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 from plinth.tokens import axes, cut, encode, staged, tokenizer
-from plinth.tokens.cut import INDEX_SCHEMA, Chosen, IndexTask, Slice, even
+from plinth.tokens.cut import Chosen, IndexTask, Slice, even
+from plinth.tokens.index import INDEX_SCHEMA
 from plinth.tokens.staged import Kept, Staged
 from plinth.tokens.streams import OTHER
 
 __all__ = ["INDEX_SCHEMA", "VERSION", "even", "run"]
 
-VERSION = "1"
+VERSION = "2"
 INDEX = Step(name="tokens.shards.index", version=VERSION)
-CUT = Step(name="tokens.shards.cut", version=VERSION)
+CUT = Step(name="tokens.shards.cut", version="1")
 
 #: Shards that are cut before the tokens that only they needed leave staging.
 GROUP_SHARDS = 64
-#: Documents of an index part where several curated parts share one.
-INDEX_DOCUMENTS = 2**18
+#: Documents of an index part, 40 bytes each: parts of 160 MiB. A step of a thousand sequences touches nearly all parts
+#: of a stream, and those of 10^12 tokens should be hundreds.
+INDEX_DOCUMENTS = 2**22
 #: Every stream is a unit of the mixture and has files of its own.
 MAX_STREAMS = 1024
 
@@ -88,7 +90,7 @@ def run(
     Args:
         sides: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
 
-    Parts of a stream: `shard-*.bin` (stats: start, tokens) and `index-*.parquet` (`INDEX_SCHEMA`; stats: start,
+    Parts of a stream: `shard-*.bin` (stats: start, tokens) and `index-*.arrow` (`INDEX_SCHEMA`; stats: start,
     tokens), below `{label}/` where there are axes. Stats: documents, tokens, text_bytes, dtype, bytes_per_token (width
     of a token in a shard), end_of_text, vocab_size, tokenizer (SHA-256 of its file); with axes also `axes` and
     `streams` (documents and tokens by label).
@@ -280,7 +282,7 @@ def _bring_back(store_root: Path, task: _Tokenise) -> None:
 
 
 def _indexes(ctx: Context, asset: str, streams: Sequence[_Stream]) -> list[Part]:
-    """The index of every stream: a part for each curated part, or for several where a stream has little of each."""
+    """The index of every stream, in parts of whole curated parts."""
     items, names = [], []
     for stream in streams:
         start = 0
@@ -288,7 +290,7 @@ def _indexes(ctx: Context, asset: str, streams: Sequence[_Stream]) -> list[Part]
             pieces = tuple((number, chosen) for number, chosen, *_ in group)
             keys = tuple(key for n, one in pieces for key in (one.local.blob.sha256, str(n), *filter(None, [one.key])))
             items.append(Item((*keys, str(start)), IndexTask(pieces, start), sum(rows for _, _, rows, _ in group)))
-            names.append(f"{stream.label}/index-{i:05d}.parquet" if stream.label else f"index-{i:05d}.parquet")
+            names.append(f"{stream.label}/index-{i:05d}.arrow" if stream.label else f"index-{i:05d}.arrow")
             start += sum(tokens for *_, tokens in group)
     made = run_items(ctx, INDEX, cut.index, items, label=f"{asset}: index")
     return [parts[0].model_copy(update={"name": name}) for parts, name in zip(made, names, strict=True)]
@@ -298,7 +300,7 @@ def _grouped(stream: _Stream) -> Iterator[list[tuple[int, Chosen, int, int]]]:
     group: list[tuple[int, Chosen, int, int]] = []
     for choice in stream.choices:
         group.append(choice)
-        if not stream.label or sum(rows for _, _, rows, _ in group) >= INDEX_DOCUMENTS:
+        if sum(rows for _, _, rows, _ in group) >= INDEX_DOCUMENTS:
             yield group
             group = []
     if group:

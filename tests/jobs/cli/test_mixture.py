@@ -25,7 +25,7 @@ def published(tmp_path: Any) -> Context:
     )
     params = recipe.Mixture(sequence_tokens=8, total_tokens=8 * 1000, phases=phases, block_sequences=10, max_epochs=9.0)
     stats = mixture.plan(params, {"web": 700, "code": 60})
-    made = Manifest(asset="mixture", step="tokens.mixture", version="2", params={}, inputs={}, parts=(), stats=stats)
+    made = Manifest(asset="mixture", step="tokens.mixture", version="3", params={}, inputs={}, parts=(), stats=stats)
     ctx.refs.publish(made, "k" * 64)
     return ctx
 

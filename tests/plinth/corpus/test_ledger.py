@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,7 +17,8 @@ from plinth.corpus import ledger, ledger_columns
 from plinth.corpus.ledger_export import export
 from plinth.errors import IntegrityError, WorkspaceError
 from plinth.records import Manifest
-from plinth.storage.parts import read_table, write_table
+from plinth.storage.parts import read_table
+from plinth.tokens.index import open_part, write_index
 from plinth.tokens.reader import ShardReader
 from tests import judged_corpus
 from tests.judged_corpus import ANNOTATORS, PLANTED
@@ -159,10 +161,10 @@ def test_an_index_of_other_documents_is_refused(ctx: Context, tmp_path: Path) ->
     assert made.shards is not None
     shards = made.shards["web"]
     index = shards.named("index-")[0]
-    table = read_table(ctx.store, index)
-    swapped = write_table(
-        ctx.store, index.name, table.take(pa.array([1, 0, *range(2, table.num_rows)])), stats=index.stats
-    )
+    own = open_part(ctx.store, index)
+    own = own.take(np.array([1, 0, *range(2, len(own))]))
+    ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(own), [None, pa.py_buffer(own.ids.tobytes())])
+    swapped = write_index(ctx.store, index.name, [ids, *map(pa.array, own.columns[1:])], dict(index.stats))
     parts = tuple(swapped if part.name == index.name else part for part in shards.parts)
     with pytest.raises(IntegrityError, match="does not follow its documents"):
         ledger.run(ctx, made_of(ctx, shards={**made.shards, "web": shards.model_copy(update={"parts": parts})}))

@@ -27,7 +27,7 @@ def other(tmp_path: Path) -> Context:
 
 @pytest.fixture
 def shards(ctx: Context) -> Manifest:
-    return make(ctx, "web/shards", **{"shard-00000.bin": b"\x01\x00" * 500, "index-00000.parquet": b"index"})
+    return make(ctx, "web/shards", **{"shard-00000.bin": b"\x01\x00" * 500, "index-00000.arrow": b"index"})
 
 
 def make(ctx: Context, asset: str, **files: bytes) -> Manifest:
@@ -42,7 +42,7 @@ def test_directory_object_is_the_listing_that_dvc_defines(ctx: Context, shards: 
     data = ctx.store.path(oid).read_bytes()
     assert oid == hashlib.md5(data).hexdigest() + ".dir"
     assert [entry["relpath"] for entry in json.loads(data)] == sorted(
-        ["manifest.json", "shard-00000.bin", "index-00000.parquet"]
+        ["manifest.json", "shard-00000.bin", "index-00000.arrow"]
     )
     assert dvc.directory_object(ctx, shards) == oid
 
@@ -54,8 +54,8 @@ def test_names_alike_are_refused(ctx: Context) -> None:
 
 def test_restore_writes_the_parts(ctx: Context, shards: Manifest, tmp_path: Path) -> None:
     assert dvc.restore(ctx, shards.digest[:12], tmp_path / "out") == shards
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index-00000.parquet", "shard-00000.bin"]
-    assert (tmp_path / "out" / "index-00000.parquet").read_bytes() == b"index"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index-00000.arrow", "shard-00000.bin"]
+    assert (tmp_path / "out" / "index-00000.arrow").read_bytes() == b"index"
 
 
 def test_two_assets_with_one_pointer_are_refused(ctx: Context, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest
 from plinth.tokens import mixture, packing_index
+from plinth.tokens import shards as cutting
 from plinth.tokens.packing import measure
 from plinth.tokens.packing_layout import BestFit, Concatenated, Held
 from plinth.tokens.reader import ShardReader
@@ -28,13 +29,14 @@ def _params(width: int = WIDTH, packing: str = "best-fit") -> recipe.Mixture:
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few sequences, so that the parts below make several."""
     monkeypatch.setattr(packing_index, "WINDOW_SEQUENCES", 30)
+    monkeypatch.setattr(cutting, "INDEX_DOCUMENTS", 12)
 
 
 @pytest.fixture
 def blocks(windows: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks in each of them; in this process only."""
     monkeypatch.setattr(packing_index, "BLOCK_SEQUENCES", 8)
-    monkeypatch.setattr(packing_index, "ROW_GROUP_ROWS", 5)
+    monkeypatch.setattr(packing_index, "STRETCH_DOCUMENTS", 5)
 
 
 @pytest.fixture
@@ -96,8 +98,6 @@ def test_the_same_bytes_on_any_number_of_workers_and_only_new_windows_are_packed
     assert again == packed
     trained, _, _ = made.line(ctx, {"web": parts})
     more = made.curated(ctx, "web", [*parts, made.texts(99, 40, words=20)])
-    from plinth.tokens import shards as cutting
-
     grown = packing_index.run(ctx, "web", _params(), cutting.run(ctx, "web", recipe.Shards(), trained, more))
     assert [part.blob for part in grown.parts[: len(packed.parts) - 1]] == [part.blob for part in packed.parts[:-1]]
 
@@ -128,7 +128,7 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
 
 @pytest.mark.usefixtures("blocks")
 def test_a_sequence_takes_its_documents_from_one_block(ctx: Context, shards: Manifest) -> None:
-    """So that listing a step reads few row groups of the index."""
+    """So that they lie near each other."""
     lengths = np.array([100, 50, 60, 30, 200, 10, 10, 10, 10, 10, 90, 99, 5])
     assert packing_index._blocks(lengths, [5, 10, 13], 8 * 24) == [0, 5, 13]
     assert packing_index._blocks(lengths, [5, 10, 13], 10**6) == [0, 13]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from plinth.compute.engine import Local
@@ -11,7 +12,6 @@ from plinth.context import Context
 from plinth.errors import IntegrityError
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest
-from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens import shards, tokenizer
 from plinth.tokens.encode import token_dtype
@@ -66,7 +66,8 @@ def test_index_says_where_every_document_lies(ctx: Context, made: SimpleNamespac
     parts = [made.texts(1, 20), made.texts(2, 11)]
     trained, _, done = made.line(ctx, {"web": parts})
     encoder = tokenizer.load(ctx.store, trained)
-    rows = [row for part in done["web"].named("index-") for row in read_table(ctx.store, part).to_pylist()]
+    paths = [ctx.store.path(part.blob) for part in done["web"].named("index-")]
+    rows = [row for path in paths for row in pa.ipc.open_file(str(path)).read_all().to_pylist()]
     start = 0
     for number, (part, row) in enumerate((p, r) for p in range(2) for r in range(len(parts[p]))):
         text = parts[part][row]
