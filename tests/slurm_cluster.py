@@ -46,7 +46,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
-SchedulerParameters=default_queue_depth=10,batch_sched_delay=0,sched_min_interval=100000
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=100000
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 AccountingStoreFlags=job_comment

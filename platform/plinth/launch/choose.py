@@ -26,6 +26,10 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
         from plinth.launch.slurm import Slurm
 
         return Slurm(launch, grace_s)
+    if kind == "ray":
+        from plinth.launch.ray_jobs import RayJobs
+
+        return RayJobs(launch, grace_s)
     if kind == "kubernetes":
         from plinth.launch.kubernetes import Kubernetes
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,7 +129,7 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
     found: Manifest = {
         "name": CONTAINER,
         "image": asked.image,
-        "command": ["bash", "-c", _shell([asked.python, *command[1:]], log)],
+        "command": ["bash", "-c", script.logged([asked.python, *command[1:]], log)],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_places(launch, directory)],
         "volumeMounts": _mounts(launch, directory),
     }
@@ -151,19 +150,6 @@ def _places(launch: Launch, directory: Path) -> list[Manifest]:
         {"name": "PLINTH_NODE", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
         {"name": "PLINTH_ADDRESS", "value": f"{name}-0.{name}"},
     ]
-
-
-def _shell(command: Sequence[str], log: Path) -> str:
-    """Output to the pod's log and the run's; the container's first process hands SIGTERM on and waits for both."""
-    lines = [
-        f"exec > >(trap '' TERM INT; exec tee -a {shlex.quote(str(log))}) 2>&1",
-        "tee=$!",
-        *script.waiting(shlex.join(command)),
-        "exec >&- 2>&-",
-        'wait "$tee"',
-        'exit "$status"',
-    ]
-    return "\n".join(lines)
 
 
 def _volumes(launch: Launch) -> list[Manifest]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
 #: Exit status (EX_TEMPFAIL) of a supervisor that left after a signal, with the state committed: start it again.
 LEFT = 75
 
@@ -26,3 +30,16 @@ def waiting(words: str, ask: str = TERMINATE) -> list[str]:
         "  status=$again",
         "done",
     ]
+
+
+def logged(command: Sequence[str], log: Path) -> str:
+    """A script for `bash -c`: runs a command, its output both to the caller's and to `log`, to the last line."""
+    lines = [
+        f"exec > >(trap '' TERM INT; exec tee -a {shlex.quote(str(log))}) 2>&1",
+        "tee=$!",
+        *waiting(shlex.join(command)),
+        "exec >&- 2>&-",
+        'wait "$tee"',
+        'exit "$status"',
+    ]
+    return "\n".join(lines)

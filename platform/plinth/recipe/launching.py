@@ -51,6 +51,7 @@ class Ray(Frozen):
     """A job of a Ray cluster; all ranks on the node that takes it."""
 
     address: str = Field("http://127.0.0.1:8265", pattern=r"https?://.+", description="Of the cluster's dashboard.")
+    python: str = Field("", description="The interpreter on the cluster; empty: the path of the submitter's.")
     cpus: float = Field(1.0, ge=0, description="Asked for; all ranks share them.")
     gpus: float = Field(0.0, ge=0, description="Asked for.")
     memory_bytes: int = Field(0, ge=0, description="Asked for; 0 asks for none.")

@@ -1,0 +1,191 @@
+"""Jobs of a Ray cluster, through its Jobs API (REST, Ray 2.x), detached from whoever submits.
+
+The submission's identifier is a function of the run's directory and a count, and the cluster refuses one that it has
+seen: no two submitters start the same. The API is spoken to directly: Ray's own client waits for ever for a head that
+does not answer, and the submitter then needs no Ray.
+
+Ray has no queue that takes a job back: one that left, or whose node was lost, is submitted anew by the same command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import LaunchError
+from plinth.launch import script
+from plinth.launch.base import Handle, Status
+from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.patience import EVERY_S, Patience
+from plinth.recipe.launching import Launch
+
+TIMEOUT_S = 30.0
+
+POLL_S = 0.5
+
+#: On top of the grace of the recipe, for the supervisor to write down how it ended.
+LEAVE_S = 30
+
+_STATUS = {"PENDING": Status.PENDING, "RUNNING": Status.RUNNING}
+
+_ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
+
+
+class RayJobs:
+    """A job is what the cluster of the handle shows under its submission identifier, with its mark."""
+
+    def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
+        self._launch, self._grace_s = launch, grace_s
+        self._address = launch.ray.address.rstrip("/")
+        self._patience = Patience(self._ask, every_s)
+
+    def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        """Submit, or return the job that is alive already, also when its handle was never written."""
+        directory, log = directory.absolute(), log.absolute()
+        with locked(directory):
+            known = self.find(directory)
+            if known is None or not self._ask(known).alive:
+                known = self._submit(command, directory, log)
+            self._patience.forget()
+            return write_handle(directory, known)
+
+    def find(self, directory: Path) -> Handle | None:
+        """The handle in `directory`; where there is none, the live job of this directory."""
+        handle = read_handle(directory)
+        if handle is not None:
+            return handle
+        alive = [job for job in self._jobs(base_name(directory.absolute())) if job["status"] in _STATUS]
+        return self._handle(alive[0]) if alive else None
+
+    def poll(self, handle: Handle) -> Status:
+        """Whether the job waits, runs or has gone, as the cluster said at most some seconds ago."""
+        return self._patience(handle)
+
+    def cancel(self, handle: Handle, grace_s: float) -> None:
+        """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe."""
+        self._patience.forget()
+        if not self._ask(handle).alive:
+            return
+        _request(handle.host, "POST", f"{handle.id}/stop")
+        until = time.monotonic() + grace_s
+        while self._ask(handle).alive and time.monotonic() < until:
+            time.sleep(POLL_S)
+
+    def logs(self, log: Path, lines: int = 50) -> str:
+        """The last lines of the run's log; before there is one, what the cluster has kept."""
+        written = tail(log, lines)
+        handle = read_handle(log.parent)
+        if written or handle is None:
+            return written
+        said = _request(handle.host, "GET", f"{handle.id}/logs") or {"logs": ""}
+        return "\n".join(str(said["logs"]).splitlines()[-lines:])
+
+    def _submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
+        name = base_name(directory)
+        earlier = self._jobs(name)
+        for job in earlier:
+            if job["status"] in _STATUS:
+                return self._handle(job)
+        number = 1 + max((int(job["submission_id"].rpartition("-")[2]) for job in earlier), default=0)
+        body = self._body(command, directory, log, f"{name}-{number:04d}")
+        try:
+            _request(self._address, "POST", "", body)
+        except LaunchError:
+            found = _request(self._address, "GET", body["submission_id"])  # the answer may be what was lost
+            if found is None or found["status"] not in _STATUS:
+                raise
+            return self._handle(found)
+        return Handle(
+            launcher="ray", id=body["submission_id"], started=body["metadata"]["plinth_mark"], host=self._address
+        )
+
+    def _body(self, command: Sequence[str], directory: Path, log: Path, name: str) -> dict[str, Any]:
+        asked = self._launch.ray
+        words = [asked.python or sys.executable, *command[1:]] if command[0] == sys.executable else command
+        return {
+            "entrypoint": shlex.join(["bash", "-c", script.logged(words, log)]),
+            "submission_id": name,
+            "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex},
+            "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}},
+            "entrypoint_num_cpus": asked.cpus,
+            "entrypoint_num_gpus": asked.gpus,
+            "entrypoint_memory": asked.memory_bytes or None,
+            "entrypoint_resources": dict(asked.resources) or None,
+        }
+
+    def _jobs(self, name: str) -> list[dict[str, Any]]:
+        """All jobs of this directory that the cluster remembers, in the order of their numbers."""
+        jobs = _request(self._address, "GET", "") or []
+        pattern = re.compile(re.escape(name) + r"-\d+")
+        found = [job for job in jobs if pattern.fullmatch(job.get("submission_id") or "")]
+        return sorted(found, key=lambda job: int(job["submission_id"].rpartition("-")[2]))
+
+    def _handle(self, job: dict[str, Any]) -> Handle:
+        mark = job["metadata"].get("plinth_mark", "")
+        return Handle(launcher="ray", id=job["submission_id"], started=mark, host=self._address)
+
+    @staticmethod
+    def _ask(handle: Handle) -> Status:
+        found = _request(handle.host, "GET", handle.id)
+        if found is None or (found["metadata"] or {}).get("plinth_mark") != handle.started or found["status"] in _ENDED:
+            return Status.GONE
+        return _STATUS.get(found["status"], Status.RUNNING)
+
+
+def base_name(directory: Path) -> str:
+    """Of all submissions of a run from this workspace."""
+    return f"plinth-{directory.name}-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
+
+
+def _request(address: str, method: str, what: str, body: dict[str, Any] | None = None) -> Any:
+    """One request to the Jobs API; its answer, or None where nothing has this name.
+
+    Raises:
+        LaunchError: the cluster refuses, or cannot be reached.
+    """
+    url = f"{address}/api/jobs/{what}"
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **_token()}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, data, headers, method=method), timeout=TIMEOUT_S
+        ) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code == 404 and method == "GET":
+            return None
+        said = error.read().decode(errors="replace").strip().splitlines() or [""]
+        raise LaunchError(
+            f"Ray refused {method} {url}",
+            found=f"{error.code} {error.reason}: {said[-1]}",
+            remedy="see training.launch.ray of the recipe, and RAY_AUTH_TOKEN where the cluster asks for one",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise LaunchError(
+            f"no answer from the Ray cluster at {address}",
+            found=error,
+            expected="the address of its dashboard, which serves the Jobs API",
+            remedy="is it up, with `ray[default]` installed? see training.launch.ray.address",
+        ) from error
+
+
+def _token() -> dict[str, str]:
+    """The cluster's token as Ray itself looks for it: the variable, the file it names, the file in the home."""
+    if os.environ.get("RAY_AUTH_MODE", "token") == "disabled":
+        return {}
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if not token and path.exists():
+        token = path.read_text().strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,149 @@
+"""Runs on a real Ray head that asks for a token: submitted once, found again, stopped, refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plinth.context import Context
+from plinth.errors import LaunchError, TrainingError
+from plinth.launch import Handle, Status
+from plinth.launch.ray_jobs import RayJobs, base_name
+from plinth.recipe.launching import Launch, Ray
+from plinth.recipe.training import Supervision
+from plinth.storage.workspace import Workspace
+from plinth.training import checkpoint, job
+from plinth.training.telemetry import timeline
+from tests.plinth.training.conftest import environment, tiny
+from tests.ray_head import ray_head
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+SLEEP = ["bash", "-c", "echo up; sleep 60"]
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("marks")
+
+
+@pytest.fixture(scope="module")
+def address(marks: Path) -> Iterator[str]:
+    faults = json.dumps({"marks": str(marks), "delay_s": 0.25, "faults": []})
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        ray_head(Path(folder), environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN, FAULTS=faults)) as found,
+    ):
+        yield found
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+
+
+def test_a_head_that_hangs_or_is_away_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plinth.launch.ray_jobs.TIMEOUT_S", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        launch = Launch(kind="ray", ray=Ray(address=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        with pytest.raises(LaunchError, match="no answer from the Ray cluster"):
+            RayJobs(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
+    with pytest.raises(LaunchError, match="no answer from the Ray cluster"):
+        RayJobs(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
+    assert not (tmp_path / "handle.json").exists()
+
+
+def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
+    assert base_name(tmp_path / "a" / "run") != base_name(tmp_path / "b" / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known")
+def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, log = Launch(kind="ray", ranks=1, ray=Ray(address=address)), tmp_path / "job.log"
+
+    def launcher() -> RayJobs:
+        return RayJobs(launch, 1.0, every_s=0.0)
+
+    found: list[Handle] = []
+    threads = [threading.Thread(target=lambda: found.append(launcher().submit(SLEEP, tmp_path, log))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    handle = found[0]
+    assert found == [handle] * 3
+    assert (handle.launcher, handle.id, handle.host) == ("ray", f"{base_name(tmp_path)}-0001", address)
+    (tmp_path / "handle.json").unlink()  # as if the submitter had died between the two
+    assert launcher().find(tmp_path) == handle
+    assert launcher().submit(SLEEP, tmp_path, log) == handle
+    wait_for(lambda: "up" in launcher().logs(log, 5), "the job writes to its log")
+    assert launcher().poll(handle) is Status.RUNNING
+    log.unlink()
+    assert "up" in launcher().logs(log, 5)  # what the cluster has kept
+
+    greedy = Launch(kind="ray", ranks=1, ray=Ray(address=address, resources={"unheard_of": 1}))
+    waiting = RayJobs(greedy, 1.0, every_s=0.0).submit(SLEEP, tmp_path / "greedy", tmp_path / "greedy.log")
+    assert launcher().poll(waiting) is Status.PENDING
+    launcher().cancel(waiting, 30.0)
+
+    impostor = handle.model_copy(update={"started": "other"})
+    launcher().cancel(impostor, 0.0)  # must not hit the job
+    assert launcher().poll(impostor) is Status.GONE
+    assert launcher().poll(handle) is Status.RUNNING
+    launcher().cancel(handle, 30.0)
+    assert launcher().poll(handle) is Status.GONE
+    second = launcher().submit(SLEEP, tmp_path, log)
+    assert second.id == f"{base_name(tmp_path)}-0002"
+    launcher().cancel(second, 30.0)
+
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong" * 8)
+    with pytest.raises(LaunchError, match="Ray refused GET"):
+        launcher().poll(second)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known")
+def test_a_run_is_stopped_in_order_and_goes_on(address: str, tmp_path: Path) -> None:
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    config = tiny(
+        ctx.workspace.root,
+        launch=Launch(kind="ray", ranks=1, ray=Ray(address=address, python=sys.executable)),
+        supervision=Supervision(backoff_s=0.1, grace_s=30.0),
+        batches="faulty:open_batches",
+    )
+    run = config.directory
+    first = job.submit_or_find(ctx, config)
+    assert job.submit_or_find(ctx, config) == first
+    wait_for(lambda: max(timeline(run.events).steps, default=0) >= 2, "step 2")
+    job.cancel(ctx, config)
+    with pytest.raises(TrainingError, match="stopped at step"):
+        job.follow(ctx, config)
+    stopped_at = max(checkpoint.committed(run))
+    assert [event["signal"] for event in timeline(run.events).of("signal")] == [signal.SIGTERM.name]
+
+    second = job.submit_or_find(ctx, config)
+    assert second != first
+    assert job.follow(ctx, config).status == "finished"
+    assert [event["step"] for event in timeline(run.events).of("resumed")] == [stopped_at]
+    assert json.loads(run.evidence.read_bytes())["bit_exact"] is True
+    assert "finished at step 12" in job.launcher_of(config).logs(run.log, 20)
