@@ -37,6 +37,7 @@ COMMANDS = {
     "mixture": ("mixture", "What a run sees: shares, epochs, and how near they come."),
     "packing": ("packing", "What either packing pads and cuts, for any sequence length."),
     "timeline": ("timeline", "The page of one run: what happened, why, what it cost."),
+    "job": ("job", "Where a run runs: submit, status, logs, cancel; what a scheduler is given."),
     "batch": ("batch", "The documents of one training step."),
     "replay": ("forensics", "Score a step's batch again, document by document."),
     "blame": ("forensics", "Which documents and sources a step's loss came from."),

@@ -63,6 +63,11 @@ def launcher_of(config: RunConfig) -> Launcher:
     return choose(known.launcher if known else config.launch.kind, config.launch, config.supervision.grace_s)
 
 
+def command(config: RunConfig) -> list[str]:
+    """What a launcher starts on each node."""
+    return [sys.executable, "-m", "plinth.training.supervise", str(config.directory.config)]
+
+
 def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
     """The job of this run: the one that is alive, or has finished and left a final checkpoint that verifies, or a
     new one, which resumes. A job that is alive is stopped first where the recipe amends the run.
@@ -82,10 +87,9 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
             return known
         run.result.unlink(missing_ok=True)
     configuration.write(config)
-    command = [sys.executable, "-m", "plinth.training.supervise", str(run.config)]
     if not alive:
         launcher = choose(config.launch.kind, config.launch, config.supervision.grace_s)
-    return launcher.submit(command, run.root, run.log)
+    return launcher.submit(command(config), run.root, run.log)
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
