@@ -10,7 +10,7 @@ import click
 from jobs.cli.options import Settings, examples, json_option, shared
 
 
-@click.group()
+@click.group(epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100"))
 def audit() -> None:
     """Prove what the run claims."""
 
