@@ -84,7 +84,7 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
         yield _check_result(stage, suite, outcome)
         raise CheckFailedError(
             f"{stage.asset} did not pass its checks and was not published",
-            found="; ".join(outcome.failures),
+            found="; ".join([*manifest.stats.get("failures", ()), *outcome.failures]),
             expected="every critical expectation to hold",
             remedy="look at the asset's check and its Data Docs; correct the input or the recipe",
         )

@@ -6,9 +6,11 @@ MLflow in batches, and as plots once it has ended.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -20,6 +22,7 @@ from plinth.context import Context
 from plinth.errors import PlinthError
 from plinth.recipe import Recipe
 from plinth.records import Manifest
+from plinth.report.course_of_run import words
 from plinth.training import config, job, page
 from plinth.training.config import UNIDENTIFIED, RunConfig
 from plinth.training.telemetry import timeline
@@ -27,7 +30,9 @@ from registry import api
 
 RELAY_INTERVAL_S = 10.0
 SPOKEN_EVENTS = frozenset(
-    {"checkpoint", "restart", "resumed", "refused", "signal", "finished", "failed", "stopped", "audited", "amended"}
+    {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "amended", "stopped_by_rule"}
+    | {"restart", "vanished", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
+    | {"finished", "failed", "stopped"}
 )
 
 
@@ -91,41 +96,75 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
                 meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
                 seen = event["step"]
             elif event["event"] in SPOKEN_EVENTS:
-                say(f"{event['event']}: {_words(event)}")
+                told = f"{event['event']}: {words(event)}"
+                say(told)
+                meter.tell(told)
 
-        job.follow(ctx, prepared, on_event)
-    relay.finish()
+        try:
+            job.follow(ctx, prepared, on_event)
+        except PlinthError:
+            with contextlib.suppress(PlinthError):  # what happened to the run is worth more than why it has no page
+                meter.tell(f"page: {page.write(ctx, prepared)}")
+            raise
+    relay.finish([page.write(ctx, prepared), prepared.directory.events])
     return job.run_manifest(ctx, prepared)
 
 
 class _Relay:
-    """Steps to MLflow in batches, with the held-out slices that were looked at after them. A server that is away
-    delays the metrics, not the training."""
+    """Events to MLflow in batches, from a thread: a server that starts, or is away, delays the metrics, and neither
+    the training nor what is told of it here."""
 
     def __init__(self, ctx: Context, recipe: Recipe, run_id: str, say: Say) -> None:
         self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
         self.waiting: list[dict[str, Any]] = []
         self.sent = time.monotonic()
+        self._under_way: tuple[threading.Thread, list[Exception], int] | None = None
 
     def add(self, event: dict[str, Any]) -> None:
-        if event["event"] == "step":
-            self.waiting.append(event)
-        elif event["event"] == "evaluated" and self.waiting:
-            slices = {f"heldout/{name}": value for name, value in event["slices"].items()}
-            self.waiting[-1] = {**self.waiting[-1], **slices}
-        if time.monotonic() - self.sent > RELAY_INTERVAL_S:
-            self.flush()
+        self.waiting.append(event)
+        if self._under_way is not None and not self._under_way[0].is_alive():
+            self._settle()
+        if self._under_way is None and time.monotonic() - self.sent > RELAY_INTERVAL_S:
+            self._send()
 
-    def flush(self) -> None:
-        self.sent = time.monotonic()
-        try:
-            api.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting[:-1])
-            self.waiting = self.waiting[-1:]  # its slices may still come
-        except PlinthError as error:
-            self.say(f"MLflow did not take {len(self.waiting)} steps and is asked again: {error.what}")
+    def finish(self, files: list[Path]) -> None:
+        """Send what is left, and the files of the run.
 
-    def finish(self) -> None:
-        api.relay_timeline(self.ctx, self.recipe, self.run_id, self.waiting)
+        Raises:
+            RegistryError: the server is away; when the asset is asked for again, it is sent.
+        """
+        self._settle()
+        self._relay(self.waiting)
+        api.keep_files(self.ctx, self.recipe, self.run_id, files)
+
+    def _send(self) -> None:
+        self.sent, events, errors = time.monotonic(), list(self.waiting), list[Exception]()
+
+        def send() -> None:
+            try:
+                self._relay(events)
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=send, name="relay", daemon=True)
+        self._under_way = thread, errors, len(events)
+        thread.start()
+
+    def _settle(self) -> None:
+        """Wait for what is being sent; of an error that the next try may not meet, only tell."""
+        if self._under_way is None:
+            return
+        (thread, errors, count), self._under_way = self._under_way, None
+        thread.join()
+        if not errors:
+            del self.waiting[:count]
+        elif isinstance(errors[0], PlinthError):
+            self.say(f"MLflow did not take {count} events and is asked again: {errors[0].what}")
+        else:
+            raise errors[0]
+
+    def _relay(self, events: list[dict[str, Any]]) -> None:
+        api.relay_timeline(self.ctx, self.recipe, self.run_id, events)
 
 
 def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
@@ -142,7 +181,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
     story = timeline(prepared.directory.events)
     spoken = [event for kind in sorted(SPOKEN_EVENTS) for event in story.of(kind)]
     spoken.sort(key=lambda event: event["seq"])
-    rows = [[event["event"], _words(event)] for event in spoken]
+    rows = [[event["event"], words(event)] for event in spoken]
     return {
         "run": made.stats["run_id"],
         "final_loss": float(made.stats["final_loss"]),
@@ -153,8 +192,3 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "log": dg.MetadataValue.path(prepared.directory.log),
         "events": dg.MetadataValue.path(prepared.directory.events),
     }
-
-
-def _words(event: Mapping[str, Any]) -> str:
-    hidden = {"event", "seq", "time"}
-    return ", ".join(f"{name} {value}" for name, value in event.items() if name not in hidden)

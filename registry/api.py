@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "Tainted",
     "approve",
     "history",
+    "keep_files",
     "mark_tainted",
     "pending",
     "promote",
@@ -103,8 +105,14 @@ def register_candidate(
 
 @mlflow_client.named("relay a timeline")
 def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
-    """Log a run's step events to MLflow, each once. Returns how many were new."""
+    """Log a run's events to MLflow, each once. Returns how many steps were new."""
     return timeline.relay(mlflow_client.connect(ctx.workspace), recipe.name, run_id, events)
+
+
+@mlflow_client.named("keep the page of a run")
+def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path]) -> None:
+    """Keep files, such as a run's page and its timeline, as artifacts of its MLflow run."""
+    timeline.keep(mlflow_client.connect(ctx.workspace), recipe.name, run_id, paths)
 
 
 @mlflow_client.named("judge the candidates")

@@ -1,72 +1,128 @@
 """Relay a run's timeline to MLflow, in batches, each event once.
 
-A high-water mark on the MLflow run says what was relayed; events at or below it are skipped, so that a
-restarted follower, or a run that repeats steps after a crash, leaves one point per step.
+    step        every number of the event, under its own name, at its step
+    evaluated   `heldout/SLICE` and `probe/NAME`, at its step
+    others      `events/KIND`: how many of that kind there were until then (checkpoint, restart, intervention, …)
+
+Marks on the MLflow run say what was relayed; events at or below them are skipped, so that a restarted follower, or a
+run that repeats steps after a crash, leaves one point per step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from registry.registration import BATCH, ensure_run
 
 STEP_TAG = "plinth.relayed_step"
+SEQ_TAG = "plinth.relayed_seq"
+COUNT_TAG = "plinth.event_counts"
+
 #: Fields of an event that place it and are no metrics.
 PLACE = frozenset({"seq", "step", "time", "attempt"})
 
+#: Events whose number is worth a curve, or a look.
+COUNTED = frozenset(
+    {"checkpoint", "save_failed", "uploaded", "upload_failed", "refused", "restart", "vanished", "resumed", "reshaped"}
+    | {"signal", "intervention", "rolled_back", "skipped", "amended", "rank_failed"}
+)
+
 
 def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-    """Log the numeric fields of a timeline's step events as metrics. Returns how many were new.
+    """Log a timeline's events as metrics. Returns how many steps were new.
 
     Args:
         experiment: the recipe's name.
-        events: in order; those whose `event` is `step`, or that name none, and carry an integer `step`.
-            `time` (Unix seconds) is optional.
+        events: in order; an event that names no kind is a step. `time` (Unix seconds) is optional, `seq` is too for
+            steps.
     """
     run = ensure_run(client, experiment, run_id)
-    done = int(run.data.tags.get(STEP_TAG, -1))
-    fresh = 0
-    batch: list[Any] = []
-    for event in _forward(events, done):
-        metrics = _metrics(event, run.info.start_time)
-        if batch and len(batch) + len(metrics) > BATCH:
-            _flush(client, run, batch, done)
+    mark = _Mark(run.data.tags)
+    fresh, batch = 0, list[Any]()
+    for event in events:
+        before = mark.tags
+        metrics = [_metric(run, event, mark.step, name, value) for name, value in mark.take(event).items()]
+        if batch and len(batch) + len(metrics) + len(before) > BATCH:  # MLflow counts both together
+            _flush(client, run, batch, before)
             batch = []
         batch += metrics
-        done = event["step"]
-        fresh += 1
+        fresh += bool(metrics) and _is_step(event)
     if batch:
-        _flush(client, run, batch, done)
+        _flush(client, run, batch, mark.tags)
     return fresh
 
 
-def _forward(events: Iterable[Mapping[str, Any]], done: int) -> Iterator[Mapping[str, Any]]:
-    """Step events beyond what is done, each step once: after a resume the same steps come again, alike."""
-    for event in events:
-        step = event.get("step")
-        if event.get("event", "step") == "step" and isinstance(step, int) and step > done:
-            done = step
-            yield event
+def keep(client: Any, experiment: str, run_id: str, paths: Iterable[Path]) -> None:
+    """Keep files, such as a run's page and its timeline, as artifacts of the MLflow run; what is there is replaced."""
+    run = ensure_run(client, experiment, run_id)
+    for path in paths:
+        client.log_artifact(run.info.run_id, str(path))
 
 
-def _metrics(event: Mapping[str, Any], start_ms: int) -> list[Any]:
+class _Mark:
+    """How far a run was relayed, and how many events of each kind that makes.
+
+    Args:
+        tags: of the MLflow run.
+    """
+
+    def __init__(self, tags: Mapping[str, str]) -> None:
+        self.step, self.seq = int(tags.get(STEP_TAG, -1)), int(tags.get(SEQ_TAG, 0))
+        self.counts: dict[str, int] = json.loads(tags.get(COUNT_TAG, "{}"))
+
+    def take(self, event: Mapping[str, Any]) -> dict[str, float]:
+        """The metrics of an event; none when it was relayed before, or tells nothing that is drawn."""
+        if _is_step(event):
+            # by step, not by `seq`: after a resume the same steps come again, alike
+            if event["step"] <= self.step:
+                return {}
+            self.step = event["step"]
+            return {key: float(value) for key, value in event.items() if key not in PLACE and _number(value)}
+        seq, kind = event.get("seq", 0), event.get("event", "")
+        if seq <= self.seq:
+            return {}
+        self.seq = seq
+        found = _scores(event) if kind == "evaluated" else {}
+        if kind in COUNTED:
+            self.counts[kind] = self.counts.get(kind, 0) + 1
+            found[f"events/{kind}"] = float(self.counts[kind])
+        return found
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What to write on the MLflow run."""
+        return {STEP_TAG: str(self.step), SEQ_TAG: str(self.seq), COUNT_TAG: json.dumps(self.counts, sort_keys=True)}
+
+
+def _is_step(event: Mapping[str, Any]) -> bool:
+    return event.get("event", "step") == "step" and isinstance(event.get("step"), int)
+
+
+def _scores(event: Mapping[str, Any]) -> dict[str, float]:
+    """Held-out slices, and probes without their errors."""
+    slices = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
+    probes = {f"probe/{name}": value for name, value in event.get("probes", {}).items()}
+    first = {key: value[0] if isinstance(value, list) else value for key, value in {**slices, **probes}.items()}
+    return {key: float(value) for key, value in first.items() if _number(value)}
+
+
+def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: float) -> Any:
     from mlflow.entities import Metric
 
-    time_s = event.get("time")
+    time_s, step = event.get("time"), event.get("step")
+    step = step if isinstance(step, int) else max(0, last)  # a restart has none: where the run had come to
     # Without a time of its own an event gets one that is the same whenever it is relayed.
-    at_ms = int(time_s * 1000) if _number(time_s) else start_ms + event["step"]
-    return [
-        Metric(key, float(value), at_ms, event["step"])
-        for key, value in event.items()
-        if key not in PLACE and _number(value)
-    ]
+    return Metric(key, value, int(time_s * 1000) if _number(time_s) else run.info.start_time + step, step)
 
 
-def _flush(client: Any, run: Any, batch: list[Any], done: int) -> None:
-    """A crash between the two calls repeats the first one, with equal metrics, which MLflow keeps once."""
-    client.log_batch(run.info.run_id, metrics=batch)
-    client.set_tag(run.info.run_id, STEP_TAG, str(done))
+def _flush(client: Any, run: Any, batch: list[Any], tags: Mapping[str, str]) -> None:
+    """Metrics and marks in one request; one that is repeated logs equal metrics, which MLflow keeps once."""
+    from mlflow.entities import RunTag
+
+    client.log_batch(run.info.run_id, metrics=batch, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
 def _number(value: object) -> TypeGuard[int | float]:

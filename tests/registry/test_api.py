@@ -484,3 +484,30 @@ def test_a_timeline_is_relayed_once_in_batches(ctx: Context, line: Any, mlflow: 
     assert [point.step for point in points] == list(range(1, 1201))
     assert points[-1].value == 3.8
     assert set(run.data.metrics) == {"loss", "lr"}
+
+
+def test_what_happened_besides_the_steps_is_relayed(ctx: Context, line: Any, mlflow: Any, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = [
+        {"event": "run_started", "ranks": 2},
+        {"event": "step", "step": 1, "loss": 4.0},
+        {"event": "evaluated", "step": 1, "tokens": 8, "slices": {"web": 2.5}, "probes": {"maths": [0.25, 0.1]}},
+        {"event": "restart", "attempt": 1, "reason": "rank 1 was killed", "lost_steps": 1},
+        {"event": "intervention", "step": 2, "rule": "loss_spike", "value": "inf"},
+        {"event": "step", "step": 2, "loss": 3.0},
+        {"event": "restart", "attempt": 2, "reason": "rank 0 was killed", "lost_steps": 0},
+    ]
+    told = [{"seq": n, "time": 1e9 + n, **event} for n, event in enumerate(told, 1)]
+    assert api.relay_timeline(ctx, line.recipe, "eventful", told[:4]) == 1
+    assert api.relay_timeline(ctx, line.recipe, "eventful", told) == 1  # a follower that begins anew
+    page = tmp_path / "run.html"
+    page.write_text("<p>what happened</p>")
+    api.keep_files(ctx, line.recipe, "eventful", [page])
+    (run,) = mlflow.search_runs(
+        [mlflow.get_experiment_by_name(line.recipe.name).experiment_id], "tags.`mlflow.runName` = 'eventful'"
+    )
+    assert run.data.metrics == {
+        "loss": 3.0, "heldout/web": 2.5, "probe/maths": 0.25, "events/restart": 2.0, "events/intervention": 1.0
+    }  # fmt: skip
+    restarts = [(point.step, point.value) for point in mlflow.get_metric_history(run.info.run_id, "events/restart")]
+    assert restarts == [(1, 1.0), (2, 2.0)]
+    assert [one.path for one in mlflow.list_artifacts(run.info.run_id)] == ["run.html"]

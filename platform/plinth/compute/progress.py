@@ -17,6 +17,8 @@ class Meter(Protocol):
 
     def advance(self, n: int = 1, note: str = "") -> None: ...
 
+    def tell(self, text: str) -> None: ...
+
 
 class Progress(Protocol):
     """Makes a meter for one piece of work."""
@@ -34,6 +36,9 @@ class Silent:
 
 class _SilentMeter:
     def advance(self, n: int = 1, note: str = "") -> None:
+        return
+
+    def tell(self, text: str) -> None:
         return
 
 
@@ -64,6 +69,9 @@ class _LineMeter:
         if time.monotonic() - self.spoke >= LOG_INTERVAL_S:
             self.spoke = time.monotonic()
             self._say(note)
+
+    def tell(self, text: str) -> None:
+        print(f"{self.label}: {text}", file=self.stream or sys.stderr, flush=True)
 
     def finish(self) -> None:
         self._say(f"in {time.monotonic() - self.started:.1f} s")
@@ -106,6 +114,9 @@ class _BarMeter:
 
     def advance(self, n: int = 1, note: str = "") -> None:
         self.bars.update(self.task, advance=n, note=note)  # type: ignore[attr-defined]
+
+    def tell(self, text: str) -> None:
+        self.bars.console.print(text, markup=False, highlight=False)  # type: ignore[attr-defined]
 
 
 def for_terminal() -> Progress:

@@ -74,6 +74,7 @@ class Supervisor:
     restarts: int = 0
     failure: Failure | None = None
     place: Place = field(default_factory=Place)
+    fallen: list[int] = field(default_factory=list)  # ranks of this attempt that ended badly before any other
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
@@ -124,18 +125,23 @@ class Supervisor:
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
         self.ledger.begin()
+        self.fallen = []
         port = free_port()
         ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
         ranks += self.leader.start(port, self.restarts, audit)
-        reason = watch(ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, self._look)
+        reason = watch(
+            ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, lambda: self._look(ranks)
+        )
         codes = [process.wait() for process in ranks]
         self._clean()
         if reason:
             return 1, reason
         return self._verdict(codes)
 
-    def _look(self) -> None:
+    def _look(self, ranks: list[Process]) -> None:
         self.ledger.look()
+        if not self.fallen:  # those that fell by themselves: their siblings are ended afterwards
+            self.fallen = [rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0, LEFT)]
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
         if self.uploader is not None:
             self.uploader.keep_alive()
@@ -171,6 +177,7 @@ class Supervisor:
         if LOST in codes:
             return LOST, in_words(codes.index(LOST), LOST)
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
+        bad = [(rank, code) for rank, code in bad if rank in self.fallen] or bad
         if bad:
             return 1, "; ".join(in_words(rank, code) for rank, code in bad)
         return (LEFT, "") if LEFT in codes else (0, "")
