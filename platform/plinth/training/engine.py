@@ -68,7 +68,7 @@ def join(config: RunConfig) -> Rank:
     if cuda:
         torch.cuda.set_device(device)
     else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.ranks))
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
     torch.use_deterministic_algorithms(True, warn_only=cuda)
     seed(config.seed + rank)
     deepspeed.init_distributed(
