@@ -21,7 +21,7 @@ from plinth.recipe.launching import Kubernetes as Asked
 from plinth.recipe.launching import Launch
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
 
-COMMAND = ["/home/of/submitter/python", "-m", "it", "a b"]
+COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]
 
 ASKED = Asked(
     namespace="training",
