@@ -131,7 +131,7 @@ def test_supervisor_killed_and_run_preempted(
     job = started(config, [], FAULTS=slowly)
     wait_for(lambda: len(story().of("resumed")) == 1 and story().redone >= 2)
     job.send_signal(signal.SIGTERM)
-    assert job.wait(timeout=60) == 75
+    assert job.wait(timeout=120) == 75
     (vanished,) = story().of("vanished")
     assert vanished["from_step"] == 3
     assert 1 <= vanished["lost_steps"] <= 3
@@ -142,7 +142,7 @@ def test_supervisor_killed_and_run_preempted(
     assert result["lost_steps"] == vanished["lost_steps"]
 
     quickly = json.dumps({"marks": str(marks), "faults": []})
-    assert started(config, [], FAULTS=quickly).wait(timeout=120) == 0
+    assert started(config, [], FAULTS=quickly).wait(timeout=240) == 0
     assert len(story().of("vanished")) == 1
     same_end(config, uninterrupted)
     assert not writer.alive(config.directory)
