@@ -98,7 +98,8 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             elif event["event"] in SPOKEN_EVENTS:
                 told = f"{event['event']}: {words(event)}"
                 say(told)
-                meter.tell(told)
+                if event["event"] != "checkpoint":
+                    meter.tell(told)
 
         try:
             job.follow(ctx, prepared, on_event)

@@ -22,7 +22,10 @@ MARKED = {
     "failed": "bad",
     "rank_failed": "bad",
     "restart": "bad",
+    "vanished": "bad",
+    "save_failed": "bad",
     "upload_failed": "bad",
+    "downloaded": "note",
     "signal": "note",
     "resumed": "note",
     "reshaped": "note",
@@ -67,9 +70,12 @@ class Cost:
         useful_s: steps that count, without their waiting for data and the saves.
         wait_s: waiting for data in those steps.
         save_s: steps stood still for a checkpoint.
-        lost_s: steps that had to be done again, or were undone.
+        lost_s: steps that had to be done again, were undone, or whose update was not made.
         idle_s: the rest: start-up, resumes, back-off, evaluation.
-        goodput: useful_s over all of it.
+        away_s: between a job's end and the first rank of the next; of a job that was killed, from its last event on.
+        goodput: useful_s over all of it but `away_s`.
+        skipped_steps: left out by a rollback, or vetoed.
+        jobs: jobs that the run took.
     """
 
     wall_s: float
@@ -78,17 +84,20 @@ class Cost:
     save_s: float
     lost_s: float
     idle_s: float
+    away_s: float
     lost_steps: int
     skipped_steps: int
     restarts: int
+    jobs: int
     interventions: int
     tokens: int
     rank_hours: float
 
     @property
     def goodput(self) -> float:
-        """Share of the clock that was spent on steps that count."""
-        return self.useful_s / self.wall_s if self.wall_s else 0.0
+        """Share of the jobs' time that was spent on steps that count."""
+        held = self.wall_s - self.away_s
+        return self.useful_s / held if held > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -113,12 +122,17 @@ def course(events: Iterable[Event]) -> Course:
     slices: dict[str, Series] = defaultdict(Series)
     layers: dict[str, Series] = defaultdict(Series)
     marks: list[Mark] = []
-    at_step, saved_at = 0, float(told[0]["time"]) if told else 0.0
+    at_step, saved_at, ranks = 0, float(told[0]["time"]) if told else 0.0, math.nan
     for event in told:
         kind = event["event"]
         at_step = int(event.get("step", at_step) or 0)
-        if kind == "step":
+        if kind == "run_started":
+            ranks = float(event["ranks"])
+            for one in (*series.values(), *layers.values()):
+                one.add(event, None)  # a line does not go on where nobody trained
+        elif kind == "step":
             _step(event, series, layers, saved_at)
+            series["ranks"].add(event, ranks)
         elif kind == "checkpoint":
             series["checkpoint_age_s"].add(event, max(0.0, float(event["time"]) - saved_at))
             saved_at = float(event["time"])
@@ -127,16 +141,29 @@ def course(events: Iterable[Event]) -> Course:
             for name, value in {**event.get("slices", {}), **event.get("probes", {})}.items():
                 slices[name].add({"step": at_step, **event}, value[0] if isinstance(value, list) else value)
         if kind in MARKED:
-            marks.append(Mark(float(event["time"]), at_step, kind, MARKED[kind], words(event)))
+            weight = "note" if event.get("action") == "warn" else MARKED[kind]
+            marks.append(Mark(float(event["time"]), at_step, kind, weight, words(event)))
     times = [float(event["time"]) for event in told] or [0.0]
     last = max((step for one in series.values() for step in one.steps), default=0)
     return Course(dict(series), dict(slices), dict(layers), marks, cost(told), told, times[0], times[-1], last)
 
 
-def words(event: Event) -> str:
-    """An event's own fields, short."""
-    hidden = {"event", "seq", "time", "documents", "layers", "signals", "sources", "buckets"}
-    return ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name not in hidden)
+#: Fields that only a program reads, or that another part of the page shows.
+_HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "sources", "buckets", "number"})
+
+
+def words(event: Event, hidden: Iterable[str] = ()) -> str:
+    """An event's own fields, short: without those that say nothing, and of a change what has changed."""
+    left_out = _HIDDEN.union(hidden)
+    said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
+    if said.get("factor") == 1.0:  # of the learning rate: as it was
+        del said["factor"]
+    before, after = said.get("from"), said.get("to")
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        del said["from"], said["to"]
+        changed = [name for name in after if after[name] != before.get(name)]
+        said |= {name: f"{_short(before.get(name))} → {_short(after[name])}" for name in changed}
+    return ", ".join(f"{name} {_short(value)}" for name, value in said.items())
 
 
 def cost(events: Sequence[Event]) -> Cost:
@@ -150,13 +177,15 @@ def cost(events: Sequence[Event]) -> Cost:
         counted[int(event["step"])] = event
     of = {kind: [event for event in events if event["event"] == kind] for kind in _COUNTED}
     left_out = {int(event["step"]) for event in of["skipped"]}
+    left_out |= {step for step, event in counted.items() if event.get("vetoed")}
     lost += [counted.pop(step) for step in sorted(left_out & set(counted))]
+    stretches = _stretches(events)
+    held = sum(end - begin for begin, end, _ in stretches)
     wall = float(events[-1]["time"]) - float(events[0]["time"]) if events else 0.0
     wait = sum(float(event.get("data_wait_s", 0.0)) for event in counted.values())
     busy = sum(float(event["step_s"]) for event in counted.values())
     saves = sum(float(event.get("stall_s", event.get("seconds", 0.0))) for event in of["checkpoint"])
     thrown = sum(float(event["step_s"]) for event in lost)
-    ranks = int(of["run_started"][-1]["ranks"]) if of["run_started"] else 1
     useful = max(0.0, busy - wait)
     return Cost(
         wall_s=wall,
@@ -164,17 +193,43 @@ def cost(events: Sequence[Event]) -> Cost:
         wait_s=wait,
         save_s=saves,
         lost_s=thrown,
-        idle_s=max(0.0, wall - useful - wait - saves - thrown),
+        idle_s=max(0.0, held - useful - wait - saves - thrown),
+        away_s=max(0.0, wall - held),
         lost_steps=len(lost),
         skipped_steps=len(left_out),
         restarts=len(of["restart"]),
-        interventions=len(of["intervention"]),
+        jobs=len(stretches),
+        interventions=sum(event.get("action") != "warn" for event in of["intervention"]),
         tokens=max((int(event.get("tokens", 0)) for event in counted.values()), default=0),
-        rank_hours=wall * ranks / 3600,
+        rank_hours=sum((end - begin) * ranks for begin, end, ranks in stretches) / 3600,
     )
 
 
-_COUNTED = ("checkpoint", "restart", "skipped", "intervention", "run_started")
+_COUNTED = ("checkpoint", "restart", "skipped", "intervention")
+
+#: How a job ends when it is not killed.
+_ENDINGS = frozenset({"finished", "failed", "stopped"})
+
+
+def _stretches(events: Sequence[Event]) -> list[tuple[float, float, int]]:
+    """Begin, end and ranks of each job, as far as its events tell: from when its ranks are up."""
+    found: list[tuple[float, float, int]] = []
+    begin, last, ranks = math.nan, 0.0, 1
+    for event in events:
+        now, kind = float(event["time"]), event["event"]
+        first = kind == "run_started" and not event.get("attempt")
+        if (first or kind == "vanished") and not math.isnan(
+            begin
+        ):  # nothing told the end of the job before: it was killed
+            found.append((begin, last, ranks))
+            begin = math.nan
+        if kind == "run_started":
+            ranks, begin = int(event["ranks"]), now if math.isnan(begin) else begin
+        if kind in _ENDINGS and not math.isnan(begin):
+            found.append((begin, now, ranks))
+            begin = math.nan
+        last = now
+    return [*found, (begin, last, ranks)] if not math.isnan(begin) else found
 
 
 def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], saved_at: float) -> None:

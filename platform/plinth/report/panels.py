@@ -70,7 +70,7 @@ class Scale:
         wanted = (self.high - self.low) / 8
         every = next((step for step in CLOCK if step >= wanted), CLOCK[-1])
         count = int((self.high - self.low) // every)
-        return [(self.low + every * i, _clock(every * i)) for i in range(count + 1)]
+        return [(self.low + every * i, clock(every * i)) for i in range(count + 1)]
 
 
 def draw(panel: Panel, scale: Scale, marks: Sequence[Mark]) -> str:
@@ -252,6 +252,7 @@ def _decades(low: float, high: float) -> list[float]:
     return powers if len(powers) in (1, 2, 3, 4) else powers[:: max(1, len(powers) // 3)] or [low, high]
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds: `1:02:03`."""
     hours, rest = divmod(int(seconds), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"

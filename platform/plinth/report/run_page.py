@@ -6,13 +6,15 @@ Everything is drawn before the page is written; its script only reads values out
 from __future__ import annotations
 
 import json
+import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plinth.records import Frozen
 from plinth.report import panels, style
-from plinth.report.course_of_run import Cost, Course, Event, Series, course, words
+from plinth.report.course_of_run import MARKED, Cost, Course, Event, Series, course, words
 from plinth.report.panels import Axis, Line, Panel, Scale
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
 
@@ -20,15 +22,16 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 #: Ordinary events are counted, not listed.
-UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "documents", "skipped", "removed"})
-DOCUMENTS_SHOWN = 5
+UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "retired", "skipped"})
+UNLISTED |= {"intervention", "documents"}  # which have a table of their own
+DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 
 
 class About(Frozen):
     """What the page says of a run besides its timeline.
 
     Attributes:
-        flops_per_token: of training, exact; gives FLOP/s.
+        flops_per_token: of training, exact, by the first step it holds from, in order; gives FLOP/s.
         peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
         price_per_rank_hour: in `currency`.
         mixture: rows of `tokens.realised.course`, with the tokens of a sequence.
@@ -39,7 +42,7 @@ class About(Frozen):
     ranks: int = 1
     total_steps: int = 0
     total_tokens: int = 0
-    flops_per_token: float = 0.0
+    flops_per_token: tuple[tuple[int, float], ...] = ()
     peak_flops: float | None = None
     price_per_rank_hour: float | None = None
     currency: str = "USD"
@@ -83,8 +86,7 @@ def _panels(told: Course, about: About) -> list[Panel]:
     s = told.series
     palette = style.colours(told.slices)
     speed = s.get("tokens_per_s", Series())
-    flops = Series(speed.times, speed.steps, [v * about.flops_per_token / about.ranks for v in speed.values])
-    peak = about.peak_flops
+    flops, peak = _flops(told, about), about.peak_flops
     used = Series(flops.times, flops.steps, [v / peak for v in flops.values]) if peak else flops
     return [
         Panel("loss", "loss, nats per token", [
@@ -108,6 +110,18 @@ def _panels(told: Course, about: About) -> list[Panel]:
         Panel("age", "age of the last checkpoint", [
             Line("age", s.get("checkpoint_age_s", Series()), MUTED)], _seconds, zero=True, height=64),
     ]  # fmt: skip
+
+
+def _flops(told: Course, about: About) -> Series:
+    """FLOP/s of one rank at each step, by the rows it had then and the ranks there were."""
+    speed, ranks = told.series.get("tokens_per_s", Series()), told.series.get("ranks", Series())
+    starts = [first for first, _ in about.flops_per_token]
+    values = [
+        tokens * about.flops_per_token[max(0, bisect_right(starts, step) - 1)][1] / (among or about.ranks)
+        for step, tokens, among in zip(speed.steps, speed.values, ranks.values, strict=True)
+        if starts
+    ]
+    return Series(speed.times, speed.steps, values) if starts else Series()
 
 
 def _extra(told: Course, about: About, scale: Scale) -> list[dict[str, Any]]:
@@ -148,21 +162,20 @@ def _places(told: Course, about: About, scale: Scale) -> list[tuple[Mapping[str,
 
 def _facts(told: Course, about: About) -> list[dict[str, str]]:
     cost, series = told.cost, told.series
-    speeds = sorted(v for v in series["tokens_per_s"].values) if "tokens_per_s" in series else []
-    median = speeds[len(speeds) // 2] if speeds else 0.0
-    flops = median * about.flops_per_token / about.ranks
+    median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(told, about))
     facts = [
         ("steps", f"{told.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
-        ("loss, smoothed", _number(series["loss_ema"].values[-1]) if "loss_ema" in series else "", "nats per token"),
+        ("loss, smoothed", _number(_last(series.get("loss_ema", Series()))), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
         ("tokens per second", style.count(median), "median over steps"),
         ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
-        ("goodput", style.percent(cost.goodput), "of the clock on steps that count"),
-        ("lost", _seconds(cost.lost_s), f"{cost.lost_steps:,} steps done again or undone"),
-        ("restarts", str(cost.restarts), f"{cost.interventions} acts of the guard, {cost.skipped_steps} steps skipped"),
-        ("rank hours", f"{cost.rank_hours:,.2f}", f"{about.ranks} ranks by the clock"),
+        ("goodput", style.percent(cost.goodput), "of the jobs' time on steps that count"),
+        ("lost", _seconds(cost.lost_s), f"{counted(cost.lost_steps, 'step')} done again or undone"),
+        ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
+        ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
+        ("rank hours", f"{cost.rank_hours:,.2f}", "from when ranks are up to the job's end"),
     ]
     if about.price_per_rank_hour is not None:
         money = cost.rank_hours * about.price_per_rank_hour
@@ -177,7 +190,8 @@ def _spent(cost: Cost) -> list[dict[str, Any]]:
         ("waiting for data", cost.wait_s, PALETTE[1]),
         ("standing still for checkpoints", cost.save_s, PALETTE[4]),
         ("steps lost", cost.lost_s, WARNING),
-        ("start, resume, back-off, the rest", cost.idle_s, FAINT),
+        ("start, resume, back-off, evaluation, audit", cost.idle_s, MUTED),
+        ("between two jobs", cost.away_s, FAINT),
     )
     total = sum(seconds for _, seconds, _ in parts) or 1.0
     return [
@@ -192,41 +206,79 @@ def _spent(cost: Cost) -> list[dict[str, Any]]:
 
 
 def _interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
-    named = {event.get("number"): event for event in events if event["event"] == "documents"}
-    return [
-        {
-            "step": event.get("step", ""),
-            "rule": event.get("rule", ""),
-            "value": _number(event.get("value")),
-            "threshold": _number(event.get("threshold")),
-            "action": event.get("action", ""),
-            "window": "–".join(map(str, event.get("window") or ())),
-            "documents": _documents(named.get(event.get("number"))),
-        }
-        for event in events
-        if event["event"] == "intervention"
-    ]
+    """A row for each act of the guard; of acts that are alike and follow each other, one."""
+    named = {_act(event): event for event in events if event["event"] == "documents"}
+    groups: list[list[Event]] = []
+    for event in (event for event in events if event["event"] == "intervention"):
+        if groups and _goes_on(groups[-1][-1], event):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return [_row(group, [named[_act(event)] for event in group if _act(event) in named]) for group in groups]
 
 
-def _documents(event: Event | None) -> str:
-    if event is None:
+def _act(event: Event) -> tuple[Any, ...]:
+    """What an intervention and the event that names its documents have in common."""
+    return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
+
+
+def _goes_on(before: Event, event: Event) -> bool:
+    alike = all(before.get(name) == event.get(name) for name in ("rule", "action", "reason"))
+    return alike and event.get("action") == "skip" and before["window"][1] + 1 == event["window"][0]
+
+
+def _row(group: Sequence[Event], named: Sequence[Event]) -> dict[str, Any]:
+    first, last = group[0], group[-1]
+    window = sorted({*first.get("window", ())[:1], *last.get("window", ())[1:]})
+    worst = max(group, key=lambda event: float(event.get("value") or 0.0))
+    return {
+        "step": _span([first.get("step", ""), last.get("step", "")]),
+        "rule": first.get("rule", ""),
+        "value": _number(worst.get("value")),
+        "threshold": _number(worst.get("threshold")),
+        "action": first.get("action", ""),
+        "why": first.get("reason", ""),
+        "weight": "" if first.get("action") == "warn" else "bad",
+        "window": _span(window),
+        "documents": _documents(named),
+    }
+
+
+def _span(values: Sequence[Any]) -> str:
+    return "–".join(dict.fromkeys(map(str, values)))
+
+
+def _documents(named: Sequence[Event]) -> str:
+    """The sources that stand out in a window, by their share of its tokens, and some of the documents."""
+    if not named:
         return ""
-    counted = ", ".join(
-        f"{name} {count:,}" if isinstance(count, int) else str(name)
-        for key in ("sources", "buckets")
-        for name, count in _pairs(event.get(key))
-    )
-    listed = event.get("documents") or []
-    shown = (one.get("id", one) if isinstance(one, Mapping) else one for one in listed[:DOCUMENTS_SHOWN])
-    names = ", ".join(str(one)[:12] for one in shown)
-    more = f" and {len(listed) - DOCUMENTS_SHOWN:,} more" if len(listed) > DOCUMENTS_SHOWN else ""
-    return "; ".join(part for part in (counted, f"{names}{more}" if names else "") if part)
+    unknown = next((event["unknown"] for event in named if "unknown" in event), None)
+    if unknown is not None:
+        return str(unknown)
+    sources = [source for source in named[0].get("sources", ()) if source["share"] > source["share_before"]]
+    shares = [
+        f"{source['source']} ({source['bucket']}) {source['share']:.0%} of the tokens, "
+        f"{source['share_before']:.0%} before"
+        for source in sources[:SOURCES_SHOWN]
+    ]
+    listed = list(dict.fromkeys(one["uri"] for event in named for one in event.get("documents", ())))
+    total = sum(event.get("documents_count", 0) for event in named)
+    names = f"{counted(total, 'document')}, such as {', '.join(listed[:DOCUMENTS_SHOWN])}"
+    return "; ".join([*shares, *([names] if listed else [])])
 
 
-def _pairs(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return [(str(name), count) for name, count in value.items()]
-    return [(str(name), None) for name in value or ()]
+def counted(number: int, what: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _last(series: Series) -> float | None:
+    return next((value for value in reversed(series.values) if math.isfinite(value)), None)
+
+
+def _median(series: Series) -> float:
+    values = sorted(value for value in series.values if math.isfinite(value))
+    return values[len(values) // 2] if values else 0.0
 
 
 def _events(told: Course) -> list[dict[str, Any]]:
@@ -236,15 +288,17 @@ def _events(told: Course) -> list[dict[str, Any]]:
         if event["event"] in UNLISTED:
             counts[event["event"]] = counts.get(event["event"], 0) + 1
             continue
-        weight = next((mark.weight for mark in told.marks if mark.kind == event["event"]), "")
-        after = _seconds(float(event["time"]) - told.first_time)
-        rows.append({"after": after, "step": step, "kind": event["event"], "weight": weight, "text": words(event)})
+        weight = MARKED.get(event["event"], "")
+        after = panels.clock(float(event["time"]) - told.first_time)
+        text = words(event, hidden=("step",))
+        rows.append({"after": after, "step": step, "kind": event["event"], "weight": weight, "text": text})
     summed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
     return [*rows, {"after": "", "step": "", "kind": "besides", "weight": "", "text": summed}]
 
 
 def _next(told: Course, about: About) -> list[dict[str, str]]:
-    bad = next((mark.step for mark in told.marks if mark.kind == "intervention"), max(1, told.last_step))
+    acts = (event for event in told.events if event["event"] == "intervention" and event.get("action") != "warn")
+    bad = next((event["window"][0] for event in acts if event.get("window")), max(1, told.last_step))
     return [
         {"what": "the documents of a step", "command": f"plinth batch {about.run_id} {bad}"},
         {"what": "a step's loss, document by document", "command": f"plinth replay {about.run_id} {bad}"},

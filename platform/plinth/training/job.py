@@ -236,6 +236,13 @@ def _ended_well(config: RunConfig, launcher: Launcher) -> Result:
         return ended
     if ended is not None and ended.failure is not None:
         raise ended.failure.error()
+    if ended is not None and ended.status == "stopped":  # nothing is wrong, and the log has nothing to add
+        raise TrainingError(
+            f"run {config.run_id} stopped at step {ended.step}",
+            found=ended.reason,
+            expected=f"{config.total_steps} steps",
+            remedy="run the same command again: it goes on from the last committed checkpoint",
+        )
     how = "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
     tail = launcher.logs(config.directory.log, LOG_LINES)
     raise TrainingError(

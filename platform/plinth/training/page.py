@@ -54,7 +54,10 @@ def write(
         ranks=config.ranks,
         total_steps=config.total_steps,
         total_tokens=config.tokens_through(config.total_steps),
-        flops_per_token=planned.flops_exact(config.model, config.vocab_size, config.sequence_tokens),
+        flops_per_token=tuple(
+            (stretch.first_step + 1, planned.flops_exact(config.model, config.vocab_size, stretch.length))
+            for stretch in config.steps.stretches
+        ),
         peak_flops=peak_flops,
         price_per_rank_hour=price,
         mixture=tuple(course(ctx.refs.load(config.mixture).stats, STRETCHES)),
@@ -69,7 +72,9 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
     started = [event for event in events if event["event"] == "run_started"]
     last = started[-1] if started else {}
     model, counted = config.model, planned.parameters(config.model, config.vocab_size)
-    batch = f"{config.step_tokens(1):,} tokens a step of sequences of {config.sequence_tokens:,}"
-    place = f"{config.ranks} ranks ({last.get('device', 'device unknown')}, {last.get('precision', config.precision)})"
+    sizes = sorted({batch * config.sequence_tokens for batch in config.steps.batches})
+    batch = f"{' to '.join(f'{size:,}' for size in sizes)} tokens a step of sequences of {config.sequence_tokens:,}"
+    device = f"{last.get('device', 'device unknown')}, {last.get('precision', config.precision)}"
+    place = f"{run_page.counted(config.ranks, 'rank')} ({device})"
     shape = f"{model.layers} layers of {model.dim}, {counted.total:,} parameters"
     return f"{shape}; {batch}; ZeRO-{config.parallel.zero_stage} over {place}; seed {config.seed}"

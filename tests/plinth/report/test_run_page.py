@@ -49,7 +49,11 @@ def told() -> list[dict[str, Any]]:
         story.step(step, loss=9.0 if step > 6 else 2.0)
     window = {"rule": "loss_spike", "action": "rollback", "window": [7, 8], "number": 1}
     story.add("intervention", step=8, value=9.0, threshold=4.0, **window)
-    story.add("documents", **window, sources={"bad.example": 3}, buckets={"web": 3}, documents=[{"id": "ab" * 16}])
+    stood_out = {"bucket": "web", "source": "bad.example", "documents": 3, "share": 0.75, "share_before": 0.0}
+    usual = {"bucket": "web", "source": "good.example", "documents": 1, "share": 0.25, "share_before": 1.0}
+    named = [{"step": 7, "id": "ab" * 16, "bucket": "web", "source": "bad.example", "uri": "https://bad.example/1"}]
+    found = {"sources": [stood_out, usual], "buckets": {"web": 4}, "documents_count": 4, "documents": named}
+    story.add("documents", **window, **found)
     story.add("rolled_back", step=4, undone=4, number=1)
     story.step(5)
     story.step(6)
@@ -66,7 +70,7 @@ ABOUT = run_page.About(
     ranks=2,
     total_steps=10,
     total_tokens=1000,
-    flops_per_token=1e6,
+    flops_per_token=((1, 1e6), (9, 2e6)),
     price_per_rank_hour=3600.0,
     sequence_tokens=10,
     mixture=(
@@ -129,17 +133,16 @@ def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, An
     reader = Reader(text)
     assert reader.open == []
     assert reader.loaded == []
-    assert "http" not in text
+    assert text.count("http") == 1  # the address of a document, as text
     assert "&lt;SIGKILL&gt;" in text
     assert "<SIGKILL>" not in text
     for words in (
         "loss_spike",
         "7–8",
-        "bad.example 3",
-        "abababababab",
+        "bad.example (web) 75% of the tokens, 0% before; 4 documents, such as https://bad.example/1",
         "39.00 USD",
         "36.9%",
-        "plinth blame tiny-0123 8",
+        "plinth blame tiny-0123 7",
     ):
         assert words in text, words
     for key in (
@@ -167,6 +170,51 @@ def test_the_pointers_values_are_those_of_the_timeline(told: list[dict[str, Any]
     assert by_step["y"][6:8] == ["9", "9"]
     utilised = run_page.page(told, ABOUT.model_copy(update={"peak_flops": 1e9}))
     assert "5%" in re.search(r'id="points">(.*?)</script>', utilised)[1]  # type: ignore[index]
+
+
+def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
+    story = Story()
+    story.add("run_started", attempt=0, ranks=2)
+    story.step(1)
+    story.add("stopped", step=1)
+    story.add("run_started", 3600.0, attempt=0, ranks=1)
+    story.add("reshaped", step=1, **{"from": {"ranks": 2, "zero": 1}, "to": {"ranks": 1, "zero": 1}})
+    story.step(2)
+    story.step(3, vetoed=True)
+    # this job is killed, and the next begins a minute later
+    story.add("vanished", 60.0, from_step=3, lost_steps=0, lost_s=0.0)
+    story.add("run_started", 5.0, attempt=0, ranks=4)
+    story.step(4)
+    story.add("finished", step=4)
+    told = course(story.events)
+    cost = told.cost
+    assert (cost.jobs, cost.skipped_steps, cost.lost_steps) == (3, 1, 1)
+    assert cost.away_s == pytest.approx(3600 + 60 + 5)
+    assert cost.rank_hours * 3600 == pytest.approx(2 * 1 + 1 * 2 + 4 * 1)
+    assert cost.goodput == pytest.approx(3 * 0.9 / 4)
+    about = ABOUT.model_copy(update={"flops_per_token": ((1, 1e6), (3, 2e6))})
+    flops = run_page._flops(told, about).values  # with a gap before each job but the first
+    expected = [100 * 1e6 / 2, math.nan, 100 * 1e6, 100 * 2e6, math.nan, 100 * 2e6 / 4]
+    assert flops == pytest.approx(expected, nan_ok=True)
+    assert "ranks 2 → 1" in run_page.page(story.events, about)
+    assert "zero" not in next(mark.text for mark in told.marks if mark.kind == "reshaped")
+
+
+def test_acts_that_follow_each_other_are_one_row() -> None:
+    acts = [
+        {"event": "intervention", "step": 5, "rule": "loss_spike", "action": "warn", "window": [5, 5], "number": 1},
+        {"event": "intervention", "step": 5, "rule": "loss_spike", "action": "rollback", "window": [4, 5], "number": 1},
+        *(
+            {"event": "intervention", "step": n, "rule": "loss_spike", "action": "skip", "window": [n, n], "number": n}
+            for n in (6, 7, 8)
+        ),
+        {"event": "documents", "rule": "loss_spike", "action": "skip", "window": [7, 7], "number": 7, "unknown": "why"},
+    ]
+    rows = run_page._interventions([{"value": 9.0, "threshold": 4.0, **act} for act in acts])
+    assert [(row["action"], row["step"], row["window"]) for row in rows] == [
+        ("warn", "5", "5"), ("rollback", "5", "4–5"), ("skip", "6–8", "6–8")
+    ]  # fmt: skip
+    assert [row["documents"] for row in rows] == ["", "", "why"]
 
 
 @pytest.mark.parametrize("keep", [1, 2, 6])
