@@ -152,7 +152,7 @@ def _places(pieces: Pieces, width: int) -> NDArray[np.int64]:
     held = np.diff(pieces.offsets)
     alone = np.zeros(len(pieces), np.bool_)
     alone[held > 0] = pieces.tokens[opens[held > 0]] > width
-    return before[:-1] + np.repeat(~alone - before[opens], held)
+    return np.asarray(before[:-1] + np.repeat(np.where(alone, 0, 1) - before[opens], held))
 
 
 def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> ShardReader:

@@ -1,7 +1,7 @@
 """The document index of a stream: where every document lies, any of them found in microseconds at any size.
 
-A part of the index is an Arrow file of fixed-width columns, documents in stream order. It is mapped, not read: a
-search touches a few pages of one column, and what a step needs of a part is taken from all columns at once.
+A part of the index is an Arrow file of fixed-width columns, documents in stream order. What goes through many documents
+maps it; what wants a few of them reads a few stretches of it (`lookup`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from plinth.records import Part
 from plinth.storage.store import Store
-from plinth.tokens.mapped import map_columns, write_mapped
+from plinth.tokens.lookup import Lookup
+from plinth.tokens.mapped import map_columns, places_of, write_mapped
 
 #: A document of the index: its tokens (end-of-text included) are `start` to `start + tokens` of its stream, its text
 #: is row `row` of curated part `part`.
@@ -31,6 +32,7 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 DTYPES = (np.dtype("V16"), *(np.dtype(name) for name in ("<i8", "<i8", "<i4", "<i4")))
+_WHAT = "an index of documents"
 #: Documents that are handed out at once where all are gone through.
 BATCH_DOCUMENTS = 1 << 16
 
@@ -84,13 +86,22 @@ def open_part(store: Store, part: Part) -> Spans:
     Raises:
         MissingError, IntegrityError: absent, torn, or no index.
     """
-    data, places = map_columns(store, part, "an index of documents")
+    data, places = map_columns(store, part, _WHAT)
     return Spans(
         *(
             data[at : at + part.rows * dtype.itemsize].view(dtype)
             for at, dtype in zip(places if part.rows else [0] * len(DTYPES), DTYPES, strict=True)
         )
     )
+
+
+def open_lookup(store: Store, part: Part) -> Lookup:
+    """The same part, for a few documents of it.
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, or no index.
+    """
+    return Lookup(store, part, places_of(part, _WHAT), tuple(dtype.itemsize for dtype in DTYPES), starts=1)
 
 
 def of_part(documents: Spans, part: int) -> slice:
@@ -133,14 +144,18 @@ class DocumentIndex:
         spread = np.searchsorted(self._starts, stops, side="left") - first  # parts that a range lies in
         ranges, parts = np.repeat(np.arange(len(starts)), spread), _ranges(first, spread)
         order = np.argsort(parts, kind="stable")
-        owners, found = [np.empty(0, np.int64)], [tuple(np.empty(0, dtype) for dtype in DTYPES)]
-        for own in np.split(order, np.flatnonzero(np.diff(parts[order])) + 1) if len(order) else ():
-            documents, asked = self.part(int(parts[own[0]])), ranges[own]
-            low = np.maximum(np.searchsorted(documents.starts, starts[asked], side="right") - 1, 0)
-            counts = np.searchsorted(documents.starts, stops[asked], side="left") - low
-            owners.append(np.repeat(asked, counts))
-            found.append(documents.take(_ranges(low, counts)).columns)
-        owner, every = np.concatenate(owners), Spans(*map(np.concatenate, zip(*found, strict=True)))
+        counts, found = np.zeros(len(order), np.int64), [[b""] for _ in DTYPES]
+        begins, ends = starts[ranges[order]].tolist(), stops[ranges[order]].tolist()
+        edges = [0, *(np.flatnonzero(np.diff(parts[order])) + 1).tolist(), len(order)] if len(order) else []
+        for begin, end in pairwise(edges):
+            with open_lookup(self._store, self.parts[int(parts[order[begin]])]) as lookup:
+                for at in range(begin, end):
+                    own = lookup.rows(begins[at], ends[at])
+                    counts[at] = own[1] - own[0]
+                    for column, values in zip(found, lookup.values(*own), strict=True):
+                        column.append(values)
+        every = Spans(*(np.frombuffer(b"".join(column), dtype) for column, dtype in zip(found, DTYPES, strict=True)))
+        owner = np.repeat(ranges[order], counts)
         sequence = np.argsort(owner, kind="stable")
         return owner[sequence], every.take(sequence)
 
@@ -186,7 +201,7 @@ class DocumentIndex:
 
 def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """`first[i]` to `first[i] + counts[i]` for every i, one after another."""
-    return np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return np.asarray(np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts))
 
 
 def _cut(documents: Spans) -> Iterator[Spans]:

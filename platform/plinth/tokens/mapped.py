@@ -97,11 +97,25 @@ def map_columns(store: Store, part: Part, what: str) -> tuple[NDArray[np.uint8],
         data = map_file(path)
     except OSError as error:
         raise IntegrityError(f"{path} ({part.name}) cannot be mapped", found=error) from error
-    if AT not in part.stats or data[: len(_MAGIC)].tobytes() != _MAGIC:
-        raise IntegrityError(
-            f"{path} ({part.name}) is not {what}",
-            found=data[:8].tobytes(),
-            expected=f"an Arrow file of {part.rows} rows, written by this version",
-            remedy="run the stage that made it again; what it makes has another form now",
-        )
-    return data, list(part.stats[AT])
+    if data[: len(_MAGIC)].tobytes() != _MAGIC:
+        raise _unknown(f"{path} ({part.name})", part, what)
+    return data, places_of(part, what)
+
+
+def places_of(part: Part, what: str) -> list[int]:
+    """Where in its file the buffers of a part begin.
+
+    Raises:
+        IntegrityError: it was not written by `write_mapped`.
+    """
+    if AT not in part.stats:
+        raise _unknown(part.name, part, what)
+    return list(part.stats[AT])
+
+
+def _unknown(name: str, part: Part, what: str) -> IntegrityError:
+    return IntegrityError(
+        f"{name} is not {what}",
+        expected=f"an Arrow file of {part.rows} rows, written by this version",
+        remedy="run the stage that made it again; what it makes has another form now",
+    )
