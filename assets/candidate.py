@@ -68,7 +68,12 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
             ctx.store, by_bucket(recipe, inputs, "verdicts"), inputs["contamination"]
         ),
         licences=claims.licences(ctx.store, by_bucket(recipe, inputs, "curated")),
-        stability={"restarts": measured["restarts"], "diverged_steps": len(measured["diverged_steps"])},
+        stability={
+            "restarts": measured["restarts"],
+            "interventions": measured["interventions"],
+            "refused_checkpoints": measured["refused_checkpoints"],
+            "diverged_steps": len(measured["diverged_steps"]),
+        },
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
     registered = candidate.Run(id=prepared.run_id, key=prepared.key)

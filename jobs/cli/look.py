@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +40,24 @@ def status(settings: Settings, as_json: bool) -> None:
     output.table(("asset", "state", "rows", "size", "digest"), _status_rows(rows), right=("rows", "size"))
     count = sum(row["state"] == "up to date" for row in rows)
     output.say(f"{count} of {len(rows)} assets are up to date.")
+    for run in _under_way(settings.context()):
+        output.say(run)
+
+
+def _under_way(ctx: Context) -> Iterator[str]:
+    """A line for each run whose job is alive, watched by somebody or not."""
+    from plinth.errors import PlinthError
+    from plinth.training import config, job
+    from plinth.training.telemetry import timeline
+
+    for path in sorted(ctx.workspace.runs.glob("*/config.json")):
+        with suppress(PlinthError):  # a scheduler that does not answer hides no asset
+            run = config.load(path)
+            handle = (launcher := job.launcher_of(run)).find(run.directory.root)
+            if handle is not None and launcher.poll(handle).alive:
+                reached = max(timeline(run.directory.events).steps, default=0)
+                told = f"step {reached:,} of {run.total_steps:,}; `plinth timeline {run.run_id}`"
+                yield f"run {run.run_id} is under way (job {handle.id}): {told}"
 
 
 def _status_rows(rows: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | None]:

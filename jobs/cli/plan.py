@@ -50,7 +50,8 @@ def plan(
 def _tell(made: Plan) -> None:
     from jobs.cli import output
 
-    output.heading(f"{made.recipe}: {made.steps:,} steps of {made.global_batch_tokens:,} tokens")
+    size = "" if made.tokens == made.steps * made.global_batch_tokens else "up to "
+    output.heading(f"{made.recipe}: {made.steps:,} steps of {size}{made.global_batch_tokens:,} tokens")
     output.facts(
         {
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",

@@ -152,7 +152,8 @@ def _assumptions(
     if vocab_size is None:
         lines.append("the tokenizer reaches the recipe's vocabulary size")
     if recipe.training.precision == "auto":
-        lines.append(f"precision auto means {precision or 'fp32'} on this machine")
+        counted = precision or "fp32"
+        lines.append(f"precision auto is counted as {counted}; a device that has BF16 trains in it (--precision bf16)")
     if tokens_per_second is None:
         lines.append("no wall clock: no speed was stated")
     else:

@@ -225,6 +225,8 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
         "lost_s": round(sum(event["lost_s"] for event in restarts), 1),
         "redone_steps": story.redone,
         "diverged_steps": story.diverged,
+        "interventions": sum(event["action"] != "warn" for event in story.of("intervention")),
+        "skipped_steps": len(story.skipped) + sum(bool(event.get("vetoed")) for event in steps),
         "refused_checkpoints": len(story.of("refused")),
         "attempts": len(story.of("run_started")),
     }
