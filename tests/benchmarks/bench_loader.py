@@ -24,16 +24,15 @@ import pyarrow as pa
 from plinth.context import Context
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest, Part
-from plinth.storage.parts import write_batches
 from plinth.storage.workspace import Workspace
 from plinth.tokens import mixture, packing_index
 from plinth.tokens.batch import documents_of_step, steps_of_document
+from plinth.tokens.index import write_index
 from plinth.tokens.loader import Loader
 from plinth.tokens.order import Order
 from plinth.tokens.packing_fit import pack
 from plinth.tokens.packing_layout import open_layouts
 from plinth.tokens.reader import ShardReader
-from plinth.tokens.shards import INDEX_SCHEMA
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 MEAN_DOCUMENT = 1000
@@ -99,8 +98,7 @@ def _index(
     )
     columns = [ids, pa.array(start + starts), pa.array(ends - starts)]
     columns += [pa.array(np.full(len(ends), number, np.int32)), pa.array(np.arange(len(ends), dtype=np.int32))]
-    batch = pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA)
-    return write_batches(ctx.store, f"index-{number:05d}.parquet", INDEX_SCHEMA, [batch], stats=facts)
+    return write_index(ctx.store, f"index-{number:05d}.arrow", columns, {**facts, "parts": [number, number]})
 
 
 def _mix(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) -> Manifest:

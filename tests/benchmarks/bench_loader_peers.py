@@ -1,4 +1,4 @@
-"""The loader beside MosaicML streaming and LitData on the same tokens; steps of 10^12 tokens listed; digests.
+"""The loader beside MosaicML streaming and LitData on the same tokens: shuffled batches in memory; digests.
 
     python tests/benchmarks/bench_loader_peers.py [--peers FOLDER] [--tokens N] [--seconds S]
 
@@ -9,8 +9,7 @@ from a folder of their own:
     pip install --no-deps --target FOLDER mosaicml-streaming==0.13.0 litdata==0.2.76 lightning-utilities==0.15.3 \
         zstd==1.5.7.2 brotli==1.2.1 python-snappy==0.7.3 cramjam==2.14.0 tifffile==2026.3.3 obstore==0.12.1
 
-Steps are listed from shards of 10^12 tokens of which only those parts of the index exist that the listed steps need:
-whole files like all others, from the page cache. A plain copy says what the machine gave in the same run. Writes
+A plain copy says what the machine gave in the same run. Writes
 tests/benchmarks/results/loader_peers.json.
 """
 
@@ -24,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +31,10 @@ import pyarrow as pa
 
 from plinth.context import Context
 from plinth.recipe import tokens as recipe
-from plinth.records import Blob, Manifest, Part
-from plinth.storage.parts import write_batches
+from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.tokens import mixture
-from plinth.tokens.batch import documents_of_step
-from plinth.tokens.cut import INDEX_SCHEMA
+from plinth.tokens.index import write_index
 from plinth.tokens.loader import Loader
 from plinth.tokens.order import Order
 from plinth.tokens.reader import ShardReader
@@ -46,10 +42,7 @@ from plinth.tokens.verified import compare
 
 RESULTS = Path(__file__).parent / "results" / "loader_peers.json"
 MEAN_DOCUMENT = 1000
-PART_TOKENS = 50 * 2**20
-TRILLION = 10**12
 GLOBAL_BATCH = 256
-BATCHES = ((64, 6), (1024, 2))
 
 
 def main() -> None:
@@ -67,7 +60,6 @@ def main() -> None:
         for width in (512, 4096):
             rows += _loading(ctx, web, width, given)
         rows += _digests(ctx)
-        rows += _trillion(ctx, 4096)
     for row in rows:
         print(f"{row['measure']:<66} {row['value']:>12,.4g} {row['unit']}")
     RESULTS.parent.mkdir(exist_ok=True)
@@ -110,9 +102,8 @@ def _index(ctx: Context, number: int, ends: np.ndarray, start: int, random: np.r
     )
     columns = [ids, pa.array(start + ends - lengths), pa.array(lengths)]
     columns += [pa.array(np.full(len(ends), number, np.int32)), pa.array(np.arange(len(ends), dtype=np.int32))]
-    batch = pa.RecordBatch.from_arrays(columns, schema=INDEX_SCHEMA)
-    stats = {"start": start, "tokens": int(ends[-1])}
-    return write_batches(ctx.store, f"index-{number:05d}.parquet", INDEX_SCHEMA, [batch], stats=stats)
+    stats = {"start": start, "tokens": int(ends[-1]), "parts": [number, number]}
+    return write_index(ctx.store, f"index-{number:05d}.arrow", columns, stats)
 
 
 def _order(tokens: int, width: int) -> Manifest:
@@ -131,11 +122,17 @@ def _loading(ctx: Context, web: Manifest, width: int, given: argparse.Namespace)
     ours = _rate(loader, width, given.seconds)
     found = {name: _peer(name, reader, width, given) for name in ("mosaic", "litdata")} if given.peers else {}
     ours = max(ours, _rate(loader, width, given.seconds))
-    rows = [_row(f"loader, sequences of {width}, with masks", ours, "tokens/s")]
+    rows = [_row(f"{width}: ours, batches with masks, int32", ours, "tokens/s")]
+    told = {
+        "bare": "its data set as a bare iterator, rows untouched",
+        "batches": "its own loader, batches",
+        "masks": "its own loader, batches with masks, int32",
+    }
     for name, peer in found.items():
-        rows.append(_row(f"{name}, sequences of {width}, with masks", peer["masks"], "tokens/s"))
-        rows.append(_row(f"{name}, sequences of {width}, without masks", peer["plain"], "tokens/s"))
-        rows.append(_row(f"loader over {name}, sequences of {width}, with masks", ours / peer["masks"], "times"))
+        rows += [_row(f"{width}: {name}, {told[way]}", peer[way], "tokens/s") for way in told]
+        rows += [
+            _row(f"{width}: ours (with masks) over {name}, {told[way]}", ours / peer[way], "times") for way in told
+        ]
     return rows
 
 
@@ -166,34 +163,6 @@ def _digests(ctx: Context) -> list[dict[str, Any]]:
     blob = ctx.store.put_bytes(np.random.default_rng(3).bytes(10**9))
     path = ctx.store.open_path(blob)
     return [_row("SHA-256 of a shard of 1 GB, from the page cache", _best(lambda: compare(path, blob)), "s")]
-
-
-def _trillion(ctx: Context, width: int) -> list[dict[str, Any]]:
-    """Listing steps of shards of 10^12 tokens."""
-    count, random = TRILLION // PART_TOKENS + 1, np.random.default_rng(7)
-    nothing = Blob(md5="0" * 32, sha256="0" * 64, bytes=2 * PART_TOKENS)
-    facts = [{"start": i * PART_TOKENS, "tokens": PART_TOKENS} for i in range(count)]
-    shards = [Part(name=f"shard-{i:05d}.bin", blob=nothing, stats=one) for i, one in enumerate(facts)]
-    index = [Part(name=f"index-{i:05d}.parquet", blob=nothing, stats=one) for i, one in enumerate(facts)]
-    tokens = count * PART_TOKENS
-    stats = {"documents": tokens // MEAN_DOCUMENT, "tokens": tokens, "end_of_text": 0, "dtype": "<u2"}
-    paper = _order(tokens, width)
-    order, rows = Order(paper), []
-    for batch, listed in BATCHES:
-        steps = [int(step) for step in random.integers(0, order.steps(batch).total, listed)]
-        for ref in (ref for step in steps for ref in order.step(step, batch)):
-            for number in {ref.start // PART_TOKENS, (ref.start + ref.tokens - 1) // PART_TOKENS}:
-                if index[number].blob is nothing:
-                    index[number] = _index(ctx, number, _ends(random, PART_TOKENS), number * PART_TOKENS, random)
-        made = _shards((*shards, *index), stats)
-        mix = paper.model_copy(update={"inputs": {"web/shards": made.digest}})
-        told = f"10^12 tokens: documents of a step of {batch} sequences"
-        alone = _best(partial(Order(paper).step, steps[0], batch))
-        rows.append(_row(f"10^12 tokens: order alone, {batch} sequences", alone, "s"))
-        seconds = [_seconds(partial(documents_of_step, ctx, mix, {"web": made}, step, batch)) for step in steps]
-        rows.append(_row(f"{told}, the first", seconds[0], "s"))
-        rows.append(_row(f"{told}, any other (median, never listed before)", float(np.median(seconds[1:])), "s"))
-    return rows
 
 
 def _row(measure: str, value: float, unit: str) -> dict[str, Any]:

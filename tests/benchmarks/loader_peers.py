@@ -2,8 +2,11 @@
 
     PYTHONPATH=PEERS python tests/benchmarks/loader_peers.py mosaic|litdata TOKENS.bin FOLDER WIDTH SECONDS
 
-TOKENS.bin is uint16. The peer's own writer makes its files below FOLDER; then it reads them, shuffled, and every 16
-sequences become what Plinth's loader gives: tokens int32 [16, WIDTH + 1] and the number of each token's document.
+TOKENS.bin is uint16. The peer's own writer makes its files below FOLDER; then it reads them, shuffled:
+
+    bare      its data set as an iterator: rows that nobody has looked at, LitData's being views of its file
+    batches   its own `StreamingDataLoader` in this process: batches [16, WIDTH + 1] in memory of their own
+    masks     those batches as Plinth's loader gives them: int32, and the number of each token's document
 """
 
 from __future__ import annotations
@@ -23,19 +26,19 @@ import numpy as np
 BATCH = 16
 
 
-def rate(rows: Callable[[], Iterator[np.ndarray]], width: int, seconds: float, masks: bool) -> float:
-    """Tokens per second of the core, its threads counted, in batches of rows."""
-    tokens, started, held = 0, time.process_time(), []
+Rows = Callable[[], Iterator[np.ndarray]]
+
+
+def rate(batches: Rows, rows: int, width: int, seconds: float, masks: bool = False) -> float:
+    """Tokens per second of the core, its threads counted, where each thing that comes is so many rows."""
+    tokens, started = 0, time.process_time()
     while True:
-        for row in rows():
-            held.append(row)
-            if len(held) < BATCH:
-                continue
-            batch = np.stack(held).astype(np.int32)
+        for batch in batches():
             if masks:
-                numbers = np.zeros(batch.shape, np.int32)
-                np.cumsum(batch[:, :-1] == 0, axis=1, dtype=np.int32, out=numbers[:, 1:])
-            held, tokens = [], tokens + BATCH * width
+                own = batch.astype(np.int32)
+                numbers = np.zeros(own.shape, np.int32)
+                np.cumsum(own[:, :-1] == 0, axis=1, dtype=np.int32, out=numbers[:, 1:])
+            tokens += rows * width
             if time.process_time() - started > seconds:
                 return tokens / (time.process_time() - started)
 
@@ -52,16 +55,17 @@ def _without_vision() -> None:
         sys.modules[f"torchvision{name}"] = module
 
 
-def mosaic(tokens: np.ndarray, folder: Path, width: int) -> Callable[[], Iterator[np.ndarray]]:
+def mosaic(tokens: np.ndarray, folder: Path, width: int) -> tuple[Rows, Rows]:
     """MosaicML streaming: MDS shards of fixed uint16 arrays, its default shuffle."""
     _without_vision()
-    from streaming import MDSWriter, StreamingDataset
+    from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
     with MDSWriter(out=str(folder), columns={"tokens": f"ndarray:uint16:{width + 1}"}, size_limit=1 << 26) as out:
         for start in range(0, len(tokens) - width - 1, width):
             out.write({"tokens": tokens[start : start + width + 1]})
     data = StreamingDataset(local=str(folder), shuffle=True, batch_size=BATCH, num_canonical_nodes=1)
-    return lambda: (row["tokens"] for row in data)
+    loader = StreamingDataLoader(data, batch_size=BATCH, num_workers=0, drop_last=True)
+    return lambda: (row["tokens"] for row in data), lambda: (batch["tokens"].numpy() for batch in loader)
 
 
 def _document(bounds: tuple[str, int, int]) -> Iterator[object]:
@@ -71,9 +75,9 @@ def _document(bounds: tuple[str, int, int]) -> Iterator[object]:
     yield torch.from_numpy(np.memmap(path, np.uint16, "r")[start:stop].astype(np.uint16))
 
 
-def litdata(path: Path, tokens: np.ndarray, folder: Path, width: int) -> Callable[[], Iterator[np.ndarray]]:
+def litdata(path: Path, tokens: np.ndarray, folder: Path, width: int) -> tuple[Rows, Rows]:
     """LitData: `optimize` and `TokensLoader`, shuffled."""
-    from litdata import StreamingDataset, TokensLoader, optimize
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader, optimize
 
     whole = (len(tokens) // (width + 1)) * (width + 1)
     step = (width + 1) * max(1, (1 << 20) // (width + 1))
@@ -87,21 +91,26 @@ def litdata(path: Path, tokens: np.ndarray, folder: Path, width: int) -> Callabl
         num_workers=1,
     )
     data = StreamingDataset(str(folder), item_loader=TokensLoader(block_size=width + 1), shuffle=True)
-    return lambda: (row.numpy() for row in data)
+    loader = StreamingDataLoader(data, batch_size=BATCH, num_workers=0, shuffle=True, drop_last=True)
+    return lambda: (row.numpy() for row in data), lambda: (batch.numpy() for batch in loader)
 
 
 def main() -> None:
-    """Print tokens per second with and without masks as JSON."""
+    """Print tokens per second of each way as JSON; the better of two."""
     kind, path, folder, width, seconds = sys.argv[1:6]
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     tokens = np.fromfile(path, np.uint16)
     target = Path(folder) / kind / width
     made = {"mosaic": mosaic, "litdata": partial(litdata, Path(path))}
-    rows = made[kind](tokens, target, int(width))
+    rows, batches = made[kind](tokens, target, int(width))
+    shape = next(batch.shape for batch in batches())
+    assert shape == (BATCH, int(width) + 1), shape
+    ways = {"bare": (rows, 1, False), "batches": (batches, BATCH, False), "masks": (batches, BATCH, True)}
     found = {
-        str(masks): max(rate(rows, int(width), float(seconds), masks) for _ in range(2)) for masks in (True, False)
+        name: max(rate(each, count, int(width), float(seconds), masks) for _ in range(2))
+        for name, (each, count, masks) in ways.items()
     }
-    print("RESULT", json.dumps({"masks": found["True"], "plain": found["False"]}))
+    print("RESULT", json.dumps(found))
 
 
 if __name__ == "__main__":

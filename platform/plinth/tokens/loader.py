@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, RecipeError
+from plinth.tokens.arrays import Arrays
 from plinth.tokens.order import Order, Window
 from plinth.tokens.packing_fit import Pieces
 from plinth.tokens.packing_gather import Source
@@ -112,6 +113,7 @@ class Loader:
         self._layouts = [layouts[bucket] for bucket in order.buckets]
         self.readers = [readers[bucket] for bucket in order.buckets]
         self._sources = [Source(reader) for reader in self.readers]
+        self._arrays = Arrays()
 
     @property
     def steps(self) -> int:
@@ -155,7 +157,7 @@ class Loader:
         window, width = self.order.step_window(step, self.schedule), self.order.sequence_tokens
         buckets, count = window.buckets[self._own(window)], len(window) // self.world
         padded = any(layout.padded for layout in self._layouts)
-        tokens, numbers = np.empty((count, width + 1), np.int32), np.empty((count, width + 1), np.int32)
+        tokens, numbers = (self._arrays.take((count, width + 1)) for _ in range(2))
         scored = np.ones((count, width) if padded else (0, 0), np.bool_)
         mine = 0
         for stream, rows, pieces in self._pieces(window):

@@ -90,7 +90,7 @@ def _lay(  # type: ignore[no-untyped-def]
             end = place + lengths[piece]
             _copy(addresses, bounds, like, starts[piece], out[place:end])
             if many:
-                number = _number(out[place:end], end_of_text, number, numbers[place:end])
+                number = _number(out[place:end], np.int32(end_of_text), number, numbers[place:end])
             else:
                 numbers[place:end] = number
                 number += 1
@@ -101,19 +101,20 @@ def _lay(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _number(tokens, end_of_text, number, numbers):  # type: ignore[no-untyped-def]
-    """Number the documents of a piece; most stretches of 64 tokens hold no end, and are done 16 at a time."""
+    """Number the documents of a piece; most stretches of 64 tokens hold no end, and are done 16 at a time.
+
+    Stretches are slices and counts are int32, so that the compiler sees no negative index and no wider number.
+    """
     for begin in range(0, len(tokens), BLOCK):
-        end = min(begin + BLOCK, len(tokens))
-        ends = 0
-        for at in range(begin, end):
-            ends += tokens[at] == end_of_text
-        if ends == 0:
-            for at in range(begin, end):
-                numbers[at] = number
-            continue
-        for at in range(begin, end):
-            numbers[at] = number
-            number += tokens[at] == end_of_text
+        block, own = tokens[begin : begin + BLOCK], numbers[begin : begin + BLOCK]
+        ends = np.int32(0)
+        for at in range(len(block)):
+            ends += np.int32(block[at] == end_of_text)
+        own[:] = np.int32(number)
+        if ends:
+            for at in range(len(block)):
+                own[at] = number
+                number += block[at] == end_of_text
     return number
 
 

@@ -13,6 +13,7 @@ from plinth.errors import IntegrityError, MissingError, RecipeError
 from plinth.recipe import tokens as recipe
 from plinth.storage.workspace import Workspace
 from plinth.tokens import mixture, packing_index
+from plinth.tokens.arrays import Arrays
 from plinth.tokens.loader import Batch, Loader
 from plinth.tokens.order import Order
 from plinth.tokens.packing import segments
@@ -164,3 +165,20 @@ def test_other_shards_are_refused(line: Line) -> None:
     swapped = {"web": layouts["code"], "code": layouts["web"]}
     with pytest.raises(IntegrityError, match="not those the mixture was made from"):
         Loader(order, readers, swapped, global_batch=8, micro_batch=2)
+
+
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+    arrays = Arrays()
+    first, second = arrays.take((2, 3)), arrays.take((2, 3))
+    assert first is not second
+    view, place = first[1:, 1:], first.ctypes.data
+    del first
+    assert arrays.take((2, 3)).ctypes.data != place
+    import torch
+
+    tensor = torch.from_numpy(view)
+    del view
+    assert arrays.take((2, 3)).ctypes.data != place
+    del tensor
+    assert arrays.take((2, 3)).ctypes.data == place
+    assert arrays.take((4, 3)).shape == (4, 3)
