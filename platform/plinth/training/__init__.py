@@ -25,6 +25,7 @@
     stats       gradient norm and activations by layer
     export      Hugging Face layout: write and load
     data        batches from any step
+    ranks       join the process group, seed, leave
     engine      DeepSpeed: build, step, norms, gather
     pieces      state as pieces of whole parameters, by name: the form that no layout owns
     universal   DeepSpeed's state as pieces, and back, on any layout

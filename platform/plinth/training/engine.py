@@ -1,20 +1,15 @@
 """DeepSpeed behind a few methods: build, train one step, look at the whole parameters.
 
 `torch.optim.AdamW` is used in every ZeRO stage, because DeepSpeed's own CPU Adam does not resume bit
-for bit. On CPUs ranks talk over gloo; DeepSpeed's shared-memory operator is off: it is compiled at
-first use, leaks memory in /dev/shm when a rank is killed, and gives the same sums.
+for bit.
+
+Does not belong here: how ranks find each other (ranks).
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import random
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -30,51 +25,14 @@ from plinth.training.model import Decoder, build
 from plinth.training.parallel.blocks import wrap
 from plinth.training.parallel.decoder import divided, gradient_norm, whole
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
+from plinth.training.ranks import Rank, join, leave, seed
 from plinth.training.settings import deepspeed_config
 from plinth.training.stats import Stats
 
-#: A collective that waits longer than this has lost a rank; the supervisor looks much earlier.
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+__all__ = ["Engine", "Rank", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
 
 #: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
 OVERFLOWS = 64
-
-
-@dataclass(frozen=True)
-class Rank:
-    """This process among the ranks of the run."""
-
-    index: int
-    world: int
-    device: torch.device
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank writes the timeline and commits checkpoints."""
-        return self.index == 0
-
-
-def join(config: RunConfig) -> Rank:
-    """Join the process group named by RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-
-    Everything random is seeded and only deterministic kernels are allowed (on GPUs, warned about).
-    """
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    cuda = torch.cuda.is_available()
-    os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    deepspeed = _deepspeed(cuda)
-    device = torch.device("cuda", local) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
-    torch.use_deterministic_algorithms(True, warn_only=cuda)
-    seed(config.seed + rank)
-    deepspeed.init_distributed(
-        dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=COLLECTIVE_TIMEOUT, verbose=False
-    )
-    return Rank(rank, config.ranks, device)
 
 
 def open_engine(config: RunConfig, rank: Rank) -> Engine:
@@ -88,13 +46,6 @@ def open_engine(config: RunConfig, rank: Rank) -> Engine:
 
         return PipelineEngine(config, rank)
     return Engine(config, rank)
-
-
-def seed(value: int) -> None:
-    """Seed every generator a rank may draw from."""
-    random.seed(value)
-    np.random.seed(value % 2**32)
-    torch.manual_seed(value)
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
@@ -298,22 +249,3 @@ def accumulate(engine: Any, micro_batches: int) -> None:
         if hasattr(engine.optimizer, "gradient_accumulation_steps"):  # ZeRO's own copy, read when offloading
             engine.optimizer.gradient_accumulation_steps = micro_batches
     engine.micro_steps = 0
-
-
-def _deepspeed(cuda: bool) -> Any:
-    """DeepSpeed, quiet, and on CPUs without operators that are compiled at first use."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    import deepspeed
-
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    if not cuda:
-        deepspeed.ops.__compatible_ops__ = {}
-    return deepspeed
-
-
-def leave() -> None:
-    """Leave the process group, so that nothing of it outlives the rank."""
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()

@@ -1,0 +1,86 @@
+"""The ranks of a run: join their process group, draw from the same seeds, leave.
+
+On CPUs ranks talk over gloo; DeepSpeed's shared-memory operator is off: it is compiled at first use, leaks memory in
+/dev/shm when a rank is killed, and gives the same sums.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+
+from plinth.training.config import RunConfig
+
+#: A collective that waits longer than this has lost a rank; the supervisor looks much earlier.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This process among the ranks of the run."""
+
+    index: int
+    world: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank writes the timeline and commits checkpoints."""
+        return self.index == 0
+
+
+def join(config: RunConfig) -> Rank:
+    """Join the process group named by RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+    Everything random is seeded and only deterministic kernels are allowed (on GPUs, warned about).
+    """
+    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    cuda = torch.cuda.is_available()
+    os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    deepspeed = _deepspeed(cuda)
+    device = torch.device("cuda", local) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.launch.ranks_per_node))
+    torch.use_deterministic_algorithms(True, warn_only=cuda)
+    seed(config.seed + rank)
+    deepspeed.init_distributed(
+        dist_backend="nccl" if cuda else "gloo", auto_mpi_discovery=False, timeout=COLLECTIVE_TIMEOUT, verbose=False
+    )
+    return Rank(rank, config.ranks, device)
+
+
+def seed(value: int) -> None:
+    """Seed every generator a rank may draw from."""
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.manual_seed(value)
+
+
+def leave() -> None:
+    """Leave the process group, so that nothing of it outlives the rank."""
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+def _deepspeed(cuda: bool) -> Any:
+    """DeepSpeed, quiet, and on CPUs without operators that are compiled at first use."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    if not cuda:
+        deepspeed.ops.__compatible_ops__ = {}
+    return deepspeed
