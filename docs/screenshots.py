@@ -2,6 +2,7 @@
 
     docs/images/asset-graph.png   the whole line in the Dagster pages, by groups
     docs/images/results.png       the page of results
+    docs/images/run.png           the page of a run: of the walkthrough in docs/training.md, when the workspace has it
 
 Serves the workspace with `plinth up` for as long as it takes. Needs Chromium and the `dev` extra.
 """
@@ -27,13 +28,20 @@ START_TIMEOUT_S = 180
 
 
 def main() -> None:
-    """Take both pictures."""
+    """Take the pictures that the workspace has something for."""
     workspace = Path(os.environ.get("PLINTH_WORKSPACE", "workspace"))
-    pages = sorted((workspace / "reports").glob("*.html"), key=lambda page: page.stat().st_mtime)
-    if not pages:
+    runs = {path.name for path in (workspace / "runs").glob("*")}
+    every = sorted((workspace / "reports").glob("*.html"), key=lambda page: page.stat().st_mtime)
+    pages = [page for page in every if page.stem not in runs]
+    of_runs = [page for page in every if page.stem in runs]
+    if not every:
         sys.exit(f"no page of results in {workspace / 'reports'}: run `make demo` first")
     IMAGES.mkdir(exist_ok=True)
     with browser_page() as page:
+        if of_runs:
+            run_page(page, max(of_runs, key=lambda path: (path.stem.startswith("story-"), path.stat().st_mtime)))
+        if not pages:  # a run alone, such as the walkthrough's
+            return
         page.goto(pages[-1].absolute().as_uri())
         page.screenshot(path=IMAGES / "results.png", full_page=True)
         with served(workspace) as url:
@@ -42,6 +50,13 @@ def main() -> None:
             graph(page, f"{url}/assets/web/policy?view=lineage&lineageScope=upstream&lineageDepth=3")
             page.screenshot(path=IMAGES / "bucket.png")
     print(*sorted(IMAGES.glob("*.png")), sep="\n")
+
+
+def run_page(page: Page, path: Path) -> None:
+    """The page of a run, by step: so that a long pause between two jobs does not squeeze what happened."""
+    page.goto(path.absolute().as_uri())
+    page.check("#by-step")
+    page.screenshot(path=IMAGES / "run.png", full_page=True)
 
 
 def graph(page: Page, address: str) -> None:

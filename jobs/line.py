@@ -188,6 +188,8 @@ def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcess
     data = failures[0].step_failure_data
     cause = data.error.cause if data.error and data.error.cause else data.error
     text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
+    if "DagsterExecutionInterruptedError" in text:  # somebody asked for it: no failure, and nobody to alert
+        raise KeyboardInterrupt
     sensors.record_failure(space.root, result.run_id, job, text)
     if known:
         raise known
