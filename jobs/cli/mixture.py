@@ -118,6 +118,8 @@ def _tell(told: Mapping[str, Any]) -> None:
 def _phase_rows(phases: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | None]:
     last = None
     for row in phases:
+        if not row["weight"] and not row["tokens"]:  # no part of this phase
+            continue
         if last not in (None, row["phase"]):
             yield None
         first, last = row["phase"] != last, row["phase"]
