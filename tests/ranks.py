@@ -42,7 +42,8 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout
         ours, theirs = _SERVER.Pipe(duplex=False)
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {name: str(value) for name, value in place.items()}
+        # All of it: the server was started when this process had another environment.
+        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         process = _SERVER.Process(target=_serve, args=(theirs, environment, function, arguments), daemon=True)
         process.start()
         theirs.close()

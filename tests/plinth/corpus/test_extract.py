@@ -283,7 +283,7 @@ def test_a_spare_that_has_gone_is_replaced() -> None:
 def test_a_child_with_pages_left_is_no_spare() -> None:
     process.end_spares()
     with Extractor(Extraction()) as extractor:
-        next(extractor.map([[Page(ARTICLE)], [Page(ARTICLE)], [Page(ARTICLE)]]))
+        next(extractor.map([[Page(ARTICLE)] for _ in range(200)]))  # more than it can have answered by then
         child = extractor._child
     assert child is not None
     assert not process._spares
