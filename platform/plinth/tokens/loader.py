@@ -9,9 +9,6 @@ A step's sequences are laid out in one compiled pass (`packing_gather`), by a ba
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, RecipeError
+from plinth.tokens.ahead import ahead, timed
 from plinth.tokens.arrays import Arrays
 from plinth.tokens.order import Order, Window
 from plinth.tokens.packing_fit import Pieces
@@ -127,7 +125,7 @@ class Loader:
     def shares(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
         """All this rank takes of each of the steps `first_step` to `stop_step` (the end of the run when None)."""
         made = map(self.share, range(first_step, self.steps if stop_step is None else stop_step))
-        return _ahead(made, self.prefetch) if self.prefetch else _timed(made)
+        return ahead(made, self.prefetch) if self.prefetch else timed(made)
 
     def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
         """The micro-batches of the same steps; the first of a step tells how long the step was waited for."""
@@ -210,51 +208,3 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
             )
     if len({readers[bucket].end_of_text for bucket in order.buckets}) > 1:
         raise IntegrityError("buckets of one mixture were made with different tokenizers")
-
-
-def _timed(made: Iterator[Batch]) -> Iterator[Batch]:
-    while True:
-        started = time.perf_counter()
-        batch = next(made, None)
-        if batch is None:
-            return
-        yield replace(batch, wait_s=time.perf_counter() - started)
-
-
-def _ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """The same batches, made by a thread that ends when the consumer does."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=depth)
-    left = threading.Event()
-
-    def put(item: Batch | BaseException | None) -> None:
-        while not left.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for batch in made:
-                put(batch)
-                if left.is_set():
-                    return
-            put(None)
-        except BaseException as error:  # whatever stopped the thread must stop its consumer
-            put(error)
-
-    thread = threading.Thread(target=work, name="loader", daemon=True)
-    thread.start()
-    try:
-        while True:
-            started = time.perf_counter()
-            item = ready.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield replace(item, wait_s=time.perf_counter() - started)
-    finally:
-        left.set()
-        thread.join()

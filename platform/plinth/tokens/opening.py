@@ -14,9 +14,10 @@ from plinth.errors import PlinthError
 from plinth.recipe.reading import Reading
 from plinth.records import Blob, Manifest
 from plinth.storage.store import Store
+from plinth.tokens.cached import CachedStore
 from plinth.tokens.loader import Loader
 from plinth.tokens.reader import ShardReader, open_streams
-from plinth.tokens.remote import CachedStore, Remote, exported_names
+from plinth.tokens.remote import Remote, exported_names
 from plinth.tokens.spans import SpanReader
 from plinth.tokens.streams import streams_of
 

@@ -21,11 +21,12 @@ from plinth.storage import dvc
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens import mixture
+from plinth.tokens.cached import CachedStore
 from plinth.tokens.loader import Loader
 from plinth.tokens.opening import Opened, fetched_whole, fetching_ahead, needed_shards, open_shards
 from plinth.tokens.order import Order
 from plinth.tokens.reader import ShardReader, open_streams
-from plinth.tokens.remote import CachedStore, Remote
+from plinth.tokens.remote import Remote
 from plinth.tokens.spans import SpanReader
 from plinth.training import config
 from plinth.training.data import open_batches

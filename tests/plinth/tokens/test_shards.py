@@ -13,7 +13,7 @@ from plinth.errors import IntegrityError
 from plinth.recipe import tokens as recipe
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.tokens import shards, tokenizer
+from plinth.tokens import shards, shards_tokens, tokenizer
 from plinth.tokens.encode import token_dtype
 from plinth.tokens.reader import ShardReader
 
@@ -119,9 +119,9 @@ def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> No
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the parts that are encoded from now on."""
     done: list[str] = []
-    original = shards._tokens
+    original = shards_tokens._tokens
     monkeypatch.setattr(
-        shards, "_tokens", lambda store, task: (done.append(task.curated.name), original(store, task))[1]
+        shards_tokens, "_tokens", lambda store, task: (done.append(task.curated.name), original(store, task))[1]
     )
     return done
 

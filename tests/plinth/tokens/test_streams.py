@@ -16,7 +16,7 @@ from plinth.recipe import tokens as recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import shards, streams, tokenizer
+from plinth.tokens import shards, shards_streams, streams, tokenizer
 from plinth.tokens.axes import length_class, sidecars_of
 from plinth.tokens.reader import ShardReader, open_streams
 
@@ -239,7 +239,7 @@ def test_what_cannot_name_streams_is_refused(workspace: Context, corpus: Corpus)
 
 
 def test_too_many_streams_are_refused(workspace: Context, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MAX_STREAMS", 4)
+    monkeypatch.setattr(shards_streams, "MAX_STREAMS", 4)
     with pytest.raises(RecipeError, match="too many streams"):
         corpus.run(workspace, "language")
     assert len(streams.streams_of(corpus.run(workspace, "language", min_stream_tokens=10**6))) == 1

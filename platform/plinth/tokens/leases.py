@@ -1,0 +1,64 @@
+"""Locks and leases between the processes of a machine that share a cache: files, so that a dead process holds none."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plinth.storage.atomic import named_failures
+
+
+class Lease:
+    """Blobs that this process has open, in a file that is locked as long as the process lives."""
+
+    def __init__(self, folder: Path) -> None:
+        with named_failures(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._stream = (folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}").open("w")
+            fcntl.flock(self._stream, fcntl.LOCK_EX)
+        self._held: set[str] = set()
+
+    def add(self, md5: str) -> None:
+        """Hold one more."""
+        if md5 not in self._held:
+            self._held.add(md5)
+            self._stream.write(f"{md5}\n")
+            self._stream.flush()
+
+
+def leases(folder: Path) -> set[str]:
+    """What living processes hold; leases of dead ones are removed."""
+    every: set[str] = set()
+    for path in folder.glob("*"):
+        if held(path):
+            every.update(path.read_text().split())
+        else:
+            path.unlink(missing_ok=True)
+    return every
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Held by one process, and by one thread of it."""
+    with named_failures(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a")
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def held(path: Path) -> bool:
+    """Whether somebody holds the lock of a file."""
+    try:
+        with path.open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
