@@ -173,6 +173,7 @@ class Story:
     diverged: list[int] = field(default_factory=list)  # steps whose repetition gave another loss or gradient
     skipped: set[int] = field(default_factory=set)  # steps that were left out for good
     undone: list[Event] = field(default_factory=list)  # steps that a rollback took back, as they were
+    _rounded: int = 0  # steps up to here were taken by another layout: a repetition is equal in rounding only
 
     def add(self, event: Event) -> None:
         """Take in the next event of the timeline."""
@@ -180,6 +181,8 @@ class Story:
             self.skipped.add(int(event["step"]))
         if event["event"] == "intervention" and event["action"] == "rollback":
             self._take_back(int(event["window"][0]))
+        if event["event"] == "reshaped":
+            self._rounded = max(self.steps, default=0)
         if event["event"] != "step":
             self.events.append(event)
             return
@@ -187,7 +190,8 @@ class Story:
         earlier = self.steps.get(step)
         if earlier is not None:
             self.redone += 1
-            if any(earlier.get(name) != event.get(name) for name in ("loss", "grad_norm", "batch")):
+            exact = ("batch",) if step <= self._rounded else ("loss", "grad_norm", "batch")
+            if any(earlier.get(name) != event.get(name) for name in exact):
                 self.diverged.append(step)
         self.steps[step] = event
 

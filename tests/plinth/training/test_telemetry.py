@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import DiskFullError, IntegrityError
-from plinth.training.telemetry import Reader, Timeline, read_events, timeline
+from plinth.training.telemetry import Reader, Story, Timeline, read_events, timeline
 
 
 def step(timeline: Timeline, number: int, loss: float) -> None:
@@ -131,3 +131,21 @@ def test_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(DiskFullError):
         writer.append("b")
     assert path.read_bytes() == before
+
+
+def test_steps_repeated_by_another_layout_are_compared_by_what_they_saw() -> None:
+    def told(batch: str, *, reshaped: bool) -> list[int]:
+        story = Story()
+        for event in (
+            {"event": "step", "step": 1, "loss": 2.0, "grad_norm": 1.0, "batch": "a"},
+            *([{"event": "reshaped", "step": 0}] if reshaped else []),
+            {"event": "step", "step": 1, "loss": 2.0000001, "grad_norm": 1.0, "batch": batch},
+            {"event": "step", "step": 2, "loss": 1.5, "grad_norm": 1.0, "batch": "b"},
+            {"event": "step", "step": 2, "loss": 1.4, "grad_norm": 1.0, "batch": "b"},  # by the same layout
+        ):
+            story.add(event)
+        return story.diverged
+
+    assert told("a", reshaped=True) == [2]
+    assert told("a", reshaped=False) == [1, 2]
+    assert told("other", reshaped=True) == [1, 2]

@@ -1,0 +1,153 @@
+"""What docs/training.md says: a run is launched, killed, moved, poisoned and resumed, and its page tells of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from plinth.training.telemetry import Story, timeline
+from tests import story_corpus
+from tests.jobs.conftest import ROOT, answer, plinth
+
+pytestmark = pytest.mark.slow
+
+RECIPE = ROOT / "tests" / "story.yaml"
+
+#: Steps of which `dump` is a part, by the phases of the recipe.
+POISON = range(100, 105)
+
+PATIENCE_S = 300.0
+
+
+class Told:
+    """A run as its engineer sees it: from outside."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = workspace
+
+    @property
+    def directory(self) -> Path:
+        (found,) = (self.workspace / "runs").glob("story-*")
+        return found
+
+    @property
+    def story(self) -> Story:
+        return timeline(self.directory / "events.jsonl")
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        return psutil.Process(int(json.loads((self.directory / "handle.json").read_bytes())["id"]))
+
+    def until(self, holds: Callable[[Story], object], cli: subprocess.Popen[bytes]) -> None:
+        """Wait for something to be on the timeline."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline and cli.poll() is None:
+            if list((self.workspace / "runs").glob("story-*")) and holds(self.story):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"it did not happen; the command line ended with {cli.poll()}")
+
+
+def start(workspace: Path, recipe: Path) -> subprocess.Popen[bytes]:
+    """`plinth run --select run`, in the background; what it says goes to a file."""
+    command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), "run", "-r", str(recipe), "--select", "run"]
+    with (workspace / "said.log").open("ab") as said:
+        return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """The whole story."""
+    workspace = tmp_path_factory.mktemp("story")
+    story_corpus.write(workspace / "input")
+    run = Told(workspace)
+
+    clis: list[subprocess.Popen[bytes]] = []
+    try:
+        happen(run, clis)
+        yield run
+    finally:
+        end(run, clis)
+
+
+def happen(run: Told, clis: list[subprocess.Popen[bytes]]) -> None:
+    """The job is asked to leave, the run moves to another number of ranks and ZeRO stage, and a rank is killed."""
+    alone = run.workspace / "alone.yaml"
+    change = "training: {launch: {ranks: 1}, parallel: {zero_stage: 2}}"
+    alone.write_text(f"extends: {os.path.relpath(RECIPE, run.workspace)}\n{change}\n")
+    clis.append(start(run.workspace, alone))
+    run.until(lambda story: len(story.steps) > 6, clis[-1])
+    os.kill(run.supervisor.pid, signal.SIGTERM)
+    assert clis[-1].wait(PATIENCE_S) == 7
+
+    clis.append(start(run.workspace, RECIPE))
+    run.until(lambda story: story.of("reshaped") and max(story.steps) > 30, clis[-1])
+    ranks = [one for one in run.supervisor.children() if "plinth.training" in one.cmdline()]
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    assert clis[-1].wait(PATIENCE_S) == 0
+
+
+def end(run: Told, clis: list[subprocess.Popen[bytes]]) -> None:
+    """Leave nothing behind, whatever happened."""
+    from plinth.storage.workspace import Workspace
+    from registry.server import stop_server
+
+    for cli in clis:
+        cli.kill()
+    with suppress(
+        ValueError, FileNotFoundError, psutil.NoSuchProcess, ProcessLookupError
+    ):  # no run was made; it has ended
+        if "plinth.training.supervise" in run.supervisor.cmdline():
+            os.killpg(run.supervisor.pid, signal.SIGKILL)
+    stop_server(Workspace(run.workspace))
+
+
+def test_it_is_on_the_timeline_what_happened_and_why(told: Told) -> None:
+    story = told.story
+    (restart,) = story.of("restart")
+    assert restart["reason"] == "rank 1 was killed by SIGKILL"
+    assert restart["lost_steps"] <= 20 + 10  # an interval, and what ran while it was being written
+    (stop,) = story.of("stopped")
+    (reshaped,) = story.of("reshaped")
+    assert (reshaped["step"], reshaped["from"]["ranks"], reshaped["to"]["ranks"]) == (stop["step"], 1, 2)
+    acts = [event for event in story.of("intervention") if event["action"] != "warn"]
+    assert acts[0]["action"] == "rollback"
+    assert all(set(range(act["window"][0], act["window"][1] + 1)) <= set(POISON) for act in acts)
+    assert {event["sources"][0]["source"] for event in story.of("documents")} == {"scraped.example"}
+    assert sorted({*story.steps, *story.skipped}) == list(range(1, 151))
+    assert story.diverged == []
+    assert story.of("audited")[-1]["bit_exact"]
+
+
+def test_the_command_line_said_it_while_it_happened(told: Told) -> None:
+    said = (told.workspace / "said.log").read_text()
+    for words in ("run: restart: attempt 1, reason rank 1 was killed by SIGKILL", "run: resumed: step", "stopped at"):
+        assert words in said, words
+    assert "Traceback" not in said
+
+
+def test_the_page_tells_of_it(told: Told) -> None:
+    page = Path(json.loads(plinth(told.workspace, "timeline", "latest", "--json").stdout)["page"]).read_text()
+    for words in ("rank 1 was killed by SIGKILL", "ranks 1 → 2, zero_stage 2 → 1", "rolled_back", "scraped.example"):
+        assert words in page, words
+    assert page.count('data-key="slices"') == 2  # held-out slices, by the clock and by step
+    kept = {path.name for path in (told.workspace / "mlflow" / "artifacts").rglob("*") if path.is_file()}
+    assert {"events.jsonl", f"{told.directory.name}.html"} <= kept
+
+
+def test_the_documents_of_the_window_are_listed(told: Told) -> None:
+    first = told.story.of("rolled_back") and told.story.of("documents")[0]["window"][0]
+    batch: Any = answer(told.workspace, "batch", "latest", first)
+    assert "dump" in {sequence["bucket"] for sequence in batch["sequences"]}
+    assert all(row["intact"] for row in answer(told.workspace, "checkpoint", "verify", "latest"))
