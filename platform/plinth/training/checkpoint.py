@@ -178,6 +178,11 @@ def refuse(run: RunDirectory, step: int) -> None:
     record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
 
+def refused(run: RunDirectory) -> list[int]:
+    """Steps whose record was taken away, oldest first."""
+    return sorted(int(file.name[5:13]) for file in run.checkpoints.glob("step-*.refused.json"))
+
+
 def delete(run: RunDirectory, step: int) -> None:
     """Delete a checkpoint: first its record, since a half-deleted directory must not count."""
     with named_failures(run.checkpoints):

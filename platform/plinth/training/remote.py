@@ -73,6 +73,18 @@ class Remote:
         write_bytes(checkpoint.uploaded_path(run, step), record)
         return Commit.model_validate_json(record).bytes
 
+    def withdraw(self, step: int) -> bool:
+        """Take the commit record of a step away, so that the checkpoint counts no longer; returns whether it did.
+
+        Raises:
+            StorageError: the bucket cannot be reached, or refuses.
+        """
+        if step not in self.steps():
+            return False
+        with _named(self.bucket):
+            self.client.delete_object(Bucket=self.bucket, Key=f"{self.prefix}/{checkpoint.name(step)}.json")
+        return True
+
     def steps(self) -> list[int]:
         """Steps with a commit record there, oldest first."""
         pattern = re.compile(rf"{re.escape(self.prefix)}/step-(\d{{8}})\.json")

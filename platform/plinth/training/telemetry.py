@@ -20,7 +20,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     uploaded, upload_failed, downloaded   to a bucket, and from it (step, bytes, seconds; tries, reason, retry_s;
                  source)
     vanished     the last supervisor was killed: what that job lost (from_step, lost_steps, lost_s)
-    refused      a checkpoint that is not what its record says (step, reason)
+    refused      a checkpoint that is not what its record says, or has learnt what was left out (step, reason)
+    withdrawn    a refused checkpoint is no longer offered by the bucket (step)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)

@@ -41,10 +41,12 @@ class Following:
         self.config, self.run, self.remote = config, config.directory, remote
         self.events, self.finishing = Timeline(self.run.events), threading.Event()
         self._failures = 0
+        self._withdrawn: set[int] = set()
 
     def follow(self) -> bool:
         """Upload until asked to finish; returns whether everything is there."""
         while True:
+            self._withdraw()
             waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]
             if not waiting and self.finishing.is_set():
                 return True
@@ -53,6 +55,23 @@ class Following:
                 if self._failures >= LAST_TRIES and self.finishing.is_set():
                     return False
             self._pause()
+
+    def _withdraw(self) -> None:
+        """What was refused here must not be what another machine begins from."""
+        for step in checkpoint.refused(self.run):
+            if step in self._withdrawn or step in checkpoint.committed(self.run):  # saved anew meanwhile
+                continue
+            try:
+                was_there = self.remote.withdraw(step)
+            except PlinthError as error:
+                self._failures += 1
+                reason = f"withdrawing: {error.what}"
+                self.events.append("upload_failed", step=step, tries=self._failures, reason=reason)
+                return
+            checkpoint.uploaded_path(self.run, step).unlink(missing_ok=True)
+            self._withdrawn.add(step)
+            if was_there:
+                self.events.append("withdrawn", step=step, durable=True)
 
     def _upload(self, step: int) -> None:
         begun = time.monotonic()
@@ -66,6 +85,7 @@ class Following:
             self.events.append("upload_failed", step=step, tries=self._failures, reason=reason, retry_s=retry_s)
             return
         self._failures = 0
+        self._withdrawn.discard(step)
         seconds = round(time.monotonic() - begun, 3)
         self.events.append("uploaded", step=step, bytes=size, seconds=seconds, durable=True)
 

@@ -58,6 +58,19 @@ def followed(config: RunConfig) -> bool:
     return following.follow()
 
 
+def test_what_is_refused_here_is_withdrawn_there(config: RunConfig) -> None:
+    run = committed(config, 3, 6)
+    assert followed(config)
+    checkpoint.refuse(run, 6)
+    assert followed(config)
+    assert followed(config)
+    assert remote_of(config).steps() == [3]
+    assert [event["step"] for event in timeline(run.events).of("withdrawn")] == [6]
+    committed(config, 6)  # saved anew, from what it should have learnt
+    assert followed(config)
+    assert remote_of(config).steps() == [3, 6]
+
+
 def remote_of(config: RunConfig) -> Remote:
     assert config.checkpoints.upload is not None
     return Remote(config.checkpoints.upload, config.run_id)

@@ -91,7 +91,7 @@ class Guard:
             judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
         )
         found += [finding for finding in by_layer if finding is not None]
-        if seen.finite:
+        if seen.finite and not seen.vetoed:  # a long stretch of bad data must not become the level it is judged by
             self._losses.add(seen.loss)
             self._norms.add(seen.grad_norm)
             found += self._plateau(seen)

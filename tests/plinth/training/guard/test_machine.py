@@ -102,6 +102,15 @@ def test_skipping_keeps_updates_back_at_first_sight_and_within_bounds() -> None:
     assert [see(guard, step, 9.0)[0].action for step in (13, 14, 15)] == ["skip", "skip", "stop"]
 
 
+def test_bad_data_without_end_does_not_become_the_level_it_is_judged_by() -> None:
+    guard = Guard(policy(window_steps=16, min_steps=8, loss_spike=LossSpike(action="skip"), max_skipped_updates=100))
+    calm(guard)
+    before = guard.veto(CALM + 1).loss
+    for step in range(CALM + 1, CALM + 60):
+        see(guard, step, 9.0)
+    assert guard.veto(CALM + 61).loss <= before
+
+
 def test_lower_rate_counts_from_two_steps_later_and_ends() -> None:
     guard = Guard(policy(loss_spike=LossSpike(action="lower_lr", confirmations=1), lr_factor=0.5, lr_steps=3))
     calm(guard)
