@@ -11,7 +11,6 @@ from plinth.report import figures, plots
 from plinth.report.data import RunStory
 from plinth.report.render import svg
 
-
 COURSE = [
     {"first": 0, "stop": 40, "phase": "a", "asked": {"x": 0.8, "y": 0.2}, "realised": {"x": 0.79, "y": 0.21}},
     {"first": 40, "stop": 100, "phase": "b", "asked": {"x": 0.1, "y": 0.9}, "realised": {"x": 0.1, "y": 0.9}},
