@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -74,11 +77,26 @@ def leave() -> None:
         torch.distributed.destroy_process_group()
 
 
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """A package that counts as absent: DeepSpeed's autotuner, which nobody asks for, would import MLflow, and that
+    is most of the time a rank needs to start."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # how Python notes that an import has failed
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 def _deepspeed(cuda: bool) -> Any:
     """DeepSpeed, quiet, and on CPUs without operators that are compiled at first use."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    import deepspeed
+    with _without("mlflow"):
+        import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if not cuda:
