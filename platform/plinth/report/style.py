@@ -73,6 +73,7 @@ def _scaled(value: float, base: int, units: tuple[str, ...], whole_below: int) -
     if not math.isfinite(value):
         return str(value)
     if abs(value) < whole_below:
-        return f"{value:,.0f}{units[0]}" if value == int(value) else f"{value:.3g}{units[0]}"
+        whole = value == int(value) or abs(value) >= 1000
+        return f"{value:,.0f}{units[0]}" if whole else f"{value:.3g}{units[0]}"
     power = min(len(units) - 1, int(math.log(abs(value), base)))
     return f"{value / base**power:.3g}{units[power]}"
