@@ -34,6 +34,7 @@ def test_a_failure_is_raised_as_it_is_and_ends_the_rest() -> None:
         ran.append(task)
         if task == 1:
             raise SourceError("the source broke")
+        time.sleep(0.01)  # all of them would take ten seconds: time to hear of the failure
         return task
 
     with pytest.raises(SourceError, match="the source broke"):
