@@ -93,7 +93,7 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 test: setup-test check ## everything: checks and the whole suite
 	@$(BIN)/python -m pytest -m "" -n 2 --dist loadscope --durations 15
 
-test-fast: $(VENV)/.setup-dev ## the quick tests, under two minutes
+test-fast: $(VENV)/.setup-dev ## the quick tests, some three minutes
 	@$(BIN)/python -m pytest -n 2 --dist loadscope
 
 $(VENV)/.setup-fuzz: $(VENV)/.setup-dev

@@ -15,18 +15,12 @@ from plinth.context import Context
 from plinth.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens import audit, tokenizer
+from plinth.tokens.audit_vocabulary import DEAD
 
 KINDS = {
     "bpe-bytes": "Byte-level BPE",
     "bpe-fallback": "BPE with byte fallback",
     "unigram": "Unigram pieces with byte fallback",
-}
-
-#: What the audit counts over the whole vocabulary, and its words for people.
-WORDS = {
-    "unreachable": "never written by their own text",
-    "unused": "not used in the sample",
-    "one_document": "used by one document only",
 }
 
 
@@ -89,9 +83,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     for axis in ("buckets", "languages", "domains"):
         rows = [[name, facts["fertility"], facts["bytes_per_token"]] for name, facts in made.stats[axis].items()]
         shown[axis] = dg.MetadataValue.md(table([axis, "tokens per word", "bytes per token"], rows))
-    rows = [
-        [WORDS[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])] for kind in WORDS
-    ]
+    rows = [[DEAD[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])] for kind in DEAD]
     shown["tokens"] = dg.MetadataValue.md(table(["tokens", "how many", "such as"], rows))
     space = made.stats["whitespace"]
     rows = [[name, count] for name, count in space["tokens"].items()]

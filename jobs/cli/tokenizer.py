@@ -12,13 +12,6 @@ from jobs.cli.options import Settings, examples, json_option, shared
 if TYPE_CHECKING:
     from plinth.context import Context
 
-#: What the audit counts over the whole vocabulary, in words.
-DEAD = {
-    "unreachable": "never written by their own text",
-    "unused": "not used in the sample",
-    "one_document": "used by one document only",
-}
-
 
 @click.command(
     epilog=examples("plinth tokenizer", "plinth tokenizer --text 'x = 42'", "plinth tokenizer --json | jq .languages")
@@ -62,6 +55,7 @@ def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
 
 def _show(stats: Mapping[str, Any]) -> None:
     from jobs.cli import output
+    from plinth.tokens.audit_vocabulary import DEAD
 
     columns = ("tokens/word", "bytes/token", "characters/token", "fragments")
     for axis in ("buckets", "languages", "domains"):

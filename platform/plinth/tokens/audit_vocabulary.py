@@ -31,6 +31,13 @@ DIGITS_ALLOWED = {"single": 1, "triples": 3}
 
 INDENTS = (2, 4, 8, 16)
 
+#: Kinds of dead tokens, in words for people.
+DEAD = {
+    "unreachable": "never written by their own text",
+    "unused": "not used in the sample",
+    "one_document": "used by one document only",
+}
+
 
 def facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np.int64]) -> dict[str, Any]:
     """A vocabulary and how often a sample used it.

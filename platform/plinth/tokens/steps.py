@@ -14,7 +14,6 @@ Does not belong here: what is at a position (`order`), and the learning rate (`t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -200,8 +199,3 @@ def _misplaced(name: str, change: Change, why: str) -> RecipeError:
         found=why,
         remedy="list changes in the order in which they take effect, all before the end of the run",
     )
-
-
-def lengths_that_do_not_divide(sequence_tokens: int, lengths: Sequence[LengthChange]) -> list[int]:
-    """Indices of the changes whose rows do not divide a sequence."""
-    return [index for index, change in enumerate(lengths) if sequence_tokens % change.sequence_tokens]

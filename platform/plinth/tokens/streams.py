@@ -109,11 +109,6 @@ def stream_of(shards: Manifest, name: str) -> Stream:
     return every[name]
 
 
-def axes_of(shards: Manifest) -> tuple[str, ...]:
-    """The axes that a shard set is cut by; empty where it is one stream."""
-    return tuple(shards.stats.get("axes", ()))
-
-
 def every_stream(shards: Mapping[str, Manifest] | Iterable[Manifest]) -> tuple[Stream, ...]:
     """The streams of several shard sets, in order of name."""
     manifests: Sequence[Manifest] = list(shards.values() if isinstance(shards, Mapping) else shards)

@@ -15,15 +15,10 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
-
-from plinth.errors import CheckpointError
+from typing import Any, NamedTuple
 
 #: Bytes hashed and written at a time; small enough to stay in the cache between the two.
 CHUNK_BYTES = 1 << 20
-
-#: Longest header that is read; safetensors itself stops at 100 MB.
-MAX_HEADER_BYTES = 100_000_000
 
 
 class Entry(NamedTuple):
@@ -73,24 +68,6 @@ def write_chunks(path: Path, pieces: Sequence[memoryview]) -> Written:
             size += flat.nbytes
         os.fsync(stream.fileno())
     return Written(size, digest.hexdigest())
-
-
-def read_header(stream: IO[bytes], path: Path) -> tuple[dict[str, Any], int]:
-    """The header of a file and where its bytes begin.
-
-    Raises:
-        CheckpointError: not such a file.
-    """
-    try:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        if length > MAX_HEADER_BYTES:
-            raise ValueError(f"a header of {length} bytes")
-        header = json.loads(stream.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("a header that is no object")
-    except (struct.error, ValueError) as error:
-        raise CheckpointError(f"{path} is no file of tensors", found=error, expected="safetensors") from error
-    return header, 8 + length
 
 
 def _write_whole(stream: Any, chunk: memoryview) -> None:
