@@ -71,9 +71,11 @@ class Cost:
         wait_s: waiting for data in those steps.
         save_s: steps stood still for a checkpoint.
         lost_s: steps that had to be done again, were undone, or whose update was not made.
-        idle_s: the rest: start-up, resumes, back-off, evaluation.
-        away_s: between a job's end and the first rank of the next; of a job that was killed, from its last event on.
-        goodput: useful_s over all of it but `away_s`.
+        start_s: from a job's start, or from a failure, until its ranks are up.
+        idle_s: the rest: loading, evaluation, audit.
+        queued_s: from a job's submission to its start.
+        away_s: otherwise between a job's end and the start of the next; of one that was killed, from its last event on.
+        goodput: useful_s over all of it but `queued_s` and `away_s`.
         skipped_steps: left out by a rollback, or vetoed.
         jobs: jobs that the run took.
     """
@@ -83,7 +85,9 @@ class Cost:
     wait_s: float
     save_s: float
     lost_s: float
+    start_s: float
     idle_s: float
+    queued_s: float
     away_s: float
     lost_steps: int
     skipped_steps: int
@@ -96,7 +100,7 @@ class Cost:
     @property
     def goodput(self) -> float:
         """Share of the jobs' time that was spent on steps that count."""
-        held = self.wall_s - self.away_s
+        held = self.wall_s - self.queued_s - self.away_s
         return self.useful_s / held if held > 0 else 0.0
 
 
@@ -122,12 +126,13 @@ def course(events: Iterable[Event]) -> Course:
     slices: dict[str, Series] = defaultdict(Series)
     layers: dict[str, Series] = defaultdict(Series)
     marks: list[Mark] = []
-    at_step, saved_at, ranks = 0, float(told[0]["time"]) if told else 0.0, math.nan
+    at_step, saved_at, ranks = 0, math.nan, math.nan
     for event in told:
         kind = event["event"]
         at_step = int(event.get("step", at_step) or 0)
         if kind == "run_started":
             ranks = float(event["ranks"])
+            saved_at = float(event["time"]) if math.isnan(saved_at) else saved_at
             for one in (*series.values(), *layers.values()):
                 one.add(event, None)  # a line does not go on where nobody trained
         elif kind == "step":
@@ -181,6 +186,8 @@ def cost(events: Sequence[Event]) -> Cost:
     lost += [counted.pop(step) for step in sorted(left_out & set(counted))]
     stretches = _stretches(events)
     held = sum(end - begin for begin, end, _ in stretches)
+    start = _between(events, ("job_started", "restart"), "run_started")
+    queued = _between(events, ("submitted",), "job_started")
     wall = float(events[-1]["time"]) - float(events[0]["time"]) if events else 0.0
     wait = sum(float(event.get("data_wait_s", 0.0)) for event in counted.values())
     busy = sum(float(event["step_s"]) for event in counted.values())
@@ -193,8 +200,10 @@ def cost(events: Sequence[Event]) -> Cost:
         wait_s=wait,
         save_s=saves,
         lost_s=thrown,
-        idle_s=max(0.0, held - useful - wait - saves - thrown),
-        away_s=max(0.0, wall - held),
+        start_s=start,
+        idle_s=max(0.0, held - useful - wait - saves - thrown - start),
+        queued_s=queued,
+        away_s=max(0.0, wall - held - queued),
         lost_steps=len(lost),
         skipped_steps=len(left_out),
         restarts=len(of["restart"]),
@@ -210,26 +219,37 @@ _COUNTED = ("checkpoint", "restart", "skipped", "intervention")
 #: How a job ends when it is not killed.
 _ENDINGS = frozenset({"finished", "failed", "stopped"})
 
+#: What shows that the job before is over, however it ended.
+_NEXT_JOB = frozenset({"submitted", "vanished", "job_started"})
+
 
 def _stretches(events: Sequence[Event]) -> list[tuple[float, float, int]]:
-    """Begin, end and ranks of each job, as far as its events tell: from when its ranks are up."""
+    """Begin, end and ranks of each job: from when its supervisor is up, for it holds its ranks since then."""
     found: list[tuple[float, float, int]] = []
     begin, last, ranks = math.nan, 0.0, 1
     for event in events:
         now, kind = float(event["time"]), event["event"]
-        first = kind == "run_started" and not event.get("attempt")
-        if (first or kind == "vanished") and not math.isnan(
-            begin
-        ):  # nothing told the end of the job before: it was killed
+        if kind in _NEXT_JOB and not math.isnan(begin):  # nothing told the end of the job before: it was killed
             found.append((begin, last, ranks))
             begin = math.nan
-        if kind == "run_started":
-            ranks, begin = int(event["ranks"]), now if math.isnan(begin) else begin
+        if kind == "job_started":
+            ranks, begin = int(event["ranks"]), now
         if kind in _ENDINGS and not math.isnan(begin):
             found.append((begin, now, ranks))
             begin = math.nan
         last = now
     return [*found, (begin, last, ranks)] if not math.isnan(begin) else found
+
+
+def _between(events: Sequence[Event], opening: Sequence[str], closing: str) -> float:
+    """Seconds from each latest event of the opening kinds to the closing one that follows it, if one does."""
+    total, since = 0.0, math.nan
+    for event in events:
+        if event["event"] in opening:
+            since = float(event["time"])
+        elif event["event"] == closing and not math.isnan(since):
+            total, since = total + max(0.0, float(event["time"]) - since), math.nan
+    return total
 
 
 def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], saved_at: float) -> None:

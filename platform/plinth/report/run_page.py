@@ -175,7 +175,7 @@ def _facts(told: Course, about: About) -> list[dict[str, str]]:
         ("lost", _seconds(cost.lost_s), f"{counted(cost.lost_steps, 'step')} done again or undone"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
-        ("rank hours", f"{cost.rank_hours:,.2f}", "from when ranks are up to the job's end"),
+        ("rank hours", f"{cost.rank_hours:,.2f}", "from a job's start to its end"),
     ]
     if about.price_per_rank_hour is not None:
         money = cost.rank_hours * about.price_per_rank_hour
@@ -190,8 +190,9 @@ def _spent(cost: Cost) -> list[dict[str, Any]]:
         ("waiting for data", cost.wait_s, PALETTE[1]),
         ("standing still for checkpoints", cost.save_s, PALETTE[4]),
         ("steps lost", cost.lost_s, WARNING),
-        ("start, resume, back-off, evaluation, audit", cost.idle_s, MUTED),
-        ("between two jobs", cost.away_s, FAINT),
+        ("starting, and starting again", cost.start_s, PALETTE[3]),
+        ("loading, evaluation, audit", cost.idle_s, MUTED),
+        ("queued, and between two jobs", cost.queued_s + cost.away_s, FAINT),
     )
     total = sum(seconds for _, seconds, _ in parts) or 1.0
     return [

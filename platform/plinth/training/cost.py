@@ -15,8 +15,9 @@ from plinth.training.directory import RunDirectory
 from plinth.training.failure import Failure
 from plinth.training.telemetry import Event, Reader, timeline
 
-#: How a supervisor ends the story of a job.
+#: How a supervisor ends the story of a job, and what is told before the next has one.
 ENDINGS = ("finished", "failed", "stopped")
+BEFORE_A_JOB = ("submitted",)
 
 
 class Loss(NamedTuple):
@@ -69,7 +70,8 @@ class Ledger:
     def lose_vanished(self) -> Loss | None:
         """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
         story = timeline(self.run.events)
-        if not story.events or story.events[-1]["event"] in ENDINGS:
+        told = [event["event"] for event in story.events if event["event"] not in BEFORE_A_JOB]
+        if not told or told[-1] in ENDINGS:
             return None
         committed = max(checkpoint.committed(self.run), default=0)
         done = [event for step, event in story.steps.items() if step > committed]

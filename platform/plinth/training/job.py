@@ -31,7 +31,7 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.stopping import last_step
 from plinth.training.supervise import Result
-from plinth.training.telemetry import Event, Reader, Story, timeline
+from plinth.training.telemetry import Event, Reader, Story, Timeline, timeline
 
 POLL_S = 0.5
 
@@ -89,6 +89,7 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
     configuration.write(config)
     if not alive:
         launcher = choose(config.launch.kind, config.launch, config.supervision.grace_s)
+        Timeline(run.events).append("submitted", launcher=config.launch.kind)
     return launcher.submit(command(config), run.root, run.log)
 
 

@@ -152,6 +152,7 @@ class Supervisor:
         lost = self.ledger.lose_vanished()
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
+        self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
         if self.config.checkpoints.upload and not checkpoint.committed(self.run):
             restored = restore(self.config)
             if restored is not None:

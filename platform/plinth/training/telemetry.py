@@ -3,6 +3,8 @@
 One JSON object per line: `seq` (rises by one over all writers and restarts), `time` (Unix seconds),
 `event`, and the event's own fields:
 
+    submitted    a job is handed to its launcher (launcher); until `job_started` it waits in a queue
+    job_started  its supervisor is up, and holds as many ranks from now on (ranks, nodes)
     run_started  the ranks are up (attempt, ranks, device, precision)
     resumed      from a committed checkpoint (step, attempt)
     reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); from here on exact

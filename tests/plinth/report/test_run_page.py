@@ -35,16 +35,18 @@ class Story:
 def told() -> list[dict[str, Any]]:
     """Ten steps: a commit after 4, a kill after 6, a rollback from 8 to 4 that leaves out 7 and 8, the end."""
     story = Story()
-    story.add("run_started", attempt=0, ranks=2, device="cpu", precision="fp32")
+    story.add("submitted", launcher="slurm")
+    story.add("job_started", 30.0, ranks=2, nodes=1)
+    story.add("run_started", 8.0, attempt=0, ranks=2, device="cpu", precision="fp32")
     for step in range(1, 5):
         story.step(step, layers={"names": ["embedding", "0"], "grad_norm": [0.5, None]})
     story.add("checkpoint", 0.5, step=4, bytes=9, seconds=0.5)
     story.add("evaluated", step=4, tokens=400, slices={"web": 1.5}, probes={"maths": [0.4, 0.1]})
     for step in (5, 6):
         story.step(step)
-    story.add("restart", 5.0, attempt=1, reason="rank 1 was killed by <SIGKILL>", lost_steps=2)
-    story.add("run_started", attempt=1, ranks=2)
-    story.add("resumed", step=4)
+    story.add("restart", 3.0, attempt=1, reason="rank 1 was killed by <SIGKILL>", lost_steps=2)
+    story.add("run_started", 2.0, attempt=1, ranks=2)
+    story.add("resumed", 3.0, step=4)
     for step in (5, 6, 7, 8):
         story.step(step, loss=9.0 if step > 6 else 2.0)
     window = {"rule": "loss_spike", "action": "rollback", "window": [7, 8], "number": 1}
@@ -85,17 +87,18 @@ def test_where_the_time_went(told: list[dict[str, Any]]) -> None:
     # Trained: 4 + 2 + 4 + 2 + 2 steps; counted: 1-6, 9, 10; lost: 5, 6 by the kill, 5, 6, 7, 8 by the rollback.
     assert (cost.lost_steps, cost.skipped_steps, cost.restarts, cost.interventions) == (6, 2, 1, 1)
     assert (cost.useful_s, cost.wait_s, cost.save_s, cost.lost_s) == pytest.approx((7.2, 0.8, 0.5, 6.0))
-    assert cost.wall_s == pytest.approx(14 + 0.5 + 5)
-    assert cost.idle_s == pytest.approx(5.0)
-    assert cost.goodput == pytest.approx(7.2 / 19.5)
-    assert cost.rank_hours == pytest.approx(2 * 19.5 / 3600)
+    assert cost.wall_s == pytest.approx(30 + 8 + 14 + 0.5 + 5 + 3)
+    assert (cost.queued_s, cost.away_s) == pytest.approx((30, 0))
+    assert (cost.start_s, cost.idle_s) == pytest.approx((8 + 2, 5 - 2 + 3))
+    assert cost.goodput == pytest.approx(7.2 / 30.5)
+    assert cost.rank_hours == pytest.approx(2 * 30.5 / 3600)
     assert cost.tokens == 1000
 
 
 def test_age_of_the_checkpoint_is_a_saw(told: list[dict[str, Any]]) -> None:
     age = course(told).series["checkpoint_age_s"]
     by_time = list(zip(age.times, age.values, strict=True))
-    assert by_time[:6] == [(1001.0, 1.0), (1002.0, 2.0), (1003.0, 3.0), (1004.0, 4.0), (1004.5, 4.5), (1004.5, 0.0)]
+    assert by_time[:6] == [(1039.0, 1.0), (1040.0, 2.0), (1041.0, 3.0), (1042.0, 4.0), (1042.5, 4.5), (1042.5, 0.0)]
 
 
 def test_series_of_every_kind(told: list[dict[str, Any]]) -> None:
@@ -140,8 +143,8 @@ def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, An
         "loss_spike",
         "7–8",
         "bad.example (web) 75% of the tokens, 0% before; 4 documents, such as https://bad.example/1",
-        "39.00 USD",
-        "36.9%",
+        "61.00 USD",
+        "23.6%",
         "plinth blame tiny-0123 7",
     ):
         assert words in text, words
@@ -174,22 +177,26 @@ def test_the_pointers_values_are_those_of_the_timeline(told: list[dict[str, Any]
 
 def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
     story = Story()
+    story.add("job_started", ranks=2, nodes=1)
     story.add("run_started", attempt=0, ranks=2)
     story.step(1)
     story.add("stopped", step=1)
-    story.add("run_started", 3600.0, attempt=0, ranks=1)
+    story.add("submitted", 3000.0, launcher="local")
+    story.add("job_started", 600.0, ranks=1, nodes=1)
+    story.add("run_started", attempt=0, ranks=1)
     story.add("reshaped", step=1, **{"from": {"ranks": 2, "zero": 1}, "to": {"ranks": 1, "zero": 1}})
     story.step(2)
     story.step(3, vetoed=True)
     # this job is killed, and the next begins a minute later
     story.add("vanished", 60.0, from_step=3, lost_steps=0, lost_s=0.0)
-    story.add("run_started", 5.0, attempt=0, ranks=4)
+    story.add("job_started", 5.0, ranks=4, nodes=2)
+    story.add("run_started", attempt=0, ranks=4)
     story.step(4)
     story.add("finished", step=4)
     told = course(story.events)
     cost = told.cost
     assert (cost.jobs, cost.skipped_steps, cost.lost_steps) == (3, 1, 1)
-    assert cost.away_s == pytest.approx(3600 + 60 + 5)
+    assert (cost.queued_s, cost.away_s) == pytest.approx((600, 3000 + 60 + 5))
     assert cost.rank_hours * 3600 == pytest.approx(2 * 1 + 1 * 2 + 4 * 1)
     assert cost.goodput == pytest.approx(3 * 0.9 / 4)
     about = ABOUT.model_copy(update={"flops_per_token": ((1, 1e6), (3, 2e6))})
