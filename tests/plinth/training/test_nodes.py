@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +22,17 @@ from plinth.training.follower import Follower
 from plinth.training.nodes import AwayRank, Files, Leader, Order, Place, write
 from plinth.training.supervise import Supervisor
 from plinth.training.telemetry import timeline
-from plinth.training.watch import LEFT
+from plinth.training.watch import LEFT, Process
 
 Make = Callable[..., RunConfig]
 
-LEASE_S = 3.0  # long enough for a machine under load to be heard
+LEASE_S = 300.0  # nobody is lost here but where a test says so
 
-WAITS = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); time.sleep(60)"
+#: Leaves when asked to; the file tells that it can be asked.
+WAITS = (
+    "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));"
+    "pathlib.Path({ready!r}).touch(); time.sleep(600)"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +46,7 @@ def _signals_as_before() -> Iterator[None]:
 @pytest.fixture
 def pair(make: Make) -> RunConfig:
     """A run on two nodes of two ranks."""
-    patience = Supervision(backoff_s=0.1, hang_s=LEASE_S, grace_s=20.0)
+    patience = Supervision(backoff_s=0.1, hang_s=LEASE_S, grace_s=300.0)
     config = make(launch=Launch(kind="slurm", ranks=4, nodes=2), supervision=patience)
     configuration.write(config)
     return config
@@ -53,8 +58,12 @@ class Rehearsal(Follower):
     plan: tuple[str, ...] = ()
 
     def start(self, order: Order, rank: int) -> subprocess.Popen[bytes]:
-        code = self.plan[order.attempt].format(rank=rank, port=order.port)
+        code = self.plan[order.attempt].format(rank=rank, port=order.port, ready=str(ready(self.config, rank)))
         return subprocess.Popen([sys.executable, "-S", "-c", code])
+
+
+def ready(config: RunConfig, rank: int) -> Path:
+    return config.directory.root / f"ready-{rank}"
 
 
 def follower(config: RunConfig, *plan: str, lease_s: float = LEASE_S) -> Rehearsal:
@@ -123,12 +132,15 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
         seen.append(waited(ranks))
         first.end(LEFT)
 
-    thread = beside(lead)
-    made = follower(pair, WAITS, "import time; time.sleep(60)")
-    preempted = threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    preempted.start()
-    assert made.follow() == LEFT
-    thread.join()
+    def preempt() -> None:
+        while not all(ready(pair, rank).exists() for rank in (2, 3)):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threads = [beside(lead), beside(preempt)]
+    assert follower(pair, WAITS, "import time; time.sleep(600)").follow() == LEFT
+    for thread in threads:
+        thread.join()
     assert seen == [signal.SIGTERM, [75, 75], [-9, -9]]
 
 
@@ -152,14 +164,17 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
 
     class Alone(Supervisor):
         def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
-            return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+            return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 
-    place = Place(nodes=2, lease_s=LEASE_S / 2)
-    patient = pair.model_copy(update={"supervision": Supervision(hang_s=60.0)})
+        def _look(self, ranks: list[Process]) -> None:
+            if not Files(pair.directory).beat(1).exists():
+                Files(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
+            super()._look(ranks)
+
+    place = Place(nodes=2, lease_s=1.5)
+    patient = pair.model_copy(update={"supervision": Supervision(hang_s=300.0)})
     lock = locks.hold(pair.directory.lock)
     quick = Alone(patient, pair.directory.config, lock, place=place)
-    heard = threading.Timer(0.5, lambda: Files(pair.directory).beat(1).write_text("node-1 1"))
-    heard.start()  # once, and never again
     ended = quick.supervise()
     assert (ended.status, ended.restarts) == ("stopped", 0)
     assert ended.reason == "the node of rank 2 is no longer heard"

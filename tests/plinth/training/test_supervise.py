@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +31,13 @@ SCRIPTS = {
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "named": "raise SystemExit(7)",
     "full": "full",
-    "hang": "import time; time.sleep(60)",
-    "stubborn": "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
-    "obedient": ("import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));time.sleep(60)"),
+    "hang": "import time; time.sleep(600)",
+    "stubborn": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); ready()",
+    "obedient": "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); ready()",
 }
+
+#: For those that a signal must find prepared: they say so by a file, and wait.
+READY = "import pathlib, sys, time\ndef ready(): pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -51,25 +55,50 @@ class Rehearsal(Supervisor):
     """Ranks of attempt n behave as the n-th pair of `plan` says; the run counts as trained when they end well."""
 
     plan: list[tuple[str, str]]
+    stop_when: Callable[[], bool] = staticmethod(lambda: False)
 
     def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
         script = SCRIPTS[self.plan[self.restarts][rank] if not audit else "ok"]
         if script == "full":
             self.events.append("rank_failed", rank=rank, attempt=self.restarts, **DISK_FULL.model_dump())
             script = SCRIPTS["named"]
-        return subprocess.Popen([sys.executable, "-S", "-c", script])
+        self.ranks = {**getattr(self, "ranks", {}), rank: self._process(script, ready(self.config, rank))}
+        return self.ranks[rank]
+
+    def _process(self, script: str, ready: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", READY + script, str(ready)])
+
+    def _look(self, ranks: list[watch.Process]) -> None:
+        super()._look(ranks)
+        if self.restarts:
+            self.events.append("alive")  # only the first attempt can be found hanging
+        if not self.asked_to_stop and self.stop_when():
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
-def rehearse(config: RunConfig, *plan: tuple[str, str], stop_after_s: float | None = None) -> Result:
+def ready(config: RunConfig, rank: int) -> Path:
+    return config.directory.root / f"ready-{rank}"
+
+
+def rehearsal(config: RunConfig, *plan: tuple[str, str]) -> Rehearsal:
     supervisor = Rehearsal(config, configuration.write(config), lock_fd=-1)
     supervisor.plan = list(plan)
-    if stop_after_s is not None:
-        threading.Timer(stop_after_s, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    return supervisor.supervise()
+    return supervisor
+
+
+def rehearse(config: RunConfig, *plan: tuple[str, str]) -> Result:
+    return rehearsal(config, *plan).supervise()
+
+
+def stopped_when_ready(config: RunConfig, *plan: tuple[str, str]) -> tuple[Result, list[int]]:
+    """SIGTERM comes as soon as both ranks wait for it; how it ended, and the ranks."""
+    supervisor = rehearsal(config, *plan)
+    supervisor.stop_when = lambda: all(ready(config, rank).exists() for rank in range(2))
+    return supervisor.supervise(), [supervisor.ranks[rank].wait() for rank in range(2)]
 
 
 def supervision(**changes: float) -> dict[str, float]:
-    return {"max_restarts": 2, "backoff_s": 0.0, "hang_s": 30.0, "grace_s": 5.0, **changes}
+    return {"max_restarts": 2, "backoff_s": 0.0, "hang_s": 300.0, "grace_s": 120.0, **changes}
 
 
 def test_restarts_until_it_ends_well(make: Make) -> None:
@@ -104,9 +133,7 @@ def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
 
 def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "SIBLING_PATIENCE_S", 0.2)
-    started = time.monotonic()
     result = rehearse(make(supervision=supervision(max_restarts=0)), ("hang", "crash"))
-    assert time.monotonic() - started < 10
     assert (result.status, result.reason) == ("failed", "rank 1 ended with status 1")
 
 
@@ -119,20 +146,26 @@ def test_hanging_ranks_are_ended_and_started_again(make: Make) -> None:
 
 
 def test_sigterm_is_forwarded_and_ends_as_stopped(make: Make) -> None:
-    result = rehearse(make(supervision=supervision()), ("obedient", "obedient"), stop_after_s=0.7)
+    result, codes = stopped_when_ready(make(supervision=supervision()), ("obedient", "obedient"))
     assert (result.status, result.restarts, result.reason) == ("stopped", 0, "SIGTERM was received")
+    assert codes == [watch.LEFT] * 2
 
 
 def test_ranks_that_do_not_leave_are_ended_after_the_grace(make: Make) -> None:
-    started = time.monotonic()
-    result = rehearse(make(supervision=supervision(grace_s=0.5)), ("stubborn", "obedient"), stop_after_s=0.7)
-    assert result.status == "stopped"
-    assert time.monotonic() - started < 10
+    result, codes = stopped_when_ready(make(supervision=supervision(grace_s=0.5)), ("stubborn", "obedient"))
+    assert (result.status, codes[0]) == ("stopped", -signal.SIGKILL)
 
 
 def test_sigterm_between_attempts(make: Make) -> None:
-    config = make(supervision=supervision(backoff_s=60.0))
-    result = rehearse(config, ("crash", "ok"), stop_after_s=3.0)
+    class Resting(Rehearsal):
+        def _back_off(self) -> bool:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            return super()._back_off()
+
+    config = make(supervision=supervision(backoff_s=300.0))
+    supervisor = Resting(config, configuration.write(config), lock_fd=-1)
+    supervisor.plan = [("crash", "ok")]  # there is none for a second attempt
+    result = supervisor.supervise()
     assert (result.status, result.restarts) == ("stopped", 1)
 
 
