@@ -179,6 +179,7 @@ class Supervisor:
             return LOST, in_words(codes.index(LOST), LOST)
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
         bad = [(rank, code) for rank, code in bad if rank in self.fallen] or bad
+        bad = [(rank, code) for rank, code in bad if code < 0] or bad  # killed: the others lost a partner by it
         if bad:
             return 1, "; ".join(in_words(rank, code) for rank, code in bad)
         return (LEFT, "") if LEFT in codes else (0, "")
