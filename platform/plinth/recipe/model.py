@@ -95,8 +95,6 @@ def _batches(recipe: Recipe) -> Iterator[Found]:
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
     for key, message in batches.problems(training, ranks, micro, recipe.mixture.sequence_tokens):
         yield ("training", *key), message
-    if training.length_schedule and training.parallel.pipeline > 1:
-        yield ("training", "length_schedule"), "stages of a pipeline exchange rows of one length; expected pipeline 1"
     for index, change in enumerate(training.length_schedule):
         if change.sequence_tokens % training.parallel.sequence:
             at = ("training", "length_schedule", index, "sequence_tokens")

@@ -112,8 +112,6 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
         yield "sequence", f"{sequence} does not divide mixture.sequence_tokens = {sequence_tokens}; expected a divisor"
     if pipeline > model.layers:
         yield "pipeline", f"{pipeline} stages for {model.layers} layers; expected at least one layer in each stage"
-    if pipeline > 1 and sequence > 1:
-        yield "sequence", f"sequence {sequence} with pipeline {pipeline} is not supported; set one of them to 1"
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:

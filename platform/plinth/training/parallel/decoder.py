@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from plinth.training.attention import attention_mask, rotary
 from plinth.training.blocks import Block
-from plinth.training.loss import IGNORED
 from plinth.training.model import Decoder
 from plinth.training.parallel import tensor
 from plinth.training.parallel.collectives import enter_region
-from plinth.training.parallel.sequence import UlyssesCore, local
+from plinth.training.parallel.sequence import UlyssesCore
 from plinth.training.parallel.topology import Topology
 
 
@@ -36,18 +34,14 @@ class DividedDecoder(Decoder):
     ) -> Tensor:
         """As `Decoder.forward`, of whole sequences [B, S]. Logits, without targets, are of this rank's slice and
         part of the vocabulary: [B, S / sequence ranks, V / tensor ranks]."""
-        index, size = self.topology.place.sequence, self.topology.shape.sequence
-        x = self.embed(local(tokens, index, size))
+        ours = self.topology.slice
+        x = self.embed(ours.of(tokens))
         mask = attention_mask(segments, x.dtype, whole=whole)
-        positions = torch.arange(index * x.shape[1], (index + 1) * x.shape[1], device=x.device)
-        rotation = rotary(self.config, positions, x.dtype)
+        rotation = rotary(self.config, ours.positions(x), x.dtype)
         for layer in self.layers:
             x = layer(x, rotation, mask)
         x = self.norm(x)
-        if targets is None or size == 1:
-            return self.head(x, targets)
-        ours = local(targets, index, size)
-        return self.head(x, ours) * size * (ours != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
+        return self.head(x, None) if targets is None else self.head(x, ours.of(targets)) * ours.share(targets)
 
     def embed(self, tokens: Tensor) -> Tensor:
         group = self.topology.tensor

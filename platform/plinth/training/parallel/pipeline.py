@@ -55,7 +55,7 @@ class PipelineEngine(Engine):
     def _model(self) -> Decoder:
         shape = self.topology.shape
         self.stage = Stage(self.topology.place.pipeline, shape.pipeline, self.topology.members(("pipeline",)))
-        return cut(super()._model(), self.stage)
+        return cut(super()._model(), self.stage, self.topology.slice)
 
     def _unit(self) -> Any:
         return PipelineUnit(self.topology)
@@ -136,10 +136,11 @@ class PipelineEngine(Engine):
         return y if self.stage.last else torch.zeros((), device=self.rank.device)
 
     def _activations(self, tokens: Any) -> Tensor:
-        """What passes between stages looks like this, [B, S, D] in the precision of the model, without memory, where
-        tokens are […, B, S + 1]."""
+        """What passes between stages looks like this, [B, S/n, D] in the precision of the model, without memory, where
+        tokens are […, B, S + 1] and n ranks share a sequence."""
         *_, micro, length = tokens.shape
-        return torch.empty(micro, length - 1, self.config.model.dim, dtype=self._dtype, device="meta")
+        shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
+        return torch.empty(shape, dtype=self._dtype, device="meta")
 
     def _gradient_norm(self) -> Tensor:
         kept = [p.grad for p in self.module.parameters() if p.grad is not None and getattr(p, "model_parallel", False)]

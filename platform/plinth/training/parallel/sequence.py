@@ -14,20 +14,40 @@ repeated first, as grouped-query attention would do anyway; their gradients add 
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from plinth.training.attention import Mask
+from plinth.training.loss import IGNORED
 from plinth.training.parallel.collectives import gather_heads, scatter_heads
 
 
-def local(x: Tensor, index: int, size: int) -> Tensor:
-    """This rank's slice of [B, S, …]."""
-    length = x.shape[1] // size
-    return x.narrow(1, index * length, length)
+class Slice(NamedTuple):
+    """Which tokens of every sequence this rank holds: part `index` of `size`; 0 of 1 is all."""
+
+    index: int
+    size: int
+
+    def of(self, x: Tensor) -> Tensor:
+        """This rank's slice of [B, S, …]."""
+        length = x.shape[1] // self.size
+        return x.narrow(1, self.index * length, length)
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Positions within the whole sequence of x [B, S/n, …]: [S/n]."""
+        length = x.shape[1]
+        return torch.arange(self.index * length, (self.index + 1) * length, device=x.device)
+
+    def share(self, targets: Tensor) -> Tensor | int:
+        """What to multiply the mean loss of this slice by, so that the mean over the group is that of all targets
+        [B, S] that are scored."""
+        if self.size == 1:
+            return 1
+        return self.size * (self.of(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:

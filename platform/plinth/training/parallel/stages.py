@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from plinth.training.attention import attention_mask, rotary
 from plinth.training.model import Decoder
+from plinth.training.parallel.sequence import Slice
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Stage:
         return 0 if name == "embed_tokens" else self.count - 1
 
 
-def cut(model: Decoder, stage: Stage) -> Decoder:
+def cut(model: Decoder, stage: Stage, ours: Slice) -> Decoder:
     """The decoder, reduced to one stage in place. What remains keeps its names.
 
-    Its `forward` takes (tokens, segments, targets, x): the activations of the stage before, or None on the first; it
-    returns activations, or the loss on the last.
+    Its `forward` takes (tokens, segments, targets, x), of whole sequences but for x: the activations that the stage
+    before made of this rank's slice of them, or None on the first; it returns activations, or the loss on the last.
     """
     blocks = {str(index): model.layers[index] for index in stage.layers(len(model.layers))}
     setattr(model, "layers", nn.ModuleDict(blocks))  # noqa: B010 - mypy: another class, the same names
@@ -72,13 +72,14 @@ def cut(model: Decoder, stage: Stage) -> Decoder:
         del model.norm
         if not model.config.tied_embeddings:
             del model.lm_head
-    setattr(model, "forward", partial(_forward, model, stage))  # noqa: B010 - mypy forbids it as an assignment
+    setattr(model, "forward", partial(_forward, model, stage, ours))  # noqa: B010 - mypy forbids it as an assignment
     return model
 
 
 def _forward(
     model: Decoder,
     stage: Stage,
+    ours: Slice,
     tokens: Tensor,
     segments: Tensor | None,
     targets: Tensor,
@@ -87,9 +88,11 @@ def _forward(
     whole: bool | None = None,
 ) -> Tensor:
     """`Decoder.forward` of one stage."""
-    x = model.embed(tokens) if x is None else x
+    x = model.embed(ours.of(tokens)) if x is None else x
     mask = attention_mask(segments, x.dtype, whole=whole)
-    rotation = rotary(model.config, torch.arange(x.shape[1], device=x.device), x.dtype)
+    rotation = rotary(model.config, ours.positions(x), x.dtype)
     for layer in cast(nn.ModuleDict, model.layers).values():
         x = layer(x, rotation, mask)
-    return model.head(model.norm(x), targets) if stage.last else cast(Tensor, x)
+    if not stage.last:
+        return cast(Tensor, x)
+    return model.head(model.norm(x), ours.of(targets)) * ours.share(targets)

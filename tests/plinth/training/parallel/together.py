@@ -3,25 +3,60 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch
+from plinth.training.data import Batch, shortened
 from plinth.training.model import build
 from plinth.training.parallel.topology import place_of
 
 STEPS, ROWS = 4, 8
 LR = 3e-3
 
+#: Largest difference in loss (nats) and, relative, in the gradient norm. BF16 and FP16 have 8 and 11 bits.
+BOUNDS = {"fp32": (2e-6, 2e-5), "bf16": (0.03, 0.05), "fp16": (0.005, 0.02)}
+
+#: Losses, gradient norms, and whole parameters by name.
+Trained = tuple[list[float], list[float], dict[str, Any]]
+
+
+class Difference(NamedTuple):
+    """How far a divided run is from one plain process."""
+
+    loss: float  # nats, the largest of any step
+    norm: float  # relative, the largest of any step and rank
+    parameters: list[str]  # in FP32: those that are not the same within 1e-3
+
+    def beyond(self, precision: str) -> str:
+        """What is more than the precision explains; nothing when all is well, and NaN is not."""
+        loss, norm = BOUNDS[precision]
+        if self.loss <= loss and self.norm <= norm and not self.parameters:
+            return ""
+        return f"loss off by {self.loss:.2g} (at most {loss:g}), norm by {self.norm:.2g}, parameters {self.parameters}"
+
+
+def difference(config: RunConfig, answers: list[dict[str, Trained]], name: str, plain: Trained) -> Difference:
+    """Of what `train_all` returned on every rank under `name` from what `plain_run` did."""
+    losses, norms, parameters = plain
+    ours = np.mean([answer[name][0] for answer in answers], axis=0)
+    relative = [np.abs(np.divide(answer[name][1], norms) - 1).max() for answer in answers]
+    found = answers[0][name][2]
+    assert {key: value.shape for key, value in found.items()} == {k: tuple(v.shape) for k, v in parameters.items()}
+    assert list(found) == list(parameters), name
+    far = [key for key, value in parameters.items() if not np.allclose(found[key], value.numpy(), atol=1e-3)]
+    loss = float(np.abs(ours - losses).max())
+    return Difference(loss, float(np.max(relative)), far if config.precision == "fp32" else [])
+
 
 def rows_of(config: RunConfig, step: int) -> Batch:
-    """The global batch of a step in one array: [1, ROWS, S + 1], documents of uneven lengths."""
+    """The global batch of a step in one array: [1, rows, S + 1], documents of uneven lengths; whole rows, also where
+    the run trains shorter ones."""
     random = np.random.default_rng(step)
-    shape = (1, ROWS, config.sequence_tokens + 1)
+    shape = (1, config.steps.batch(step - 1), config.sequence_tokens + 1)
     start, stride = random.integers(0, config.vocab_size, (2, *shape[:2], 1))
     tokens = ((start + stride % 5 * np.arange(shape[2])) % config.vocab_size).astype(np.int32)
     ends = random.random(shape) < 0.1
@@ -32,10 +67,11 @@ def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
     """What one rank sees of it: the rows of its data rank, in micro batches."""
     whole, place = rows_of(config, step), place_of(config.parallel, config.ranks, rank)
     shape = (config.data_ranks, -1, config.micro_batch_sequences, config.sequence_tokens + 1)
-    return Batch(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
+    mine = Batch(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
+    return shortened(mine, config.steps.length(step - 1))
 
 
-def plain_run(config: RunConfig) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+def plain_run(config: RunConfig) -> Trained:
     """Losses, gradient norms and parameters of one FP32 process without DeepSpeed."""
     model = build(config.model, config.vocab_size, config.seed)
     matrices = [p for p in model.parameters() if p.dim() >= 2]
@@ -45,7 +81,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float], dict[str, to
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(options.beta1, options.beta2), eps=options.eps)
     losses, norms = [], []
     for step in range(1, STEPS + 1):
-        batch = rows_of(config, step)
+        batch = shortened(rows_of(config, step), config.steps.length(step - 1))
         tokens, segments = torch.from_numpy(batch.tokens[0]).long(), torch.from_numpy(batch.segments[0])
         mask = segments[:, :-1] if config.model.document_mask else None
         loss = model(tokens[:, :-1], mask, tokens[:, 1:])
@@ -57,7 +93,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float], dict[str, to
     return losses, norms, {name: p.detach() for name, p in model.named_parameters()}
 
 
-def train_all(configs: dict[str, RunConfig], emulate_fp16: bool = False) -> dict[str, Any]:
+def train_all(configs: dict[str, RunConfig], emulate_fp16: bool = False) -> dict[str, Trained]:
     """On one rank: train each configuration in turn; losses, norms, and the leader's whole parameters."""
     from deepspeed.accelerator import get_accelerator
 
@@ -66,6 +102,7 @@ def train_all(configs: dict[str, RunConfig], emulate_fp16: bool = False) -> dict
     rank, answers = engines.join(next(iter(configs.values()))), {}
     if emulate_fp16:  # PyTorch computes it on any CPU, slowly; DeepSpeed refuses for the slowness
         type(get_accelerator()).is_fp16_supported = lambda self: True
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # rather than go on without compiling
     for name, config in configs.items():
         try:
             answers[name] = train_one(config, rank)
@@ -75,9 +112,10 @@ def train_all(configs: dict[str, RunConfig], emulate_fp16: bool = False) -> dict
     return answers
 
 
-def train_one(config: RunConfig, rank: Any) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+def train_one(config: RunConfig, rank: Any) -> Trained:
     from plinth.training.engine import open_engine
 
+    torch._dynamo.reset()  # every run compiles its own blocks
     engine = open_engine(config, rank)
     losses, norms = [], []
     for step in range(1, STEPS + 1):

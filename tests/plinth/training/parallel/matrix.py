@@ -1,0 +1,181 @@
+"""Every combination of ways to divide a run, and the few of them that a test has to train.
+
+    axis          one choice that a recipe makes: the ZeRO stage, the precision, …
+    case          one value of every axis
+    interaction   values of two or three axes; it is refused when every case that has it is
+
+A case is refused by `plinth.recipe.parallel`, with a reason, or it trains as one plain process does. `cover` picks
+cases that have every pair of values that is not refused (a covering array; Cohen et al., IEEE TSE 23(7), 1997): those are
+trained by a test. All cases of two ranks, and all triples on four and eight, are trained by
+
+    python tests/plinth/training/parallel/matrix.py
+
+which writes `matrix.json` beside this file and the tables of docs/parallel.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+from plinth.recipe.batches import BatchChange, LengthChange
+from plinth.recipe.parallel import Parallel, problems
+from plinth.recipe.training import Launch, Model
+
+#: Uneven stages, grouped heads, gains of its own for queries and keys.
+MODEL = Model(layers=3, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
+
+SEQUENCE_TOKENS, ROWS = 32, 8
+
+#: Largest difference in loss (nats) and, relative, in the gradient norm. BF16 and FP16 have 8 and 11 bits.
+BOUNDS = {"fp32": (2e-6, 2e-5), "bf16": (0.03, 0.05), "fp16": (0.005, 0.02)}
+
+
+class Case(NamedTuple):
+    """One value of every axis."""
+
+    zero_stage: int = 0
+    offload: str = "none"
+    tensor: int = 1
+    pipeline: int = 1
+    sequence: int = 1
+    recomputed: int = 0
+    accumulated: int = 1
+    precision: str = "fp32"
+    compile: bool = False
+    schedule: str = "constant"
+
+    @property
+    def ranks(self) -> int:
+        """Two, or what the degrees ask for."""
+        return max(2, self.tensor * self.pipeline * self.sequence)
+
+    @property
+    def block(self) -> Parallel:
+        """What the recipe says."""
+        fields = {name: getattr(self, name) for name in ("zero_stage", "offload", "tensor", "pipeline", "sequence")}
+        return Parallel(**fields, activation_checkpointing=self.recomputed, compile=self.compile)
+
+    @property
+    def name(self) -> str:
+        """Its values that are not the usual ones."""
+        usual = Case()._asdict()
+        return ", ".join(
+            word(axis, value) for axis, value in self._asdict().items() if axis == "zero_stage" or value != usual[axis]
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Of a `RunConfig`. A batch schedule doubles the batch in step 2, a length schedule the rows' length."""
+        data = self.ranks // self.block.model_ranks
+        first = ROWS // 2 if self.schedule == "batch" else ROWS
+        fields: dict[str, Any] = {
+            "parallel": self.block,
+            "launch": Launch(ranks=self.ranks),
+            "precision": self.precision,
+            "model": MODEL,
+            "sequence_tokens": SEQUENCE_TOKENS,
+            "global_batch_sequences": first,
+            "micro_batch_sequences": first // data // self.accumulated,
+        }
+        if self.schedule == "batch":
+            fields["batch_schedule"] = (BatchChange(from_step=2, global_batch_sequences=ROWS),)
+        if self.schedule == "length":
+            short = LengthChange(from_tokens=0, sequence_tokens=SEQUENCE_TOKENS // 2)
+            fields["length_schedule"] = (short, LengthChange(from_step=2, sequence_tokens=SEQUENCE_TOKENS))
+        return fields
+
+    def refusals(self) -> list[str]:
+        """Why the recipe is refused: nothing when it is not."""
+        found = problems(
+            self.block, MODEL, ranks=self.ranks, sequence_tokens=SEQUENCE_TOKENS, precision=self.precision
+        )
+        return [message for _, message in found]
+
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "zero_stage": (0, 1, 2, 3),
+    "offload": ("none", "optimizer", "parameters"),
+    "tensor": (1, 2),
+    "pipeline": (1, 2),
+    "sequence": (1, 2),
+    "recomputed": (0, 1),
+    "accumulated": (1, 2),
+    "precision": ("fp32", "bf16", "fp16"),
+    "compile": (False, True),
+    "schedule": ("constant", "batch", "length"),
+}
+
+#: Values of some axes, by name.
+Interaction = tuple[tuple[str, Any], ...]
+
+
+def word(axis: str, value: Any) -> str:
+    """What a person calls a value."""
+    words = {"zero_stage": f"ZeRO-{value}", "offload": f"{value} offloaded", "precision": str(value).upper()}
+    words |= {"schedule": f"{value} schedule", "accumulated": "accumulation", "recomputed": "recomputation"}
+    return words.get(axis, axis)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Every case, refused or not; the simplest first."""
+    return tuple(sorted(map(Case._make, product(*AXES.values())), key=lambda case: (case.ranks, case.compile)))
+
+
+@cache
+def feasible() -> tuple[Case, ...]:
+    """The cases that are not refused."""
+    return tuple(case for case in cases() if not case.refusals())
+
+
+def interactions(strength: int) -> Iterator[Interaction]:
+    """All values of every `strength` axes."""
+    for names in combinations(AXES, strength):
+        for values in product(*(AXES[name] for name in names)):
+            yield tuple(zip(names, values, strict=True))
+
+
+def within(case: Case, strength: int) -> set[Interaction]:
+    """The interactions that a case has."""
+    return set(combinations(zip(AXES, case, strict=True), strength))
+
+
+def covered(chosen: Iterable[Case], strength: int) -> set[Interaction]:
+    """The interactions that some of these cases have."""
+    return set().union(*(within(case, strength) for case in chosen))
+
+
+def cover(chosen: Sequence[Case], strength: int) -> list[Case]:
+    """`chosen`, and cases of the fewest ranks and compilations until every interaction that can be is there. Greedy:
+    the case that adds most comes next, the first of equals."""
+    result, left = list(chosen), covered(feasible(), strength) - covered(chosen, strength)
+    for tier in sorted({_cost(case) for case in feasible()}):
+        candidates = {case: within(case, strength) for case in feasible() if _cost(case) == tier}
+        while candidates:
+            best = max(candidates, key=lambda case: len(candidates[case] & left))
+            if not candidates[best] & left:
+                break
+            result.append(best)
+            left -= candidates.pop(best)
+    return result
+
+
+def _cost(case: Case) -> tuple[int, bool]:
+    return case.ranks, case.compile
+
+
+def reason(interaction: Interaction) -> str | None:
+    """Why no case has this interaction; None when one does. The reason is that of the case that is nearest to running."""
+    wanted = set(interaction)
+    nearest: tuple[int, str] | None = None
+    for case in cases():
+        if wanted <= set(zip(AXES, case, strict=True)):
+            refusals = case.refusals()
+            if not refusals:
+                return None
+            if nearest is None or len(refusals) < nearest[0]:
+                nearest = len(refusals), refusals[0]
+    assert nearest is not None
+    return nearest[1]
