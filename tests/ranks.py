@@ -31,7 +31,7 @@ class RankFailed(AssertionError):
         self.rank, self.error = rank, error
 
 
-def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120.0) -> list[Any]:
+def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 600.0) -> list[Any]:
     """Call `function(*arguments)` on `world` processes with the environment of ranks; their results in rank order.
 
     Raises:

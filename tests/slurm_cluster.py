@@ -88,11 +88,11 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
     environment = {**os.environ, "SLURM_CONF": str(config)}
     with contextlib.ExitStack() as daemons:
         daemons.enter_context(_daemon(_munged(folder), folder, environment))
-        _until(lambda: (folder / "munge.socket").exists(), 10.0, "munged is up", folder)
+        _until(lambda: (folder / "munge.socket").exists(), 300.0, "munged is up", folder)
         daemons.enter_context(_daemon(["slurmctld", "-D", "-f", config, "-c"], folder, environment))
         for name in NODES:
             daemons.enter_context(_daemon(["slurmd", "-D", "-N", name, "-f", config], folder, environment))
-        _until(lambda: _idle(environment), 60.0, "both nodes are idle", folder)
+        _until(lambda: _idle(environment), 300.0, "both nodes are idle", folder)
         yield environment
 
 
@@ -105,7 +105,7 @@ def _munged(folder: Path) -> list[object]:
 
 def _idle(environment: dict[str, str]) -> bool:
     done = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--format=%t"], env=environment, capture_output=True, text=True, timeout=30
+        ["sinfo", "--noheader", "--Node", "--format=%t"], env=environment, capture_output=True, text=True, timeout=300
     )
     return done.stdout.split() == ["idle"] * len(NODES)
 

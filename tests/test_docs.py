@@ -35,7 +35,7 @@ def test_bring_your_own_corpus(tmp_path: Path) -> None:
     environment.pop("PLINTH_WORKSPACE", None)
     script = "set -euo pipefail\n" + "\n".join(commands)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "mine/recipe.yaml is right." in done.stdout

@@ -33,7 +33,7 @@ def test_a_folder_of_warcs_and_the_same_on_s3(tmp_path: Path) -> None:
     def run(*parts: str) -> None:
         script = "set -euo pipefail\n" + "\n".join(parts)
         done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1200
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 

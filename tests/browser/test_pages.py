@@ -24,7 +24,7 @@ from tests.jobs.conftest import RECIPE, ROOT, plinth
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-WAIT_MS = 60_000
+WAIT_MS = 300_000
 
 
 def _until(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -36,7 +36,7 @@ def _until(condition: Callable[[], object], seconds: float, what: str) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2):
+        with urllib.request.urlopen(url, timeout=60):
             return True
     except OSError:
         return False
@@ -63,10 +63,10 @@ def dagster(workspace):
     command = [sys.executable, "-m", "jobs.cli", "-w", workspace, "up", "--dagster-port", port]
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
-    _until(lambda: _answers(f"{url}/server_info"), 120, "Dagster's start")
+    _until(lambda: _answers(f"{url}/server_info"), 300, "Dagster's start")
     yield url
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=60)
+    process.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +109,11 @@ def test_a_person_approves_in_mlflow_and_the_sensor_promotes(workspace, dagster,
         page.get_by_placeholder("Value", exact=True).fill(value)
         page.get_by_role("button", name="Add", exact=True).last.click()
         page.get_by_role("cell", name=value, exact=True).first.wait_for()
-    _until(lambda: api.history(ctx, recipe), 180, "the promotion")
+    _until(lambda: api.history(ctx, recipe), 600, "the promotion")
     last = api.history(ctx, recipe)[-1]
     assert (last.model, last.version) == ("tiny", "1")
     assert [approval.by for approval in last.approvals] == ["ada@example.org"]
-    _until(lambda: api.history(ctx, recipe)[-1].action == "champion", 60, "the alias")
+    _until(lambda: api.history(ctx, recipe)[-1].action == "champion", 300, "the alias")
     page.goto(f"{ensure_server(ctx.workspace)}/#/models/tiny")
     page.get_by_text("champion").first.wait_for()
     page.goto(f"{dagster}/runs")

@@ -107,7 +107,7 @@ def test_a_changed_blob_names_the_link_that_breaks(line):
 def test_shards_are_pulled_with_plain_dvc(line, tmp_path):
     plinth(line, "export", tmp_path / "shards", "web/shards", "code/shards")
     dvc = Path(sys.executable).with_name("dvc")
-    done = subprocess.run([dvc, "pull"], cwd=tmp_path / "shards", capture_output=True, text=True, timeout=300)
+    done = subprocess.run([dvc, "pull"], cwd=tmp_path / "shards", capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "shards").rglob("shard-*.bin"))
 

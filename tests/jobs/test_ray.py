@@ -26,7 +26,7 @@ def address() -> Iterator[str]:
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
     made.add_node(num_cpus=1, object_store_memory=80 * MB)
-    made.wait_for_nodes()
+    made.wait_for_nodes(timeout=300)
     yield made.address
     made.shutdown()
 
@@ -37,7 +37,7 @@ def test_two_nodes_and_a_killed_worker_make_the_same_data_versions(corpus, tmp_p
     command = [sys.executable, "-m", "jobs.cli", "-w", tmp_path, *words]
     process = subprocess.Popen(list(map(str, command)), cwd=ROOT)
     killed = _kill_one_at_work(process)
-    assert process.wait(timeout=300) == 0
+    assert process.wait(timeout=900) == 0
     assert killed
     assert digests(tmp_path) == digests(corpus)
 

@@ -120,7 +120,7 @@ def test_export_serves_a_plain_dvc_pull(plinth: Plinth, made: tuple[Context, Man
     assert json.loads(outcome.out) == [str(tmp_path / "data" / "notes-documents.dvc")]
     command = [Path(sys.executable).with_name("dvc"), "pull", "-q"]
     environment = {**os.environ, "DVC_NO_ANALYTICS": "true"}
-    subprocess.run(command, cwd=tmp_path / "data", check=True, timeout=120, env=environment)
+    subprocess.run(command, cwd=tmp_path / "data", check=True, timeout=900, env=environment)
     for part in manifest.parts:
         pulled = tmp_path / "data" / "notes-documents" / part.name
         assert pulled.read_bytes() == ctx.store.path(part.blob).read_bytes()

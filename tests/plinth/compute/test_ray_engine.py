@@ -29,7 +29,7 @@ def cluster() -> Iterator[Any]:
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
     made.add_node(num_cpus=1, object_store_memory=80 * MB)
-    made.wait_for_nodes()
+    made.wait_for_nodes(timeout=300)
     yield made
     made.shutdown()
 
@@ -45,6 +45,17 @@ def where(n: int) -> tuple[int, str]:
 
     time.sleep(0.2)
     return n * n, ray.get_runtime_context().get_node_id()
+
+
+def until_both(folder: str) -> str:
+    """The node it runs on; it waits until a task runs on the other one too."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    (Path(folder) / node).touch()
+    while len(list(Path(folder).iterdir())) < 2:
+        time.sleep(0.02)
+    return node
 
 
 def refuse(n: int) -> int:
@@ -68,15 +79,15 @@ def die(_: int) -> int:
 
 
 def hang(n: int) -> int:
-    time.sleep(60 if n == 1 else 0)
+    time.sleep(600 if n == 1 else 0)
     return n
 
 
-def test_both_nodes_work_and_results_come_in_task_order(engine: Ray) -> None:
+def test_both_nodes_work_and_results_come_in_task_order(engine: Ray, tmp_path: Path) -> None:
+    assert len(set(engine.map(until_both, [str(tmp_path)] * 2))) == 2
     told: dict[int, Any] = {}
     found = list(engine.map(where, range(12), done=told.__setitem__))
     assert [square for square, _ in found] == [n * n for n in range(12)]
-    assert len({node for _, node in found}) == 2
     assert [told[n] for n in range(12)] == found
 
 
@@ -115,7 +126,7 @@ def test_a_task_over_its_limit_is_killed(engine: Ray) -> None:
 
 def test_a_lost_node_costs_its_tasks_and_no_more(cluster: Any) -> None:
     lost = cluster.add_node(num_cpus=1, object_store_memory=80 * MB)
-    cluster.wait_for_nodes()
+    cluster.wait_for_nodes(timeout=300)
     finished: list[int] = []
 
     def done(index: int, _: Any) -> None:

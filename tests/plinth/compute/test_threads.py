@@ -23,7 +23,7 @@ def test_results_come_in_the_order_of_tasks_and_each_is_announced() -> None:
 
 
 def test_tasks_run_beside_each_other() -> None:
-    both = threading.Barrier(2, timeout=10)  # passed only by two at once
+    both = threading.Barrier(2, timeout=300)  # passed only by two at once
     assert len(list(Threads(2).map(lambda _: both.wait(), range(2)))) == 2
 
 

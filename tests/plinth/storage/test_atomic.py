@@ -81,7 +81,7 @@ def test_kill_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from plinth.storage.atomic import replacing\n"
         "with replacing(Path(sys.argv[1])) as stream:\n"
-        "    stream.write(b'half'); stream.flush(); print('ready', flush=True); time.sleep(60)\n"
+        "    stream.write(b'half'); stream.flush(); print('ready', flush=True); time.sleep(600)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, env=_environment())
     assert child.stdout is not None

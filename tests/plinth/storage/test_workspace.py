@@ -44,7 +44,7 @@ def test_lock_names_the_holder_and_dies_with_it(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "w").ensure()
     script = (
         "import sys, time\nfrom plinth.storage.workspace import Workspace\n"
-        "with Workspace(sys.argv[1]).locked('plinth run'):\n    print('held', flush=True); time.sleep(60)\n"
+        "with Workspace(sys.argv[1]).locked('plinth run'):\n    print('held', flush=True); time.sleep(600)\n"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(workspace.root)], stdout=subprocess.PIPE, env=_environment()
