@@ -18,10 +18,10 @@ from plinth.errors import LaunchError
 from plinth.launch import Handle, Status
 from plinth.launch.local import Local
 
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited in vain"
@@ -44,7 +44,7 @@ def test_submit_poll_find_logs_cancel(local: Local, tmp_path: Path) -> None:
     assert local.poll(handle) is Status.RUNNING
     assert Local().find(tmp_path) == handle
     wait_for(lambda: local.logs(log, 5) == "up")
-    local.cancel(handle, 5.0)
+    local.cancel(handle, 120.0)
     wait_for(lambda: local.poll(handle) is Status.GONE)
     assert local.find(tmp_path) == handle
 
@@ -52,7 +52,7 @@ def test_submit_poll_find_logs_cancel(local: Local, tmp_path: Path) -> None:
 def test_never_two_at_once(local: Local, tmp_path: Path) -> None:
     first = local.submit(SLEEP, tmp_path, tmp_path / "job.log")
     assert local.submit(SLEEP, tmp_path, tmp_path / "job.log") == first
-    local.cancel(first, 5.0)
+    local.cancel(first, 120.0)
     wait_for(lambda: local.poll(first) is Status.GONE)
     assert local.submit(SLEEP, tmp_path, tmp_path / "job.log") != first
 
@@ -97,8 +97,8 @@ def test_broken_handle_and_missing_program_are_named(local: Local, tmp_path: Pat
 def test_cancel_ends_what_ignores_it_with_its_children(local: Local, tmp_path: Path) -> None:
     stubborn = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
-        "print(child.pid, flush=True); time.sleep(60)"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "print(child.pid, flush=True); time.sleep(600)"
     )
     log = tmp_path / "job.log"
     handle = local.submit([sys.executable, "-c", stubborn], tmp_path, log)
@@ -123,7 +123,7 @@ def test_signals_ignored_by_the_submitter_reach_the_job(local: Local, tmp_path: 
 def test_job_outlives_its_submitter_and_the_submitters_group(local: Local, tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from plinth.launch.local import Local;"
-        f"Local().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log'); time.sleep(60)"
+        f"Local().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log'); time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])}
     submitter = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment, start_new_session=True)

@@ -66,13 +66,13 @@ def run_ranks(config: RunConfig, **extra: str) -> list[int]:
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         command = [sys.executable, "-m", "plinth.training", str(path)]
         processes.append(subprocess.Popen(command, env=environment(**own, **address, **extra)))
-    return [process.wait(timeout=120) for process in processes]
+    return [process.wait(timeout=600) for process in processes]
 
 
 def run_job(config: RunConfig, **extra: str) -> int:
     """Supervise the run to its end in another process; returns the supervisor's exit status."""
     command = [sys.executable, "-m", "plinth.training.supervise", str(configuration.write(config))]
-    return subprocess.run(command, env=environment(**extra), timeout=240, check=False).returncode
+    return subprocess.run(command, env=environment(**extra), timeout=900, check=False).returncode
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Faults inside the ranks of a run, for tests: `faulty:open_batches` reads the plan from FAULTS.
 
-FAULTS is a JSON object {"marks": folder, "delay_s": seconds per step, "faults": [[kind, step, rank], …]};
-each fault strikes once, ever, in the rank itself; those of a checkpoint need `checkpoints.mode: sync`:
+FAULTS is a JSON object {"marks": folder, "faults": [[kind, step, rank], …]}; the folder is also where `held.hold` holds
+the ranks. Each fault strikes once, ever, in the rank itself; those of a checkpoint need `checkpoints.mode: sync`:
 
     kill      SIGKILL when the batch of the step is asked for
     files     SIGKILL while the files of the checkpoint of the step are written, one of them torn
@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import held
 import synthetic
 
 from plinth.training import checkpoint, tensorfile
@@ -36,7 +36,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
     def stream(first_step: int) -> Iterator[Batch]:
         for step in range(first_step, config.total_steps + 1):
-            time.sleep(plan.get("delay_s", 0.0))
+            held.wait_for_leave(once.folder, step)
             if ("kill", step) in faults and once.first("kill", step):
                 _die()
             yield synthetic.batch_at(config, step, rank)

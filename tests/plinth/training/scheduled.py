@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, Batches, open_batches, shortened
+from plinth.training.data import Batch, shortened
 from plinth.training.model import build
 from plinth.training.schedule import learning_rate
 
@@ -78,15 +76,3 @@ def _train(config: RunConfig, rank: Any) -> tuple[list[float], list[float]]:
         norms.append(float(norm))
     engine.deepspeed.destroy()
     return losses, norms
-
-
-def slowly(config: RunConfig, rank: int) -> Batches:
-    """The run's own batches, ten a second at most: time to ask a job to stop."""
-    source = open_batches(config, rank)
-
-    def stream(first_step: int) -> Iterator[Batch]:
-        for batch in source(first_step):
-            time.sleep(0.1)
-            yield batch
-
-    return stream

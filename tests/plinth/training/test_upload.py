@@ -146,7 +146,7 @@ def test_bucket_that_is_away(
     thread = threading.Thread(target=following.follow)
     thread.start()
     following.finishing.set()
-    thread.join(30)
+    thread.join(300)
     assert not thread.is_alive()
     assert remote_of(config).steps() == [1, 2]
 

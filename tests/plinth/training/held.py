@@ -1,0 +1,59 @@
+"""Ranks that wait before a step until a test lets them go on: nothing depends on who is faster.
+
+A test says `hold(folder, 7)`: no rank takes step 7 until `let_go(folder)`, or until the rank is asked to stop; then it
+takes this one step, as it would take the one it is in. `held:open_batches` are the run's own batches, held; the
+folder is in HELD.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from plinth.storage.atomic import write_bytes
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch, Batches
+from plinth.training.data import open_batches as real
+
+
+def hold(folder: Path, step: int) -> None:
+    """Hold the ranks before this step, and before any later one."""
+    write_bytes(folder / "hold", str(step).encode())
+
+
+def let_go(folder: Path) -> None:
+    (folder / "hold").unlink()
+
+
+def wait_for_leave(folder: Path, step: int) -> None:
+    """On a rank, before its step."""
+    while (folder / "hold").exists() and step >= _held_at(folder) and not _asked_to_stop():
+        time.sleep(0.02)
+
+
+def _held_at(folder: Path) -> float:
+    try:
+        return int((folder / "hold").read_bytes())
+    except FileNotFoundError:  # let go meanwhile
+        return float("inf")
+
+
+def _asked_to_stop() -> bool:
+    """What the training loop's own handler has noted."""
+    interrupt = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(interrupt, "signal", 0))
+
+
+def open_batches(config: RunConfig, rank: int) -> Batches:
+    source, folder = real(config, rank), Path(os.environ["HELD"])
+
+    def stream(first_step: int) -> Iterator[Batch]:
+        batches = source(first_step)
+        for step in range(first_step, config.total_steps + 1):
+            wait_for_leave(folder, step)
+            yield next(batches)
+
+    return stream
