@@ -186,7 +186,7 @@ def test_a_silent_controller_is_no_news(tmp_path: Path, monkeypatch: pytest.Monk
 def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank on each node: pending, a rank away is killed, requeued in the middle, finished bit for bit."""
     (tmp_path / "marks").mkdir()
-    held.hold(tmp_path / "marks", 7)
+    held.hold(tmp_path / "marks", 6)
     faults = {"marks": str(tmp_path / "marks"), "faults": [["kill", 5, 1]]}
     monkeypatch.setenv("FAULTS", json.dumps(faults))
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
@@ -205,12 +205,12 @@ def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: 
     assert job.submit_or_find(ctx, config) == handle
     call("scancel", blocker)
 
-    wait_for(lambda: max(timeline(run.events).steps, default=0) == 6, "step 6", run.log)
+    wait_for(lambda: held.waiting(tmp_path / "marks", 2), "step 5", run.log)
     (restart,) = timeline(run.events).of("restart")
     assert "rank 1 was killed by SIGKILL" in restart["reason"]
     call("scontrol", "requeue", handle.id)
     wait_for(lambda: timeline(run.events).of("stopped"), "the supervisor leaves in order", run.log)
-    assert max(checkpoint.committed(run)) == 7  # the step it was in
+    assert max(checkpoint.committed(run)) == 7
     held.let_go(tmp_path / "marks")
     seen = subprocess.run(
         [sys.executable, "-c", LOOK, str(run.config)], capture_output=True, text=True, timeout=300, check=True

@@ -1,8 +1,8 @@
 """Ranks that wait before a step until a test lets them go on: nothing depends on who is faster.
 
-A test says `hold(folder, 7)`: no rank takes step 7 until `let_go(folder)`, or until the rank is asked to stop; then it
-takes this one step, as it would take the one it is in. `held:open_batches` are the run's own batches, held; the
-folder is in HELD.
+A test says `hold(folder, 6)`: no rank takes step 6 until `let_go(folder)`, or until it is asked to stop. `waiting`
+tells when the ranks are there: asked to stop then, they take step 6, in which they are, and step 7, in which they
+tell each other of it. `held:open_batches` are the run's own batches, held; the folder is in HELD.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from plinth.training.data import open_batches as real
 
 def hold(folder: Path, step: int) -> None:
     """Hold the ranks before this step, and before any later one."""
+    for rank in folder.glob("rank-*"):
+        rank.unlink()
     write_bytes(folder / "hold", str(step).encode())
+
+
+def waiting(folder: Path, ranks: int) -> bool:
+    """Whether so many ranks are held."""
+    return len(list(folder.glob(f"rank-*-before-{_held_at(folder)}"))) == ranks
 
 
 def let_go(folder: Path) -> None:
@@ -30,15 +37,16 @@ def let_go(folder: Path) -> None:
 
 def wait_for_leave(folder: Path, step: int) -> None:
     """On a rank, before its step."""
-    while (folder / "hold").exists() and step >= _held_at(folder) and not _asked_to_stop():
+    while (first := _held_at(folder)) is not None and step >= first and not _asked_to_stop():
+        (folder / f"rank-{os.environ['RANK']}-before-{first}").touch()
         time.sleep(0.02)
 
 
-def _held_at(folder: Path) -> float:
+def _held_at(folder: Path) -> int | None:
     try:
         return int((folder / "hold").read_bytes())
-    except FileNotFoundError:  # let go meanwhile
-        return float("inf")
+    except FileNotFoundError:
+        return None
 
 
 def _asked_to_stop() -> bool:
