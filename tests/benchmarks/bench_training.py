@@ -113,7 +113,7 @@ def rank_main(path: str) -> None:
             kind = "ours"
         else:
             batch = next(stream)
-            micro = [engine._on_device(*one, None) for one in zip(batch.tokens, batch.segments, strict=True)]
+            micro = [engine._on_device(rows, batch.length) for rows in batch.micro]
             begun = time.perf_counter()
             bare.step(micro)
             kind = "bare"

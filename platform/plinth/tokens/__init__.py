@@ -17,14 +17,15 @@ export       Megatron's and plain files for other trainers
 packing      both ways to fill sequences, said exactly; concatenating on paper; document masks
              packing_fit     best-fit-decreasing: lengths -> pieces of sequences
              packing_index   the stage: `{bucket}/packed`, a mapped index of pieces per sequence
-             packing_layout  sequence -> pieces and back, for both packings
-             packing_gather  pieces -> arrays, in one compiled pass over mapped shards (pointers)
+             packing_layout  sequence -> pieces and back, for both packings (joint: of all streams at once)
+             packing_gather  pieces -> rows, in one compiled pass over mapped shards (pointers)
 permutation  keyed bijection of range(n), and its inverse, in constant time
 apportion    how many sequences each bucket gives to a block: exact, in closed form
 mixture      phases and weights to exact counts; epochs caps
 order        position -> sequence and sequence -> positions, as arithmetic
 batch        documents of a step; steps of a document
-loader       token arrays of a rank from any step on
+rows         sequences as they are stored, and where documents begin in them
+loader       the sequences of a rank from any step on
 
 Does not belong here: what a sequence is used for (training), and where bytes lie (storage).
 """

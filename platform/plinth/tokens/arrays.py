@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,14 @@ HELD = 16
 
 
 class Arrays:
-    """int32 arrays of one shape at a time."""
+    """Arrays of one type, of one shape at a time."""
 
-    def __init__(self) -> None:
-        self._held: list[NDArray[np.int32]] = []
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._held: list[NDArray[Any]] = []
         self._lock = threading.Lock()
 
-    def take(self, shape: tuple[int, int]) -> NDArray[np.int32]:
+    def take(self, shape: tuple[int, int]) -> NDArray[Any]:
         """An array with any values in it."""
         with self._lock:
             if self._held and self._held[0].shape != shape:
@@ -32,7 +34,7 @@ class Arrays:
             for at in range(len(self._held)):
                 if sys.getrefcount(self._held[at]) == 2:  # the list's and that of the call; a view would be a third
                     return self._held[at]
-            made = np.empty(shape, np.int32)
+            made = np.empty(shape, self._dtype)
             if len(self._held) < HELD:
                 self._held.append(made)
             return made

@@ -1,16 +1,18 @@
-"""Token arrays of one rank, from any step on.
+"""Sequences of one rank, from any step on.
 
 The state of a loader is the number of its next step: nothing is saved but that. Rank r of W takes rows
 r G / W to (r + 1) G / W of each step's global batch of G sequences, so the global batch is the same on any
 number of ranks, and no rank reads what another reads. No random generator is drawn from, no buffer is kept.
 
-A step's sequences are laid out in one compiled pass (`packing_gather`), by a background thread, ahead of use.
+A step's sequences are laid out in one compiled pass (`packing_gather`), by a background thread, ahead of use, as they
+are stored and with the places where documents begin (`rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,52 +20,41 @@ from numpy.typing import NDArray
 from plinth.errors import IntegrityError, RecipeError
 from plinth.tokens.ahead import ahead, timed
 from plinth.tokens.arrays import Arrays
-from plinth.tokens.order import Order, Window
+from plinth.tokens.order import Order
 from plinth.tokens.packing_fit import Pieces
-from plinth.tokens.packing_gather import Source
+from plinth.tokens.packing_gather import Gather
+from plinth.tokens.packing_joint import Joint
 from plinth.tokens.packing_layout import Concatenated, Layout
 from plinth.tokens.reader import ShardReader
+from plinth.tokens.rows import Rows
 from plinth.tokens.steps import Steps
 
+#: Sequences of all ranks whose places are worked out together: a position costs 2 us alone, and a tenth of that here.
+KNOWN_AHEAD = 8192
 
-@dataclass(frozen=True)
-class Batch:
+
+@dataclass(frozen=True, eq=False)
+class Batch(Rows):
     """Sequences of one step on one rank: a micro-batch, or all that the rank takes of the step.
 
-    B sequences of S + 1 tokens: inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`.
-
     Attributes:
+        tokens, starts, unscored: see `Rows`; all targets count where no packing pads.
         step, micro: the step, and which of its micro-batches on this rank; 0 where it is all.
-        tokens: [B, S + 1] int32.
-        segments: [B, S + 1] int32, the document of its sequence that each token belongs to, from 0; attention
-            stays among equal numbers.
         buckets: [B] number of each sequence's bucket in `Order.buckets`.
-        scored: [B, S], which targets count in the loss; None where all do.
         scored_tokens: how many targets count in the whole step, over all ranks.
         wait_s: how long the consumer waited for this batch.
     """
 
     step: int
     micro: int
-    tokens: NDArray[np.int32]
-    segments: NDArray[np.int32]
     buckets: NDArray[np.int16]
-    scored: NDArray[np.bool_] | None
     scored_tokens: int
     wait_s: float = 0.0
 
-    def rows(self, micro: int, first: int, stop: int) -> Batch:
-        """Some of its sequences, as views."""
-        own = slice(first, stop)
-        return Batch(
-            self.step,
-            micro,
-            self.tokens[own],
-            self.segments[own],
-            self.buckets[own],
-            None if self.scored is None else self.scored[own],
-            self.scored_tokens,
-        )
+    def micro_batch(self, micro: int, size: int) -> Batch:
+        """The sequences of a micro-batch of so many sequences."""
+        first, stop = micro * size, (micro + 1) * size
+        return Batch(*self.part(first, stop), self.step, micro, self.buckets[first:stop], self.scored_tokens)
 
 
 class Loader:
@@ -110,8 +101,10 @@ class Loader:
         self.rank, self.world, self.prefetch = rank, world, prefetch
         self._layouts = [layouts[bucket] for bucket in order.buckets]
         self.readers = [readers[bucket] for bucket in order.buckets]
-        self._sources = [Source(reader) for reader in self.readers]
-        self._arrays = Arrays()
+        self._joint = Joint(self._layouts)
+        self._gather = Gather(self.readers, many=self._joint.many)
+        self._arrays = Arrays(self._gather.dtype)
+        self._known = _Known(0, (), np.empty(0, np.int16), np.empty(0, np.int64))
 
     @property
     def steps(self) -> int:
@@ -152,17 +145,17 @@ class Loader:
         Raises:
             MissingError: the run has no such step.
         """
-        window, width = self.order.step_window(step, self.schedule), self.order.sequence_tokens
-        buckets, count = window.buckets[self._own(window)], len(window) // self.world
-        padded = any(layout.padded for layout in self._layouts)
-        tokens, numbers = (self._arrays.take((count, width + 1)) for _ in range(2))
-        scored = np.ones((count, width) if padded else (0, 0), np.bool_)
-        mine = 0
-        for stream, rows, pieces in self._pieces(window):
-            self._sources[stream].lay(rows, pieces, self._layouts[stream].many, tokens, numbers, scored)
-            mine += int(pieces.scored.sum()) if padded else len(pieces) * width
-        total = mine * self.world if not padded or self.world == 1 else self._scored_tokens(window)
-        return Batch(step, 0, tokens, numbers, buckets, scored if padded else None, total)
+        buckets, indices = self._sequences(step)
+        pieces = self._joint.pieces(buckets, indices)
+        tokens = self._arrays.take((len(indices), self.order.sequence_tokens + 1))
+        starts, unscored = self._gather.lay(buckets, pieces, tokens)
+        if not self._joint.padded:
+            total = self.schedule.batch(step) * self.order.sequence_tokens
+            return Batch(tokens, starts, None, step, 0, buckets, total)
+        if self.world > 1:  # from the indices, so that no rank has to ask another
+            window = self.order.step_window(step, self.schedule)
+            pieces = self._joint.pieces(window.buckets, window.indices)
+        return Batch(tokens, starts, unscored, step, 0, buckets, int((pieces.tokens - pieces.context).sum()))
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], Pieces]]:
         """What this rank reads in a step: by stream, its reader, rows of the share, and their pieces.
@@ -170,29 +163,50 @@ class Loader:
         Raises:
             MissingError: the run has no such step.
         """
-        for stream, rows, pieces in self._pieces(self.order.step_window(step, self.schedule)):
-            yield self.readers[stream], rows, pieces
-
-    def _own(self, window: Window) -> slice:
-        count = len(window) // self.world
-        return slice(self.rank * count, (self.rank + 1) * count)
-
-    def _pieces(self, window: Window) -> Iterator[tuple[int, NDArray[np.int64], Pieces]]:
-        buckets, indices = window.buckets[self._own(window)], window.indices[self._own(window)]
+        positions = self._positions(step)
+        buckets, _, indices = self.order.drawn(positions)
         for stream in np.unique(buckets).tolist():
             rows = np.flatnonzero(buckets == stream)
-            yield stream, rows, self._layouts[stream].pieces(indices[rows])
+            yield self.readers[stream], rows, self._layouts[stream].pieces(indices[rows])
 
-    def _scored_tokens(self, window: Window) -> int:
-        """Targets of a step that count, over all ranks: from the indices, so that no rank has to ask another."""
-        return sum(
-            int(self._layouts[stream].pieces(window.indices[window.buckets == stream]).scored.sum())
-            for stream in np.unique(window.buckets).tolist()
-        )
+    def _positions(self, step: int) -> NDArray[np.int64]:
+        """Of this rank in a step."""
+        first, batch = self.schedule.take(step)
+        count = batch // self.world
+        return np.arange(first + self.rank * count, first + (self.rank + 1) * count, dtype=np.int64)
+
+    def _sequences(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+        """Bucket and index of this rank's sequences of a step; where steps are taken in turn, of some at once."""
+        known = self._known
+        if not known.first <= step < known.stop:
+            count = max(1, KNOWN_AHEAD // self.schedule.batch(step)) if step == known.stop else 1
+            taken = [self._positions(each) for each in range(step, max(step + 1, min(step + count, self.steps)))]
+            buckets, _, indices = self.order.drawn(np.concatenate(taken))
+            edges = (0, *accumulate(len(own) for own in taken))
+            self._known = known = _Known(step, edges, buckets, indices)
+        return known.of(step)
 
     def _micro(self, share: Batch) -> list[Batch]:
         size = self.micro_batch
-        return [share.rows(micro, micro * size, (micro + 1) * size) for micro in range(len(share.tokens) // size)]
+        return [share.micro_batch(micro, size) for micro in range(len(share) // size)]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Sequences of consecutive steps from `first` on; those of its n-th step are `edges[n]` to `edges[n + 1]`."""
+
+    first: int
+    edges: tuple[int, ...]
+    buckets: NDArray[np.int16]
+    indices: NDArray[np.int64]
+
+    @property
+    def stop(self) -> int:
+        return self.first + max(0, len(self.edges) - 1)
+
+    def of(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+        own = slice(*self.edges[step - self.first : step - self.first + 2])
+        return self.buckets[own], self.indices[own]
 
 
 def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[str, Layout]) -> None:
@@ -206,5 +220,5 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
                 expected=f"{sequences} sequences",
                 remedy="open the shards and the packed index that the mixture names as its inputs",
             )
-    if len({readers[bucket].end_of_text for bucket in order.buckets}) > 1:
+    if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.buckets}) > 1:
         raise IntegrityError("buckets of one mixture were made with different tokenizers")

@@ -1,9 +1,14 @@
-"""Lay the pieces of sequences into arrays: one compiled pass over the mapped shards, without the GIL.
+"""Lay the pieces of sequences into rows: one compiled pass over the mapped shards of all streams, without the GIL.
 
-B  sequences    S  targets of a sequence
+    B  sequences    S  targets of a sequence    p  pieces
+
+Tokens are copied as they are stored, 64 at a time, and compared with the end-of-text in the same registers: what a
+copy costs. Rows lie anywhere in the shards, so a row's first lines of memory are asked for two rows before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
@@ -11,123 +16,186 @@ from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from plinth.tokens.packing_fit import Pieces
-from plinth.tokens.pointers import pointer
+from plinth.tokens.pointers import LANES, fetch, lowest, moved, pointer
 from plinth.tokens.reader import ShardReader, Tokens
 
-BLOCK = 64
+#: Bytes at the beginning of a piece that are asked for, and how many pieces ahead; by measurement.
+FETCHED, AHEAD = 1024, 2
+LINE = 64
+
+Starts = NDArray[np.int32]
+Found = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-class Source:
-    """The shards of one stream, for kernels: mapped when first needed, then known by address.
+class Gather:
+    """The shards of several streams, for kernels: mapped when first needed, then known by address.
+
+    Streams are numbered as given, and their tokens are counted through from one to the next.
+
+    Args:
+        readers: of each stream; all hold ids of one tokenizer.
+        many: every sequence is one piece, whose tokens tell its documents apart; otherwise a piece is of one document.
 
     Raises:
         MissingError, IntegrityError: on first touch: a shard is absent, torn, or (with `verify`) changed.
     """
 
-    def __init__(self, reader: ShardReader) -> None:
-        self._reader = reader
-        self._bounds = np.array([*reader.shard_starts, reader.tokens], np.int64)
-        self._addresses = np.zeros(len(self._bounds) - 1, np.int64)
+    def __init__(self, readers: Sequence[ShardReader], *, many: bool) -> None:
+        self._readers, self._many, self.dtype = readers, many, readers[0].dtype
+        self._begins = np.cumsum([0, *(reader.tokens for reader in readers)])
+        starts = [np.array(reader.shard_starts, np.int64) + self._begins[i] for i, reader in enumerate(readers)]
+        self._bounds = np.concatenate([*starts, self._begins[-1:]])
+        self._owners = np.repeat(np.arange(len(readers)), [len(own) for own in starts])
+        self._addresses = np.zeros(len(self._owners), np.int64)
         self._mapped: dict[int, Tokens] = {}  # keeps what the addresses point to
-        self._like = np.empty(0, reader.dtype)
+        self._end_of_text = self.dtype.type(readers[0].end_of_text)
+        self._room = 4096
 
-    def lay(
-        self,
-        rows: NDArray[np.int64],
-        pieces: Pieces,
-        many: bool,
-        tokens: NDArray[np.int32],
-        segments: NDArray[np.int32],
-        scored: NDArray[np.bool_],
-    ) -> None:
-        """Fill rows of arrays with sequences.
+    def lay(self, streams: NDArray[np.int16], pieces: Pieces, tokens: Tokens) -> tuple[Starts, NDArray[np.int32]]:
+        """Fill rows with sequences.
 
         Args:
-            rows: [n] where each sequence goes.
-            pieces: of the n sequences.
-            many: a piece may hold several documents.
-            tokens, segments: [B, S + 1], written.
-            scored: [B, S], all True; what is not to be scored becomes False. It may be empty where all pieces
-                fill their sequences.
-        """
-        starts, shards = pieces.starts, (self._addresses, self._bounds, self._like)
-        if self._reader.mapped:
-            self._touch(pieces)
-        else:
-            held, starts = self._reader.gather(pieces.starts, pieces.tokens.astype(np.int64))
-            shards = (np.array([held.ctypes.data]), np.array([0, len(held)]), self._like)
-        columns = (pieces.offsets, starts, pieces.tokens, pieces.context)
-        _lay(*shards, rows, *columns, self._reader.end_of_text, many, tokens, segments, scored)
+            streams: [B] of each sequence.
+            pieces: of the sequences.
+            tokens: [B, S + 1], written.
 
-    def _touch(self, pieces: Pieces) -> None:
-        """Map the shards that hold the pieces."""
-        first = np.searchsorted(self._bounds, pieces.starts, side="right") - 1
-        last = np.searchsorted(self._bounds, pieces.starts + pieces.tokens - 1, side="right") - 1
-        if self._addresses[first].all() and self._addresses[last].all() and (last - first <= 1).all():
-            return
-        for begin, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
-            for shard in range(begin, end + 1):
-                if shard not in self._mapped:
-                    start, stop = self._bounds[shard : shard + 2].tolist()
-                    self._mapped[shard] = np.ascontiguousarray(self._reader.read(start, stop - start))
-                    self._addresses[shard] = self._mapped[shard].ctypes.data
+        Returns:
+            Where documents begin and what is not scored, as in `Rows`.
+        """
+        owners = streams if len(pieces.starts) == len(streams) else np.repeat(streams, np.diff(pieces.offsets))
+        held: list[Tokens] = []
+        if all(reader.mapped for reader in self._readers):
+            starts = pieces.starts + self._begins[owners]
+            sources, rooms = self._found(starts, pieces.tokens)
+        else:
+            starts = pieces.starts
+            sources, rooms, held = self._fetched(owners, pieces)
+        shards = (self._addresses, self._bounds, starts, sources, rooms)
+        columns = (pieces.offsets, pieces.tokens, pieces.context)
+        unscored = np.empty((len(pieces.starts) + len(tokens), 2), np.int32)
+        while True:
+            begins = np.empty(self._room, np.int32)
+            documents, runs = _lay(*shards, *columns, self._end_of_text, self._many, tokens, begins, unscored)
+            if documents <= len(begins):
+                break
+            self._room = documents + documents // 4
+        del held  # not before all is copied
+        return begins[:documents].copy(), unscored[:runs]
+
+    def _found(self, starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> Found:
+        """Where in memory each piece begins, and how many tokens its shard has from there on."""
+        sources, rooms = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
+        if not _find(self._addresses, self._bounds, self.dtype.itemsize, starts, lengths, sources, rooms):
+            first = np.searchsorted(self._bounds, starts, side="right") - 1
+            last = np.searchsorted(self._bounds, starts + lengths - 1, side="right") - 1
+            for begin, end in {*zip(first.tolist(), last.tolist(), strict=True)}:
+                for shard in range(begin, end + 1):
+                    self._map(shard)
+            _find(self._addresses, self._bounds, self.dtype.itemsize, starts, lengths, sources, rooms)
+        return sources, rooms
+
+    def _map(self, shard: int) -> None:
+        if shard not in self._mapped:
+            own = int(self._owners[shard])
+            start, stop = (self._bounds[shard : shard + 2] - self._begins[own]).tolist()
+            self._mapped[shard] = np.ascontiguousarray(self._readers[own].read(start, stop - start))
+            self._addresses[shard] = self._mapped[shard].ctypes.data
+
+    def _fetched(
+        self, owners: NDArray[np.int16], pieces: Pieces
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Tokens]]:
+        """As `_found`, of pieces that are fetched now; and what must live until they are copied."""
+        sources, lengths, held = np.empty(len(owners), np.int64), pieces.tokens.astype(np.int64), []
+        for stream in np.unique(owners).tolist():
+            own = np.flatnonzero(owners == stream)
+            tokens, starts = self._readers[stream].gather(pieces.starts[own], lengths[own])
+            sources[own] = tokens.ctypes.data + starts * self.dtype.itemsize
+            held.append(tokens)
+        return sources, lengths, held
+
+
+@njit(nogil=True, cache=True)
+def _find(addresses, bounds, itemsize, starts, lengths, sources, rooms):  # type: ignore[no-untyped-def]
+    """Fill sources and rooms; False where a shard is not mapped yet."""
+    shard = 0
+    for i in range(len(starts)):
+        start = starts[i]
+        if not bounds[shard] <= start < bounds[shard + 1]:
+            shard = np.searchsorted(bounds, start, side="right") - 1
+        sources[i] = addresses[shard] + (start - bounds[shard]) * itemsize
+        rooms[i] = bounds[shard + 1] - start
+        last = shard
+        while addresses[last] and bounds[last + 1] < start + lengths[i]:
+            last += 1
+        if not addresses[last]:
+            return False
+    return True
 
 
 @njit(nogil=True, cache=True)
 def _lay(  # type: ignore[no-untyped-def]
-    addresses, bounds, like, rows, offsets, starts, lengths, context, end_of_text, many, tokens, segments, scored
+    addresses, bounds, starts, sources, rooms, offsets, lengths, context, end_of_text, many, tokens, begins, unscored
 ):
-    for i in range(len(rows)):
-        out, numbers = tokens[rows[i]], segments[rows[i]]
-        first, stop = offsets[i], offsets[i + 1]
-        place = number = 0
-        if first == stop or lengths[first] < len(out):
-            out[0], numbers[0] = end_of_text, 0
-            place = number = 1
+    """Returns documents and runs; where there are more documents than room for them, they are counted only."""
+    width = tokens.shape[1]
+    documents = runs = 0
+    for row in range(len(tokens)):
+        out, base = tokens[row], row * width
+        targets = row * (width - 1) - 1
+        first, stop = offsets[row], offsets[row + 1]
+        place = 0
+        if first == stop or lengths[first] < width:
+            out[0] = end_of_text
+            documents = _begin(begins, documents, base)
+            place = 1
         for piece in range(first, stop):
+            if piece + AHEAD < len(sources):
+                for line in range(0, FETCHED, LINE):
+                    fetch(sources[piece + AHEAD] + line)
             if place and context[piece]:
-                scored[rows[i], place - 1] = False
-            end = place + lengths[piece]
-            _copy(addresses, bounds, like, starts[piece], out[place:end])
-            if many:
-                number = _number(out[place:end], np.int32(end_of_text), number, numbers[place:end])
-            else:
-                numbers[place:end] = number
-                number += 1
-            place = end
-        for at in range(place, len(out)):
-            out[at], numbers[at], scored[rows[i], at - 1] = end_of_text, number, False
+                unscored[runs, 0], unscored[runs, 1] = targets + place, targets + place + 1
+                runs += 1
+            documents = _begin(begins, documents, base + place)
+            end, room, source, at = place + lengths[piece], rooms[piece], sources[piece], starts[piece]
+            while place < end:
+                count = min(end - place, room)
+                documents = _copy(
+                    source, out[place : place + count], end_of_text, many, begins, documents, base + place, base + width
+                )
+                place, at = place + count, at + count
+                if place < end:
+                    shard = np.searchsorted(bounds, at, side="right") - 1
+                    source, room = addresses[shard], bounds[shard + 1] - at
+        if place < width:
+            documents = _begin(begins, documents, base + place)
+            unscored[runs, 0], unscored[runs, 1] = targets + place, targets + width
+            runs += 1
+            out[place:] = end_of_text
+    return documents, runs
 
 
 @njit(nogil=True, cache=True)
-def _number(tokens, end_of_text, number, numbers):  # type: ignore[no-untyped-def]
-    """Number the documents of a piece; most stretches of 64 tokens hold no end, and are done 16 at a time.
-
-    Stretches are slices and counts are int32, so that the compiler sees no negative index and no wider number.
-    """
-    for begin in range(0, len(tokens), BLOCK):
-        block, own = tokens[begin : begin + BLOCK], numbers[begin : begin + BLOCK]
-        ends = np.int32(0)
-        for at in range(len(block)):
-            ends += np.int32(block[at] == end_of_text)
-        own[:] = np.int32(number)
-        if ends:
-            for at in range(len(block)):
-                own[at] = number
-                number += block[at] == end_of_text
-    return number
+def _begin(begins, documents, at):  # type: ignore[no-untyped-def]
+    if documents < len(begins):
+        begins[documents] = at
+    return documents + 1
 
 
 @njit(nogil=True, cache=True)
-def _copy(addresses, bounds, like, start, out):  # type: ignore[no-untyped-def]
-    """Tokens of the stream from `start` on, across shards."""
-    shard = np.searchsorted(bounds, start, side="right") - 1
-    done = 0
-    while done < len(out):
-        count = min(len(out) - done, bounds[shard + 1] - start)
-        source = carray(pointer(addresses[shard] + (start - bounds[shard]) * like.itemsize, like), (count,))
-        for i in range(count):
-            out[done + i] = source[i]
-        done += count
-        start += count
-        shard += 1
+def _copy(source, out, end_of_text, many, begins, documents, at, end):  # type: ignore[no-untyped-def]
+    """Tokens from an address; of many documents, those that begin after an end-of-text are told, before `end`."""
+    target, size, done = np.int64(out.ctypes.data), out.itemsize, 0
+    while done + LANES <= len(out):
+        ends = moved(source + done * size, target + done * size, end_of_text)
+        while many and ends:
+            place = at + done + lowest(ends) + 1
+            if place < end:
+                documents = _begin(begins, documents, place)
+            ends &= ends - np.uint64(1)
+        done += LANES
+    rest = carray(pointer(source, out), (len(out),))
+    for i in range(done, len(out)):
+        out[i] = rest[i]
+        if many and rest[i] == end_of_text and at + i + 1 < end:
+            documents = _begin(begins, documents, at + i + 1)
+    return documents

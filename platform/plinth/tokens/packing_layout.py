@@ -38,7 +38,7 @@ class Layout(Protocol):
         tokens: of the stream.
         width: S.
         padded: whether some targets are not scored.
-        many: whether a piece may hold several documents.
+        many: whether every sequence is one piece, of several documents.
     """
 
     sequences: int
@@ -66,11 +66,16 @@ class Concatenated:
 
     def pieces(self, indices: NDArray[np.int64]) -> Pieces:
         """One piece each; its first token is an input only."""
+        return self.pieces_of(indices, self.width)
+
+    @staticmethod
+    def pieces_of(indices: NDArray[np.int64], width: int) -> Pieces:
+        """The same of any stream."""
         count = len(indices)
         return Pieces(
             np.arange(count + 1, dtype=np.int32),
-            np.asarray(indices, np.int64) * self.width,
-            np.full(count, self.width + 1, np.int32),
+            np.asarray(indices, np.int64) * width,
+            np.full(count, width + 1, np.int32),
             np.ones(count, np.int8),
         )
 
@@ -87,7 +92,8 @@ class Concatenated:
 class BestFit:
     """The sequences that `packing_index` made of a stream.
 
-    Opening reads the manifest only; a window is mapped when a sequence of it is first asked for.
+    Opening reads the manifest only; a window, which is a part of the index, is mapped when a sequence of it is first
+    asked for. Window n begins with sequence `firsts[n]`.
 
     Args:
         store: where the parts lie.
@@ -105,21 +111,20 @@ class BestFit:
         self._store, self._verify = store, verify
         self._parts = packed.named(f"{parse(stream).folder}packed-")
         self.width = int(packed.stats["sequence_tokens"])
-        self._firsts = np.array([*(part.stats["first"] for part in self._parts), 0], np.int64)
-        self._firsts[-1] = sum(part.rows for part in self._parts)
-        self.sequences = int(self._firsts[-1])
+        self.firsts = np.array([*(part.stats["first"] for part in self._parts), 0], np.int64)
+        self.firsts[-1] = sum(part.rows for part in self._parts)
+        self.sequences = int(self.firsts[-1])
         self.tokens = sum(int(part.stats["tokens"]) for part in self._parts)
         self._windows: dict[int, Pieces] = {}
-        self._addresses = np.zeros((len(self._parts), 4), np.int64)
 
     def pieces(self, indices: NDArray[np.int64]) -> Pieces:
         """The pieces of these sequences, copied from the mapped windows."""
         indices = np.asarray(indices, np.int64)
-        numbers = np.searchsorted(self._firsts, indices, side="right") - 1
-        if not self._addresses[numbers, 0].all():
-            for number in np.unique(numbers).tolist():
-                self._window(number)
-        return Pieces(*_collect(self._addresses, numbers, indices - self._firsts[numbers]))
+        numbers = np.searchsorted(self.firsts, indices, side="right") - 1
+        addresses = np.zeros((len(self._parts), 4), np.int64)
+        for number in np.unique(numbers).tolist():
+            addresses[number] = self.window(number)
+        return collected(addresses, numbers, indices - self.firsts[numbers])
 
     def holding(self, start: int, tokens: int) -> list[Held]:
         """A span's tokens; the context of a piece is counted with it."""
@@ -138,15 +143,17 @@ class BestFit:
             begin, count = int(window.starts[piece]), int(window.tokens[piece])
             place = int(window.tokens[before].sum()) + (count <= self.width)
             first, last = max(start, begin), min(stop, begin + count)
-            found.append(Held(int(self._firsts[number]) + own, place + first - begin, last - first))
+            found.append(Held(int(self.firsts[number]) + own, place + first - begin, last - first))
         return found
+
+    def window(self, number: int) -> list[int]:
+        """Addresses of the columns of a window, for `collected`; this object keeps them valid."""
+        own = self._window(number)
+        return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
 
     def _window(self, number: int) -> Pieces:
         if number not in self._windows:
-            window = self._map(self._parts[number])
-            columns = (window.offsets, window.starts, window.tokens, window.context)
-            self._windows[number] = window  # keeps what the addresses point to
-            self._addresses[number] = [column.ctypes.data for column in columns]
+            self._windows[number] = self._map(self._parts[number])
         return self._windows[number]
 
     def _map(self, part: Part) -> Pieces:
@@ -192,12 +199,20 @@ def open_layouts(
     return {name: open_layout(store, load, mixture, name, count, verify=verify) for name, count in tokens.items()}
 
 
+def collected(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> Pieces:
+    """The pieces of rows of mapped windows.
+
+    Args:
+        addresses: [windows, 4] of their columns. windows, rows: [n] which window of these, and which row there.
+    """
+    return Pieces(*_collect(addresses, windows, rows))
+
+
 _INT8, _INT32, _INT64 = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)
 
 
 @njit(nogil=True, cache=True)
 def _collect(addresses, windows, rows):  # type: ignore[no-untyped-def]
-    """Columns of the pieces of rows of mapped windows: `addresses` [windows, 4] of their columns."""
     count = len(rows)
     offsets = np.zeros(count + 1, np.int32)
     for i in range(count):

@@ -9,7 +9,7 @@ Generators", OOPSLA 2014) with Stafford's constants. It shuffles; it keeps no se
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 import numpy as np
@@ -26,9 +26,13 @@ Ints = NDArray[np.int64]
 
 def mix64(values: UInts) -> UInts:
     """SplitMix64's finaliser: a bijection of 64-bit words whose every output bit depends on every input bit."""
-    mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    mixed = values >> np.uint64(30)
+    mixed ^= values
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 class Permutation:
@@ -45,39 +49,73 @@ class Permutation:
         width = isqrt(size - 1) + 1  # rounded up, so that the rectangle has fewer than `width` points to spare
         self._width, self._height = np.uint64(width), np.uint64(-(-size // width))
         words = np.frombuffer(hashlib.sha512(fingerprint.canonical(list(key))).digest(), dtype="<u8")
-        self._keys = [np.uint64(word) for word in words[:ROUNDS]]
+        self._keys = words[:ROUNDS, None]
 
     def forward(self, values: ArrayLike) -> Ints:
         """Where each value of range(size) goes. Shape is kept."""
-        return self._walk(values, self._encrypt)
+        return self._walk(values, self._encrypt, self._keys)
 
     def inverse(self, values: ArrayLike) -> Ints:
         """Where each value of range(size) came from. Shape is kept."""
-        return self._walk(values, self._decrypt)
+        return self._walk(values, self._decrypt, self._keys)
 
-    def _walk(self, values: ArrayLike, turn: Callable[[UInts], UInts]) -> Ints:
-        points = np.atleast_1d(np.asarray(values, dtype=np.int64)).astype(np.uint64)
-        moved = turn(points)
+    def _walk(self, values: ArrayLike, turn: Callable[[UInts, UInts], UInts], keys: UInts) -> Ints:
+        points = np.atleast_1d(np.asarray(values, dtype=np.int64)).astype(np.uint64).ravel()
+        moved = turn(points, keys)
         outside = np.flatnonzero(moved >= np.uint64(self.size))
         while outside.size:
-            moved[outside] = turn(moved[outside])
+            own = keys if keys.shape[1] == 1 else keys[:, outside]
+            moved[outside] = turn(moved[outside], own)
             outside = outside[moved[outside] >= np.uint64(self.size)]
         return moved.astype(np.int64).reshape(np.shape(values))
 
-    def _encrypt(self, points: UInts) -> UInts:
-        row, column = np.divmod(points, self._width)
-        for index, key in enumerate(self._keys):
+    def _encrypt(self, points: UInts, keys: UInts) -> UInts:
+        row, column = _split(points, self._width)
+        for index, key in enumerate(keys):
             if index % 2 == 0:
-                column = (column + mix64(row + key) % self._width) % self._width
+                column += _word(row, key, self._width)
+                column = np.minimum(column, column - self._width)  # below 0 is far above: what is within is less
             else:
-                row = (row + mix64(column + key) % self._height) % self._height
-        return row * self._width + column
+                row += _word(column, key, self._height)
+                row = np.minimum(row, row - self._height)
+        row *= self._width
+        row += column
+        return row
 
-    def _decrypt(self, points: UInts) -> UInts:
-        row, column = np.divmod(points, self._width)
-        for index, key in reversed(list(enumerate(self._keys))):
+    def _decrypt(self, points: UInts, keys: UInts) -> UInts:
+        row, column = _split(points, self._width)
+        for index, key in reversed(list(enumerate(keys))):
             if index % 2 == 0:
-                column = (column + (self._width - mix64(row + key) % self._width)) % self._width
+                column -= _word(row, key, self._width)
+                column = np.minimum(column, column + self._width)
             else:
-                row = (row + (self._height - mix64(column + key) % self._height)) % self._height
-        return row * self._width + column
+                row -= _word(column, key, self._height)
+                row = np.minimum(row, row + self._height)
+        row *= self._width
+        row += column
+        return row
+
+
+def forward_each(permutations: Sequence[Permutation], owners: Ints, values: Ints) -> Ints:
+    """Where each value goes under the permutation that it belongs to: all at once, for permutations of one size.
+
+    Args:
+        permutations: at least one. owners: [n] number of the permutation of each value. values: [n].
+    """
+    first = permutations[0]
+    keys = np.concatenate([one._keys for one in permutations], axis=1)
+    return first._walk(values, first._encrypt, keys if len(permutations) == 1 else keys[:, owners])
+
+
+def _split(points: UInts, width: np.uint64) -> tuple[UInts, UInts]:
+    row = points // width
+    return row, points - row * width
+
+
+def _word(half: UInts, key: UInts, modulus: np.uint64) -> UInts:
+    """The round function. By division and not `%`: NumPy divides by one number many at a time."""
+    word = mix64(half + key)
+    turns = word // modulus
+    turns *= modulus
+    word -= turns
+    return word

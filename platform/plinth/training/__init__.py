@@ -24,7 +24,8 @@
     groups      which parameters learn at which rate and decay by how much
     stats       gradient norm and activations by layer
     export      Hugging Face layout: write and load
-    data        batches from any step
+    data        batches from any step, as they are stored
+    widen       stored rows to what the model takes, on the device
     ranks       join the process group, seed, leave
     engine      DeepSpeed: build, step, norms, gather
     pieces      state as pieces of whole parameters, by name: the form that no layout owns

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,29 +15,71 @@ from plinth.errors import TrainingError
 from plinth.storage.refs import Refs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
-from plinth.tokens.loader import Batch as Share
 from plinth.tokens.loader import Loader
 from plinth.tokens.opening import fetching_ahead, open_shards
 from plinth.tokens.order import Order
 from plinth.tokens.packing_layout import open_layouts
+from plinth.tokens.rows import Expanded, Rows, shortened
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import Place, place_of
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Batch:
     """What one rank sees in one optimizer step.
 
-    A  micro batches    M  sequences of a micro batch    S  tokens of a sequence
+    A  micro batches    M  rows of a micro batch    l  tokens of a row
 
     Every token is a target, also the first of a document after the end-of-text of the one before: it is how
     the model learns to begin a text, which generation and evaluation ask of it. Padding, and the context before
     what goes on in the middle of a document, are none: they are not scored.
+
+    Attributes:
+        micro: [A] the sequences of each micro batch, as they are stored (`tokens.rows`).
+        length: l, which divides S: a sequence is cut into S / l rows when it is widened.
+        scored_tokens: targets that count in the whole step, over all ranks; None where all do.
     """
 
-    tokens: npt.NDArray[np.int32]  # [A, M, S + 1]: inputs and, shifted by one, targets
-    segments: npt.NDArray[np.int32]  # [A, M, S + 1]: number of the document within its sequence
-    scored: npt.NDArray[np.bool_] | None = None  # [A, M, S]: which targets count in the loss; None where all do
-    scored_tokens: int | None = None  # targets that count in the whole step, over all ranks; given with `scored`
+    micro: tuple[Rows, ...]
+    length: int
+    scored_tokens: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tokens: npt.NDArray[Any],
+        segments: npt.NDArray[Any] | None = None,
+        scored: npt.NDArray[np.bool_] | None = None,
+        scored_tokens: int | None = None,
+    ) -> Batch:
+        """From arrays token by token: [A, M, S + 1], and what is scored [A, M, S]."""
+        columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
+        micro = tuple(Rows.of(*rows) for rows in zip(*columns, strict=True))
+        return cls(micro, tokens.shape[-1] - 1, scored_tokens)
+
+    def __len__(self) -> int:
+        return len(self.micro)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """A, M and l + 1."""
+        rows, width = self.micro[0].tokens.shape
+        return len(self), rows * (width - 1) // self.length, self.length + 1
+
+    def expanded(self) -> Expanded:
+        """Token by token: [A, M, l + 1], and what is scored [A, M, l].
+
+        Neighbours that were one sequence share a token as sequences do, so that every target stays one, and number
+        their documents as the sequence did. Rows know nothing of each other: attention and positions begin anew in
+        each (Li et al., arXiv:2108.06084, "sequence length warmup").
+        """
+        each = [rows.expanded() for rows in self.micro]
+        tokens, segments = (
+            np.stack([shortened(column, self.length) for column in columns])
+            for columns in ([own.tokens for own in each], [own.segments for own in each])
+        )
+        scored = [own.scored.reshape(-1, self.length) for own in each if own.scored is not None]
+        return Expanded(tokens, segments, np.stack(scored) if scored else None)
 
     def weights(self, data_ranks: int) -> list[float] | None:
         """What to multiply each micro batch's mean loss by, so that the mean over micro batches and data ranks is
@@ -45,10 +88,10 @@ class Batch(NamedTuple):
 
         n scored targets of N, A micro batches, R ranks: n A R / N, since (1 / A R) sum(w mean) = sum(n mean) / N.
         """
-        if self.scored is None or self.scored_tokens is None:
+        if self.scored_tokens is None:
             return None
-        counts = self.scored.reshape(len(self.scored), -1).sum(1)
-        return [float(count) * len(counts) * data_ranks / self.scored_tokens for count in counts.tolist()]
+        counts = [int(rows.scored_counts.sum()) for rows in self.micro]
+        return [float(count) * len(counts) * data_ranks / self.scored_tokens for count in counts]
 
 
 class Batches(Protocol):
@@ -84,36 +127,12 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     def stream(first_step: int) -> Iterator[Batch]:
         with fetching_ahead(opened, loader, first_step - 1, config.reading.ahead):
             for share in loader.shares(first_step - 1, config.total_steps):
-                yield shortened(_batch(share, config.micro_batch_sequences), config.steps.length(share.step))
+                count = len(share) // config.micro_batch_sequences
+                micro = tuple(share.micro_batch(each, config.micro_batch_sequences) for each in range(count))
+                total = None if share.unscored is None else share.scored_tokens
+                yield Batch(micro, config.steps.length(share.step), total)
 
     return stream
-
-
-def _batch(share: Share, micro_batch: int) -> Batch:
-    """A rank's share of a step, in micro batches: views."""
-    size = share.tokens.shape[-1]
-    shape = (-1, micro_batch, size)
-    tokens, segments = share.tokens.reshape(shape), share.segments.reshape(shape)
-    if share.scored is None:
-        return Batch(tokens, segments)
-    return Batch(tokens, segments, share.scored.reshape(-1, micro_batch, size - 1), share.scored_tokens)
-
-
-def shortened(batch: Batch, length: int) -> Batch:
-    """The same tokens in the same order in rows of `length` tokens and one more: [A, M S / length, length + 1].
-
-    Neighbours share a token as sequences do, so that every target stays one. Rows know nothing of each other:
-    attention and positions begin anew in each (Li et al., arXiv:2108.06084, "sequence length warmup").
-    """
-    sequence_tokens = batch.tokens.shape[-1] - 1
-    if length == sequence_tokens:
-        return batch
-    starts = np.arange(0, sequence_tokens, length)[:, None] + np.arange(length + 1)  # [S / length, length + 1]
-    tokens, segments = (
-        column[..., starts].reshape(len(column), -1, length + 1) for column in (batch.tokens, batch.segments)
-    )
-    scored = None if batch.scored is None else batch.scored.reshape(len(tokens), -1, length)
-    return Batch(tokens, segments, scored, batch.scored_tokens)
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:
@@ -140,15 +159,12 @@ def fingerprint_of(batch: Batch, place: Place) -> tuple[int, int]:
     """
     if not place.leads:
         return 0, 0
-    tokens, segments = (array.reshape(-1, array.shape[-1]) for array in (batch.tokens, batch.segments))
-    scored = None if batch.scored is None else batch.scored.reshape(len(tokens), -1)
-    first, second = 0, 0
-    for row in range(len(tokens)):
-        digest = hashlib.sha256((place.data * len(tokens) + row).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(tokens[row]).data)
-        digest.update(np.ascontiguousarray(segments[row]).data)
-        if scored is not None:
-            digest.update(np.ascontiguousarray(scored[row]).data)
+    columns = [column.reshape(-1, column.shape[-1]) for column in batch.expanded() if column is not None]
+    rows, first, second = len(columns[0]), 0, 0
+    for row in range(rows):
+        digest = hashlib.sha256((place.data * rows + row).to_bytes(8, "little"))
+        for column in columns:
+            digest.update(column[row].data)
         words = digest.digest()
         first += int.from_bytes(words[:4], "little")
         second += int.from_bytes(words[4:8], "little")

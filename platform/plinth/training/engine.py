@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from plinth.errors import TrainingError
+from plinth.tokens.rows import Rows
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.groups import parameter_groups, set_rates
-from plinth.training.loss import IGNORED
 from plinth.training.model import Decoder, build
 from plinth.training.parallel.blocks import wrap
 from plinth.training.parallel.decoder import divided, gradient_norm, whole
@@ -28,6 +27,7 @@ from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.ranks import Rank, join, leave, seed
 from plinth.training.settings import deepspeed_config
 from plinth.training.stats import Stats
+from plinth.training.widen import Widened, widened
 
 __all__ = ["Engine", "Rank", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
 
@@ -135,20 +135,19 @@ class Engine:
 
     def _attempt(self, batch: Batch) -> Tensor:
         """Forward, backward and update; the mean loss of this rank."""
-        accumulate(self.deepspeed, len(batch.tokens))
+        accumulate(self.deepspeed, len(batch))
         self.stats.again()
-        self.stats.gradient_scale = self._loss_scale / len(batch.tokens)
+        self.stats.gradient_scale = self._loss_scale / len(batch)
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         weights = batch.weights(self.config.data_ranks)
-        for micro, (tokens, segments) in enumerate(zip(batch.tokens, batch.segments, strict=True), 1):
-            scored = None if batch.scored is None else batch.scored[micro - 1]
-            unbroken = not (segments[:, :-1] != segments[:, :1]).any()  # seen here, where it costs no wait
-            loss = self.deepspeed(*self._on_device(tokens, segments, scored), whole=unbroken)
+        for micro, rows in enumerate(batch.micro, 1):
+            unbroken = rows.whole(batch.length)  # seen here, where it costs no wait
+            loss = self.deepspeed(*self._on_device(rows, batch.length), whole=unbroken)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
-            total += loss.detach().double() / len(batch.tokens)
+            total += loss.detach().double() / len(batch)
             self.deepspeed.backward(loss)
-            if micro == len(batch.tokens):
+            if micro == len(batch):
                 if self._norm_is_ours:
                     self._norm = gradient_norm(self.module, self.topology)
                 if self.on_gradient is not None:
@@ -173,7 +172,8 @@ class Engine:
             tokens: [M, S + 1], a row of one document.
             scored: which targets count [M, S].
         """
-        loss: Tensor = self.deepspeed(*self._on_device(tokens, np.zeros_like(tokens), scored), whole=True)
+        rows = Rows.of(tokens, None, scored)
+        loss: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return loss
 
     def gradient_norm(self) -> Tensor:
@@ -229,13 +229,8 @@ class Engine:
     def _set_rate(self, lr: float) -> None:
         set_rates(self.deepspeed.optimizer.param_groups, lr)
 
-    def _on_device(self, tokens: Any, segments: Any, scored: Any = None) -> tuple[Tensor, Tensor | None, Tensor]:
-        ids = torch.from_numpy(tokens).to(self.rank.device).long()
-        mask = torch.from_numpy(segments[:, :-1]).to(self.rank.device) if self.config.model.document_mask else None
-        targets = ids[:, 1:]
-        if scored is not None:
-            targets = targets.masked_fill(~torch.from_numpy(scored).to(self.rank.device), IGNORED)
-        return ids[:, :-1], mask, targets
+    def _on_device(self, rows: Rows, length: int) -> Widened:
+        return widened(rows, length, self.rank.device, segments=self.config.model.document_mask)
 
 
 def accumulate(engine: Any, micro_batches: int) -> None:

@@ -26,6 +26,7 @@ from plinth.training.data import Batch, batches_of
 from plinth.training.export import WEIGHTS, hf_name
 from plinth.training.loss import IGNORED
 from plinth.training.model import Decoder, build
+from plinth.training.widen import widened
 
 
 @dataclass(frozen=True)
@@ -96,23 +97,18 @@ def rows(model: Decoder, batch: Batch, *, gradients: bool = False) -> Iterator[R
     A sequence that is cut into shorter rows is scored in those rows, as it was trained.
     """
     device = next(model.parameters()).device
-    for row in range(len(batch.tokens)):
-        tokens = torch.from_numpy(batch.tokens[row]).long().to(device)  # [rows, length + 1]
-        segments = torch.from_numpy(batch.segments[row]).to(device) if model.config.document_mask else None
-        targets = tokens[:, 1:].clone()
-        if batch.scored is not None:
-            targets[~torch.from_numpy(batch.scored[row]).to(device)] = IGNORED
+    for row, own in enumerate(batch.micro):
+        inputs, segments, targets = widened(own, batch.length, device, segments=model.config.document_mask)
         with torch.set_grad_enabled(gradients):
-            losses = _losses(model, tokens, segments, targets)
+            losses = _losses(model, inputs, segments, targets)
         norm = _gradient(model, losses, targets) if gradients else None
         seen = losses.detach().masked_fill(targets == IGNORED, float("nan")).flatten().cpu().numpy()
-        joined = np.append(batch.tokens[row][:, :-1].reshape(-1), batch.tokens[row][-1, -1])
-        yield Row(row, joined, seen, norm)
+        yield Row(row, own.tokens[0].astype(np.int32), seen, norm)
 
 
-def _losses(model: Decoder, tokens: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:
+def _losses(model: Decoder, inputs: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:
     """[rows, length] in nats."""
-    logits = model(tokens[:, :-1], None if segments is None else segments[:, :-1])
+    logits = model(inputs, segments)
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
 
 

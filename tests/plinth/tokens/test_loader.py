@@ -17,7 +17,7 @@ from plinth.tokens.arrays import Arrays
 from plinth.tokens.loader import Batch, Loader
 from plinth.tokens.order import Order
 from plinth.tokens.packing import segments
-from plinth.tokens.packing_gather import Source
+from plinth.tokens.packing_gather import Gather
 from plinth.tokens.packing_layout import Layout, open_layouts
 from plinth.tokens.reader import ShardReader, open_streams
 
@@ -80,7 +80,7 @@ def test_arrays_are_the_sequences_of_the_order(line: Line) -> None:
     for batch in Loader(*line, global_batch=8, micro_batch=4).batches(3, 7):
         refs = order.step(batch.step, 8)[4 * batch.micro :][:4]
         tokens, numbers, scored = zip(*(_slowly(line, ref.bucket, ref.index) for ref in refs), strict=True)
-        assert (batch.tokens.dtype, batch.tokens.shape) == (np.int32, (4, 25))
+        assert (batch.tokens.dtype, batch.tokens.shape) == (line[1]["web"].dtype, (4, 25))
         assert batch.tokens.tolist() == list(tokens)
         assert batch.segments.tolist() == list(numbers)
         assert (np.ones((4, 24)) if batch.scored is None else batch.scored).tolist() == list(scored)
@@ -94,6 +94,7 @@ def test_every_rank_knows_how_many_targets_the_step_scores(line: Line, world: in
         ranks = [Loader(*line, global_batch=8, micro_batch=2, rank=r, world=world, prefetch=0) for r in range(world)]
         shares = [loader.share(step) for loader in ranks]
         counted = sum(s.tokens[:, 1:].size if s.scored is None else int(s.scored.sum()) for s in shares)
+        assert counted == sum(int(share.scored_counts.sum()) for share in shares)
         assert {share.scored_tokens for share in shares} == {counted}
         assert all(share.scored is None or share.scored.any(axis=1).all() for share in shares)
 
@@ -109,11 +110,10 @@ def test_tokens_far_apart_in_the_shards_are_found(line: Line) -> None:
         crossing += int(
             (np.searchsorted(bounds, pieces.starts, "right") != np.searchsorted(bounds, ends, "right")).sum()
         )
-        rows = np.arange(len(pieces))
-        tokens, numbers = np.empty((len(rows), 25), np.int32), np.empty((len(rows), 25), np.int32)
-        scored = np.ones((len(rows), 24), bool)
-        Source(readers[name]).lay(rows, pieces, layouts[name].many, tokens, numbers, scored)
-        assert tokens.tolist() == [_slowly(line, name, row)[0] for row in rows.tolist()]
+        gather = Gather([readers[name]], many=layouts[name].many)
+        tokens = np.empty((len(pieces), 25), gather.dtype)
+        gather.lay(np.zeros(len(pieces), np.int16), pieces, tokens)
+        assert tokens.tolist() == [_slowly(line, name, row)[0] for row in range(len(pieces))]
     assert crossing > 3
 
 
@@ -168,7 +168,7 @@ def test_other_shards_are_refused(line: Line) -> None:
 
 
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
-    arrays = Arrays()
+    arrays = Arrays(np.dtype(np.uint16))
     first, second = arrays.take((2, 3)), arrays.take((2, 3))
     assert first is not second
     view, place = first[1:, 1:], first.ctypes.data

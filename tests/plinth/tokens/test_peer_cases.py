@@ -29,6 +29,7 @@ from plinth.tokens.loader import Batch, Loader
 from plinth.tokens.order import Order
 from plinth.tokens.packing_layout import Layout, open_layouts
 from plinth.tokens.reader import ShardReader, open_streams
+from plinth.tokens.rows import Rows
 
 S, GLOBAL = 32, 8
 
@@ -86,9 +87,13 @@ def _same(one: Batch, other: Batch) -> bool:
 def _joined(parts: list[Batch]) -> Batch:
     """The global batch that ranks loaded in parts."""
     first = parts[0]
-    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in ("tokens", "segments", "buckets")]
-    scored = None if first.scored is None else np.concatenate([part.scored for part in parts])  # type: ignore[misc]
-    return Batch(first.step, 0, *columns, scored, first.scored_tokens)
+    joined = Rows.of(
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.segments for part in parts]),
+        None if first.scored is None else np.concatenate([part.expanded().scored for part in parts]),
+    )
+    buckets = np.concatenate([part.buckets for part in parts])
+    return Batch(joined.tokens, joined.starts, joined.unscored, first.step, 0, buckets, first.scored_tokens)
 
 
 @given(stop=st.integers(0, 40), prefetch=st.sampled_from([0, 3]))

@@ -31,7 +31,7 @@ def batch_at(config: RunConfig, step: int, data_rank: int) -> Batch:
         tokens[row] = (start + stride % 7 * np.arange(length)) % config.vocab_size
     tokens = tokens.reshape(accumulation, micro, length)
     segments = np.broadcast_to((np.arange(length) >= length // 3).astype(np.int32), tokens.shape).copy()
-    return Batch(tokens, segments)
+    return Batch.of(tokens, segments)
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:

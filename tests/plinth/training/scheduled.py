@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, shortened
+from plinth.training.data import Batch
 from plinth.training.model import build
 from plinth.training.schedule import learning_rate
 
@@ -21,15 +22,15 @@ def sequences_of(config: RunConfig, step: int) -> Batch:
     for row, position in enumerate(range(first, first + count)):
         start, stride = np.random.default_rng(position).integers(1, config.vocab_size, 2)
         tokens[0, row] = (start + stride % 7 * np.arange(tokens.shape[2])) % config.vocab_size
-    return Batch(tokens, (tokens % 11 == 0).cumsum(-1).astype(np.int32))
+    return Batch.of(tokens, (tokens % 11 == 0).cumsum(-1).astype(np.int32))
 
 
 def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
     """What one rank sees of it, in micro batches."""
-    whole = sequences_of(config, step)
+    whole = sequences_of(config, step).expanded()
     shape = (config.data_ranks, config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
-    mine = Batch(whole.tokens.reshape(shape)[rank], whole.segments.reshape(shape)[rank])
-    return shortened(mine, config.steps.length(step - 1))
+    mine = Batch.of(whole.tokens.reshape(shape)[rank], whole.segments.reshape(shape)[rank])
+    return replace(mine, length=config.steps.length(step - 1))
 
 
 def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
@@ -41,7 +42,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
     optimizer = torch.optim.AdamW(groups, betas=(options.beta1, options.beta2), eps=options.eps)
     losses, norms = [], []
     for step in range(1, config.total_steps + 1):
-        batch = shortened(sequences_of(config, step), config.steps.length(step - 1))
+        batch = replace(sequences_of(config, step), length=config.steps.length(step - 1)).expanded()
         tokens, segments = torch.from_numpy(batch.tokens[0]).long(), torch.from_numpy(batch.segments[0])
         loss = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])
         loss.backward()

@@ -34,7 +34,7 @@ def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
     whole, place = rows_of(config, step), place_of(config.parallel, config.ranks, rank)
     cut = [array.reshape(config.data_ranks, -1, config.micro_batch_sequences, array.shape[1]) for array in whole]
     tokens, segments, scored = (array[place.data] for array in cut)
-    return Batch(tokens, segments, scored, int(whole[2].sum()))
+    return Batch.of(tokens, segments, scored, int(whole[2].sum()))
 
 
 def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:

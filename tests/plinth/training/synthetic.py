@@ -20,7 +20,7 @@ def batch_at(config: RunConfig, step: int, rank: int) -> Batch:
             start, stride = np.random.default_rng(position).integers(1, config.vocab_size, 2)
             tokens[micro, row] = (start + stride % 7 * np.arange(shape[2])) % config.vocab_size
     segments = np.broadcast_to((np.arange(shape[2]) >= shape[2] // 2).astype(np.int32), shape).copy()
-    return Batch(tokens, segments)
+    return Batch.of(tokens, segments)
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:

@@ -34,7 +34,9 @@ def noisy(config: RunConfig, rank: int) -> Batches:
         for step in range(first, config.total_steps + 1):
             batch = synthetic.batch_at(config, step, rank)
             if step in NOISE:
-                batch.tokens[..., ::2] = (7 * batch.tokens[..., ::2] + 3 * step) % config.vocab_size
+                tokens, segments, _ = batch.expanded()
+                tokens[..., ::2] = (7 * tokens[..., ::2] + 3 * step) % config.vocab_size
+                batch = Batch.of(tokens, segments)
             yield batch
 
     return stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from plinth.recipe.batches import Amendment, BatchChange, LengthChange
 from plinth.recipe.parallel import Parallel
 from plinth.training.config import RunConfig, identity
-from plinth.training.data import Batch, shortened
+from plinth.training.data import Batch
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,18 +42,19 @@ def test_steps_rates_and_rows_of_a_run(make: Callable[..., RunConfig]) -> None:
     assert [config.step_tokens(step) for step in range(1, 7)] == [128, 128, 384, 384, 256, 256]
     assert [config.tokens_through(step) for step in range(7)] == [0, 128, 256, 640, 1024, 1280, 1536]
     assert [config.progress(step)[0] for step in (1, 6)] == [128, 1536]
-    assert scheduled.batch_of(config, 3, 1).tokens.shape == (3, 8, 9)
-    assert scheduled.batch_of(config, 4, 1).tokens.shape == (3, 2, 33)
+    assert scheduled.batch_of(config, 3, 1).shape == (3, 8, 9)
+    assert scheduled.batch_of(config, 4, 1).shape == (3, 2, 33)
 
 
 def test_shorter_rows_hold_the_same_tokens_in_the_same_order() -> None:
     tokens = np.arange(2 * 3 * 9, dtype=np.int32).reshape(2, 3, 9)
     scored = tokens[..., 1:] % 5 > 0
-    short = shortened(Batch(tokens, tokens // 4, scored, int(scored.sum())), 4)
-    assert short.tokens.shape == (2, 6, 5)
+    batch = replace(Batch.of(tokens, tokens // 4, scored, int(scored.sum())), length=4)
+    short = batch.expanded()
+    assert short.tokens.shape == batch.shape == (2, 6, 5)
     assert short.tokens[0, :2].tolist() == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]
     assert np.array_equal(short.tokens[..., 1:].reshape(2, -1), tokens[..., 1:].reshape(2, -1))  # the targets
-    assert np.array_equal(short.segments, short.tokens // 4)
+    assert np.array_equal(short.segments, short.tokens // 4 - tokens[..., :1].repeat(2, axis=1) // 4)
     assert short.scored is not None
     assert np.array_equal(short.scored.reshape(2, -1), scored.reshape(2, -1))
 

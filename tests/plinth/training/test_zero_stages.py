@@ -33,7 +33,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float], torch.nn.Mod
     )
     losses, norms = [], []
     for step in range(1, config.total_steps + 1):
-        parts = [synthetic.batch_at(config, step, rank) for rank in range(config.ranks)]
+        parts = [synthetic.batch_at(config, step, rank).expanded() for rank in range(config.ranks)]
         tokens = torch.cat([torch.from_numpy(part.tokens).long().flatten(0, 1) for part in parts])
         segments = torch.cat([torch.from_numpy(part.segments).flatten(0, 1) for part in parts])
         loss = model(tokens[:, :-1], segments[:, :-1], tokens[:, 1:])

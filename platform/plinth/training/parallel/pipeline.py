@@ -21,15 +21,15 @@ when a step begins and sends its gradient when the backward passes end: no secon
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from plinth.tokens.rows import Rows
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.engine import Engine, Rank, accumulate
@@ -61,7 +61,7 @@ class PipelineEngine(Engine):
         return PipelineUnit(self.topology)
 
     def _attempt(self, batch: Batch) -> Tensor:
-        engine, micro_batches = self.deepspeed, len(batch.tokens)
+        engine, micro_batches = self.deepspeed, len(batch)
         accumulate(engine, micro_batches)
         self.stats.again()
         self.stats.gradient_scale = self._loss_scale / micro_batches
@@ -85,17 +85,16 @@ class PipelineEngine(Engine):
         """All forward and backward passes of a step; the mean loss on the last stage, zero elsewhere."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
-        count, weights = len(batch.tokens), batch.weights(self.config.data_ranks)
+        count, weights = len(batch), batch.weights(self.config.data_ranks)
         numbers = iter(range(count))
         warm_up = min(self.stage.count - 1 - self.stage.index, count)
-        exchange = Neighbours(self.stage, self._activations(batch.tokens), self.rank.device)
+        exchange = Neighbours(self.stage, self._activations(batch.shape), self.rank.device)
 
         def forward(x: Tensor | None) -> Tensor:
             micro = next(numbers)
-            tokens, segments = batch.tokens[micro], batch.segments[micro]
-            scored = None if batch.scored is None else batch.scored[micro]
-            whole = not (segments[:, :-1] != segments[:, :1]).any()  # seen here, where it costs no wait
-            y: Tensor = self.deepspeed(*self._on_device(tokens, segments, scored), x=x, whole=whole)
+            rows = batch.micro[micro]
+            whole = rows.whole(batch.length)  # seen here, where it costs no wait
+            y: Tensor = self.deepspeed(*self._on_device(rows, batch.length), x=x, whole=whole)
             if self.stage.last:
                 y = y if weights is None else y * weights[micro]
                 total.add_(y.detach().double() / count)
@@ -129,16 +128,17 @@ class PipelineEngine(Engine):
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
         """As `Engine.loss_of` on the last stage; zero elsewhere."""
-        exchange = Neighbours(self.stage, self._activations(tokens), self.rank.device)
+        exchange = Neighbours(self.stage, self._activations(tokens.shape), self.rank.device)
         x = exchange(forward_from=True)[0]
-        y: Tensor = self.deepspeed(*self._on_device(tokens, np.zeros_like(tokens), scored), x=x, whole=True)
+        rows = Rows.of(tokens, None, scored)
+        y: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), x=x, whole=True)
         exchange(forward_to=y)
         return y if self.stage.last else torch.zeros((), device=self.rank.device)
 
-    def _activations(self, tokens: Any) -> Tensor:
+    def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
         """What passes between stages looks like this, [B, S/n, D] in the precision of the model, without memory, where
         tokens are […, B, S + 1] and n ranks share a sequence."""
-        *_, micro, length = tokens.shape
+        *_, micro, length = shape_of_tokens
         shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
         return torch.empty(shape, dtype=self._dtype, device="meta")
 

@@ -27,7 +27,7 @@ def loud(config: RunConfig, step: int, rank: int) -> Any:
         tokens = np.random.default_rng(rank).integers(0, config.vocab_size, shape).astype(np.int32)
     else:
         tokens = np.broadcast_to((np.arange(shape[2]) % 4).astype(np.int32), shape).copy()
-    return Batch(tokens, np.zeros(shape, np.int32))
+    return Batch.of(tokens, np.zeros(shape, np.int32))
 
 
 def vetoed_steps(config: RunConfig) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from plinth.recipe.parallel import Parallel
 from plinth.recipe.training import Launch
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, fingerprint_of
-from plinth.training.parallel.topology import place_of
+from plinth.training.parallel.topology import Place, place_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import together
@@ -48,16 +49,31 @@ def test_same_on_any_number_of_ranks(
     assert total(alone, 1) != total(alone, 2)
 
 
+def test_what_is_recorded_stays() -> None:
+    """Timelines hold fingerprints that were made when a batch was three arrays of a value per token (version 0.3)."""
+    random = np.random.default_rng(5)
+    tokens = random.integers(0, 60_000, (2, 3, 17)).astype(np.uint16)
+    segments = np.cumsum(random.random((2, 3, 17)) < 0.2, axis=-1)
+    kept = random.random((2, 3, 16)) < 0.7
+    recorded = {8: ((2905385289, 1501664828), (1674086818, 1440798258))}
+    recorded[16] = ((3895286983, 3092741114), (3438831388, 916585034))
+    for length, expected in recorded.items():
+        batches = Batch.of(tokens, segments), Batch.of(tokens, segments, kept, int(kept.sum()))
+        found = tuple(fingerprint_of(replace(batch, length=length), Place(1, 0, 0, 0)) for batch in batches)
+        assert found == expected
+
+
 @pytest.mark.parametrize("field", ["tokens", "segments", "order", "scored"])
 def test_sees_every_difference(make: Callable[..., RunConfig], field: str) -> None:
     config = make(launch=Launch(ranks=1), micro_batch_sequences=8)
     batch, place = together.batch_of(config, 1, 0), place_of(config.parallel, 1, 0)
-    scored = np.ones_like(batch.tokens[..., 1:], dtype=bool)
-    batch = batch._replace(scored=scored, scored_tokens=int(scored.sum()))
-    if field == "order":  # the same rows, two of them swapped
-        other = Batch(*(None if a is None else a if isinstance(a, int) else a[:, ::-1] for a in batch))
+    tokens, segments, _ = batch.expanded()
+    columns = {"tokens": tokens, "segments": segments, "scored": np.ones_like(tokens[..., 1:], dtype=bool)}
+    batch = Batch.of(**columns, scored_tokens=columns["scored"].size)
+    if field == "order":  # the same rows in another order
+        columns = {name: column[:, ::-1] for name, column in columns.items()}
     else:
-        changed = getattr(batch, field).copy()
-        changed[0, 3, 5] ^= 1
-        other = batch._replace(**{field: changed})
+        columns[field] = columns[field].copy()
+        columns[field][0, 3, 5] ^= 1
+    other = Batch.of(**columns, scored_tokens=columns["scored"].size)
     assert fingerprint_of(other, place) != fingerprint_of(batch, place)

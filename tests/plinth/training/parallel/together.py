@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, shortened
+from plinth.training.data import Batch
 from plinth.training.model import build
 from plinth.training.parallel.topology import place_of
 
@@ -60,15 +61,15 @@ def rows_of(config: RunConfig, step: int) -> Batch:
     start, stride = random.integers(0, config.vocab_size, (2, *shape[:2], 1))
     tokens = ((start + stride % 5 * np.arange(shape[2])) % config.vocab_size).astype(np.int32)
     ends = random.random(shape) < 0.1
-    return Batch(tokens, np.cumsum(ends, axis=-1).astype(np.int32))
+    return Batch.of(tokens, np.cumsum(ends, axis=-1).astype(np.int32))
 
 
 def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
     """What one rank sees of it: the rows of its data rank, in micro batches."""
-    whole, place = rows_of(config, step), place_of(config.parallel, config.ranks, rank)
+    whole, place = rows_of(config, step).expanded(), place_of(config.parallel, config.ranks, rank)
     shape = (config.data_ranks, -1, config.micro_batch_sequences, config.sequence_tokens + 1)
-    mine = Batch(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
-    return shortened(mine, config.steps.length(step - 1))
+    mine = Batch.of(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
+    return replace(mine, length=config.steps.length(step - 1))
 
 
 def plain_run(config: RunConfig) -> Trained:
@@ -81,7 +82,7 @@ def plain_run(config: RunConfig) -> Trained:
     optimizer = torch.optim.AdamW(groups, lr=LR, betas=(options.beta1, options.beta2), eps=options.eps)
     losses, norms = [], []
     for step in range(1, STEPS + 1):
-        batch = shortened(rows_of(config, step), config.steps.length(step - 1))
+        batch = replace(rows_of(config, step), length=config.steps.length(step - 1)).expanded()
         tokens, segments = torch.from_numpy(batch.tokens[0]).long(), torch.from_numpy(batch.segments[0])
         mask = segments[:, :-1] if config.model.document_mask else None
         loss = model(tokens[:, :-1], mask, tokens[:, 1:])

@@ -1,0 +1,140 @@
+"""Sequences as they are stored, and where documents begin in them: what travels from shards to a device.
+
+    B  sequences    S  targets of a sequence    m  documents of all sequences    k  runs of targets that do not count
+
+Two bytes a token (four where the vocabulary is large) and four a document. Ids as the device wants them, the document
+of each token and the mask of targets are ten times as much and follow from it, so they are made where they are used:
+on the device (`training.widen`), or here for who looks at every token on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+class Expanded(NamedTuple):
+    """Sequences token by token.
+
+    Attributes:
+        tokens: [B, S + 1] int32; inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`.
+        segments: [B, S + 1] int32, the document of its sequence that each token belongs to, from 0; attention stays
+            among equal numbers.
+        scored: [B, S], which targets count in the loss; None where all do.
+    """
+
+    tokens: NDArray[np.int32]
+    segments: NDArray[np.int32]
+    scored: NDArray[np.bool_] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """B sequences of S + 1 tokens.
+
+    Attributes:
+        tokens: [B, S + 1] unsigned, as the shards have them.
+        starts: [m] int32, ascending: where in `tokens.ravel()` each document begins; a sequence begins one. With the
+            number of tokens after it, it is what kernels for ragged attention call `cu_seqlens`.
+        unscored: [k, 2] int32: runs, begin and end, of targets in [B S] that do not count in the loss, none across
+            sequences; None where nothing is ever left out.
+    """
+
+    tokens: NDArray[Any]
+    starts: NDArray[np.int32]
+    unscored: NDArray[np.int32] | None
+
+    @classmethod
+    def of(
+        cls, tokens: NDArray[Any], segments: NDArray[Any] | None = None, scored: NDArray[np.bool_] | None = None
+    ) -> Rows:
+        """From arrays token by token (see `Expanded`); without segments a sequence is one document."""
+        begins = np.zeros(tokens.shape, np.bool_)
+        begins[:, 0] = True
+        if segments is not None:
+            begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
+        starts = np.flatnonzero(begins).astype(np.int32)
+        return cls(np.ascontiguousarray(tokens), starts, None if scored is None else _runs(scored))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def part(self, first: int, stop: int) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32] | None]:
+        """The columns of some of the sequences, tokens as a view."""
+        width = self.tokens.shape[1]
+        low, high = self.starts.searchsorted([first * width, stop * width]).tolist()
+        starts = self.starts[low:high] - np.int32(first * width)
+        if self.unscored is None:
+            return self.tokens[first:stop], starts, None
+        low, high = self.unscored[:, 0].searchsorted([first * (width - 1), stop * (width - 1)]).tolist()
+        return self.tokens[first:stop], starts, self.unscored[low:high] - np.int32(first * (width - 1))
+
+    def whole(self, length: int) -> bool:
+        """Whether no document begins within the inputs of a row, in rows of `length` tokens."""
+        if len(self.starts) == len(self):
+            return True
+        return bool((self.starts % self.tokens.shape[1] % length == 0).all())
+
+    @property
+    def scored_counts(self) -> NDArray[np.int64]:
+        """[B] targets of each sequence that count in the loss."""
+        counts = np.full(len(self), self.tokens.shape[1] - 1, np.int64)
+        if self.unscored is not None:
+            np.subtract.at(counts, self.unscored[:, 0] // (self.tokens.shape[1] - 1), np.diff(self.unscored)[:, 0])
+        return counts
+
+    def expanded(self) -> Expanded:
+        """Token by token."""
+        tokens, segments = self.tokens.astype(np.int32), np.empty(self.tokens.shape, np.int32)
+        _number(self.starts, segments)
+        if self.unscored is None:
+            return Expanded(tokens, segments, None)
+        scored = np.ones(tokens[:, 1:].shape, np.bool_)
+        for begin, end in self.unscored.tolist():
+            scored.reshape(-1)[begin:end] = False
+        return Expanded(tokens, segments, scored)
+
+    @property
+    def segments(self) -> NDArray[np.int32]:
+        """As in `Expanded`; made anew each time."""
+        return self.expanded().segments
+
+    @property
+    def scored(self) -> NDArray[np.bool_] | None:
+        """As in `Expanded`; made anew each time."""
+        return self.expanded().scored
+
+
+def shortened(array: NDArray[Any], length: int) -> NDArray[Any]:
+    """[B, S + 1] as rows of `length` tokens and one more, [B S / length, length + 1]: neighbours share a token."""
+    if array.shape[1] == length + 1:
+        return array
+    windows = np.lib.stride_tricks.sliding_window_view(array, length + 1, axis=1)[:, ::length]
+    rows: NDArray[Any] = windows.reshape(-1, length + 1)
+    return rows
+
+
+def _runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Begin and end of every run of False within a row, in the flat array."""
+    left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
+    left_out[:, 1:-1] = ~scored
+    rows, edges = np.nonzero(np.diff(left_out))
+    return (rows * scored.shape[1] + edges).astype(np.int32).reshape(-1, 2)
+
+
+@njit(nogil=True, cache=True)
+def _number(starts, segments):  # type: ignore[no-untyped-def]
+    """The number of each token's document in its row."""
+    width, at = segments.shape[1], 0
+    for row in range(len(segments)):
+        numbers = segments[row]
+        number, place = np.int32(-1), 0
+        while place < width:
+            number, at = np.int32(number + 1), at + 1
+            end = min(width, starts[at] - row * width) if at < len(starts) else width
+            numbers[place:end] = number
+            place = end
