@@ -27,7 +27,7 @@ from plinth.corpus.normalize import normalize
 from plinth.corpus.repeats import drop_repeats
 from plinth.corpus.sources.inventory import Group, Inventory, groups
 from plinth.corpus.sources.readers import read
-from plinth.corpus.sources.record import RawRecord, Reject, refuse
+from plinth.corpus.sources.record import NO_FAILURES, SEEN_BEFORE, RawRecord, Reject, refuse
 from plinth.corpus.tables import RejectSpill, document_batches
 from plinth.errors import RejectRateError, SourceError
 from plinth.recipe.sources import Bucket, Documents, Source
@@ -35,7 +35,7 @@ from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Par
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
-VERSION = "2"
+VERSION = "3"
 
 
 class Work(Frozen):
@@ -111,7 +111,7 @@ def make_part(store: Store, work: Work) -> tuple[Part, ...]:
         if work.gate is not None:
             reports = stack.enter_context(report.Reports(store, work.bucket, work.gate.params.keep_uri))
         normalised = _normalised(extracted(_records(store, work), extractor), work)
-        rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work), spill, reports)
+        rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
         told = () if reports is None else (reports.finish(),)
@@ -166,8 +166,10 @@ def _normalised(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[Raw
         yield replace(item, content=text)
 
 
-def _identified(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tuple[Any, ...] | Reject]:
-    """Rows of DOCUMENT_SCHEMA."""
+def _identified(
+    items: Iterable[RawRecord | Reject], work: Work, counts: Counter[str]
+) -> Iterator[tuple[Any, ...] | Reject]:
+    """Rows of DOCUMENT_SCHEMA; `counts` is told how much text was there before."""
     seen: set[bytes] = set()
     for item in items:
         if isinstance(item, Reject):
@@ -175,9 +177,11 @@ def _identified(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[tup
             continue
         text = str(item.content)
         uri = _clean(item.uri)
-        key = document_id(work.bucket, uri, text.encode())
+        encoded = text.encode()
+        key = document_id(work.bucket, uri, encoded)
         if key in seen:
-            yield refuse(item, "duplicate_id", f"the same address and text as an earlier record: {key.hex()}")
+            counts["seen_before_bytes"] += len(encoded)
+            yield refuse(item, SEEN_BEFORE, f"the same address and text as an earlier record: {key.hex()}")
             continue
         seen.add(key)
         extra = json.dumps({**item.extra, "domain": work.source.domain}, sort_keys=True, ensure_ascii=True)
@@ -211,10 +215,10 @@ def _clean(name: str) -> str:
 
 
 def _stats(parts: list[Part], files: int) -> dict[str, Any]:
-    """Counts of all parts; what is quarantined was read without fault, and the rate of rejects does not count it."""
+    """Counts of all parts; what was read without fault is no failure, and the rate of rejects does not count it."""
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
-    refused = sum(count for reason, count in total["rejects"].items() if reason != illegal.REASON)
-    seen = refused + total["documents"]
+    refused = sum(count for reason, count in total["rejects"].items() if reason not in NO_FAILURES)
+    seen = refused + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]
     return {**total, "files": files, "reject_rate": round(refused / seen, 6) if seen else 0.0}
 
 
@@ -222,7 +226,7 @@ def _require_quality(
     store: Store, label: str, params: Documents, stats: Mapping[str, Any], rejects: list[Part]
 ) -> None:
     if stats["reject_rate"] > params.max_reject_rate:
-        failures = [pair for pair in stats["rejects"].items() if pair[0] != illegal.REASON]
+        failures = [pair for pair in stats["rejects"].items() if pair[0] not in NO_FAILURES]
         reasons = sorted(failures, key=lambda pair: (-pair[1], pair[0]))
         raise RejectRateError(
             f"{label}: {stats['reject_rate']:.1%} of the records were rejected",

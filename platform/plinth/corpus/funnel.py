@@ -4,11 +4,13 @@ Pure arithmetic over the statistics of manifests; nothing is read but them.
 
     D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality
 
-    ρ_parse    documents / (documents + rejects); a reject's text cannot be measured, so records are counted; those
-               that the illegal-content gate stops are a reason of the first stage, but no failure to parse
-    D_nominal  text bytes of the documents / ρ_parse: what the sources would hold had all of them parsed
+    ρ_parse    records that parse / all; a failure's text cannot be measured, so records are counted; those that the
+               illegal-content gate stops are a reason of the first stage, but no failure to parse
+    D_nominal  text bytes that parsed, those of pages captured again unchanged too, / ρ_parse: what the sources would
+               hold had all of them parsed
     ρ_quality  bytes that the policy keeps / bytes of documents
-    r_dup      bytes that deduplication removes (every stage of it that is on) / bytes that the policy keeps
+    r_dup      1 − (bytes that every stage of deduplication leaves / bytes that the policy keeps) × (bytes of documents
+               / the same with those captured again)
     r_pad      share of the training targets that teach nothing, as the mixture measured it
 
 What a stage removes, those after it never saw: its numbers are marginal. Of every rule of the policy it is known
@@ -28,11 +30,12 @@ from plinth.compute.stage import manifest, sum_stats
 from plinth.context import Context
 from plinth.corpus import verdicts as verdicts_stage
 from plinth.corpus.funnel_budget import effective, padding
+from plinth.corpus.sources.record import SEEN_BEFORE
 from plinth.corpus.verdicts import CASCADE, STAGES
 from plinth.records import Manifest, Step
 
 ASSET = "funnel"
-VERSION = "2"
+VERSION = "3"
 
 #: Stages that take documents out of training once duplicates are gone.
 _AFTER = CASCADE[CASCADE.index("holdout") :]
@@ -90,6 +93,7 @@ def _counts(documents: Manifest) -> dict[str, Any]:
     return {
         "documents": int(documents.stats["documents"]),
         "text_bytes": int(documents.stats["text_bytes"]),
+        "seen_before_bytes": int(documents.stats.get("seen_before_bytes", 0)),
         "rejects": dict(documents.stats.get("rejects", {})),
     }
 
@@ -151,6 +155,7 @@ def _edits(curated: Mapping[str, Any]) -> dict[str, int]:
 
 def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
     rejected = sum(documents["rejects"].values())
+    sizes = {SEEN_BEFORE: documents["seen_before_bytes"]}  # of failures there is no text to measure
     return {
         "stage": "documents",
         "documents_in": documents["documents"] + rejected,
@@ -159,7 +164,9 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_out": documents["text_bytes"],
         "removed": rejected,
         "removed_bytes": None,
-        "reasons": {reason: {"documents": n, "bytes": None} for reason, n in sorted(documents["rejects"].items())},
+        "reasons": {
+            reason: {"documents": n, "bytes": sizes.get(reason)} for reason, n in sorted(documents["rejects"].items())
+        },
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plinth.corpus.illegal.gate import REASON as QUARANTINED
+from plinth.corpus.sources.record import NO_FAILURES, SEEN_BEFORE
 from plinth.records import Manifest
 from plinth.tokens.streams import bucket_of
 
@@ -38,13 +38,14 @@ def effective(
     """
     rows = {row["stage"]: row for row in stages}
     # What the illegal-content gate stopped was parsed, and is not text that the sources would have held for us.
-    failed = sum(count for reason, count in documents["rejects"].items() if reason != QUARANTINED)
-    records = documents["documents"] + failed
-    rho_parse = _share(documents["documents"], records)
+    failed = sum(count for reason, count in documents["rejects"].items() if reason not in NO_FAILURES)
+    parsed = documents["documents"] + documents["rejects"].get(SEEN_BEFORE, 0)
+    rho_parse = _share(parsed, parsed + failed)
+    text = documents["text_bytes"] + documents["seen_before_bytes"]
     kept, deduplicated = rows["policy"]["bytes_out"], rows["holdout"]["bytes_in"]
     rho_quality = _share(kept, documents["text_bytes"])
-    r_dup = 1.0 - _share(deduplicated, kept)
-    nominal = documents["text_bytes"] / rho_parse if rho_parse else 0.0
+    r_dup = 1.0 - _share(deduplicated, kept) * _share(documents["text_bytes"], text)
+    nominal = text / rho_parse if rho_parse else 0.0
     d_eff = nominal * (1 - r_dup) * (1 - r_pad) * rho_parse * rho_quality
     tokens_per_byte = tokens / trained_bytes if trained_bytes else 0.0
     return {

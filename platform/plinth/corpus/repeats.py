@@ -1,7 +1,8 @@
 """The same document in two parts of a bucket: the first stays, the others become rejects.
 
-Ids are compared a range of the hash space at a time, so memory does not grow with the bucket. This is about
-identity (same address, same text); duplicates by content are the business of `dedup`.
+That is what a page does that the next snapshot captures unchanged; no failure, but text that is had already, which
+the funnel counts as duplicated. Ids are compared a range of the hash space at a time, so memory does not grow with
+the bucket. This is about identity (same address, same text); duplicates by content are the business of `dedup`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
-from plinth.corpus.sources.record import Reject
+from plinth.corpus.sources.record import SEEN_BEFORE, Reject
 from plinth.corpus.tables import reject_batch
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
@@ -47,7 +48,7 @@ def drop_repeats(ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]]) -
         task = Repeats(part=found[index][0], rejects=found[index][1], ids=tuple(sorted(repeated[index])))
         inputs = (task.part.blob.sha256, task.rejects.blob.sha256, fingerprint.digest(task.ids))
         items.append(Item(inputs=inputs, task=task, rows=len(task.ids)))
-    step = Step(name="documents/repeats", version="1")
+    step = Step(name="documents/repeats", version="2")
     results = run_items(ctx, step, rewrite, items, label=f"{bucket}/documents (repeats)") if items else []
     for index, (part, rejects) in zip(affected, results, strict=True):
         found[index] = (part, rejects)
@@ -65,12 +66,13 @@ def rewrite(store: Store, task: Repeats) -> tuple[Part, Part]:
             for row in batch.filter(repeat).select(["id", "uri", "source_bytes", "text"]).to_pylist():
                 counts.update(source_bytes=row["source_bytes"], text_bytes=len(row["text"].encode()))
                 detail = f"an earlier part of the bucket holds {row['id'].hex()}"
-                refused.append(Reject(row["uri"], "part", "duplicate_id", detail, row["source_bytes"]))
+                refused.append(Reject(row["uri"], "part", SEEN_BEFORE, detail, row["source_bytes"]))
             yield batch.filter(pc.invert(repeat))
 
     part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, kept())
     stats = {key: task.part.stats[key] - counts[key] for key in ("text_bytes", "source_bytes")}
-    reasons = Counter(task.rejects.stats["rejects"]) + Counter(duplicate_id=len(refused))
+    stats["seen_before_bytes"] = task.part.stats.get("seen_before_bytes", 0) + counts["text_bytes"]
+    reasons = Counter(task.rejects.stats["rejects"]) + Counter({SEEN_BEFORE: len(refused)})
     rejects = write_batches(
         store,
         "rejects.parquet",

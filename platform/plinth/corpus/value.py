@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from plinth.context import Context
 from plinth.corpus import value_proxy
-from plinth.corpus.illegal.gate import REASON as QUARANTINED
+from plinth.corpus.sources.record import NO_FAILURES
 from plinth.corpus.value_overlap import against, batches_of, inside, known_ngrams, new_ngrams, signed
 from plinth.corpus.value_sample import Annotators, Sample, scratch, take
 from plinth.errors import MissingError
@@ -176,7 +176,7 @@ def _acceptance(
     sample: Sample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, draw: Draws
 ) -> dict[str, Any]:
     one = np.ones(len(facts.size))
-    failed = sum(n for reason, n in sample.documents.stats["rejects"].items() if reason != QUARANTINED)
+    failed = sum(n for reason, n in sample.documents.stats["rejects"].items() if reason not in NO_FAILURES)
     records = len(one) + failed
     return {
         "parsed": len(one) / records if records else 0.0,
@@ -191,7 +191,7 @@ def _acceptance(
 def _reasons(sample: Sample) -> list[dict[str, Any]]:
     """Why records and documents fall, the most frequent first."""
     refused = sample.documents.stats["rejects"].items()
-    rejects = {reason if reason == QUARANTINED else f"{reason} (not parsed)": n for reason, n in refused}
+    rejects = {reason if reason in NO_FAILURES else f"{reason} (not parsed)": n for reason, n in refused}
     counted = {**rejects, **sample.policy.stats["dropped"]}
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:TOP_REASONS]
     return [{"reason": reason, "documents": n} for reason, n in ordered]

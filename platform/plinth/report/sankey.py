@@ -181,7 +181,7 @@ def _level(
     taken = sum(leaving.values())
     incoming = sum(level.coming.values())
     name = STAGE_NAMES.get(level.stage, level.stage)
-    words = "− not parsed" if level.stage == "documents" else f"− {name}"
+    words = "− not taken in" if level.stage == "documents" else f"− {name}"
     _left(ax, y, words, f"{count(taken)}, {percent(taken / incoming)}")
     starts = {bucket: lefts[bucket] + staying[bucket] * scale for bucket in level.coming}
     ends = {bucket: lefts[bucket] + level.coming[bucket] * scale for bucket in level.coming}

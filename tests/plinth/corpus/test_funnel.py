@@ -165,3 +165,18 @@ def test_quarantine_is_removed_by_the_first_stage_and_is_no_failure_to_parse(tin
     assert account["stages"][0]["removed"] == 15
     assert account["stages"][0]["reasons"]["illegal_content"]["documents"] == 5
     assert account["effective"]["rho_parse"] == 55 / 65
+
+
+def test_pages_captured_again_are_duplicates_and_no_failures(tiny: Any) -> None:
+    corpus = corpus_of(tiny)
+    before = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["buckets"]["a"]["effective"]
+    text = corpus.documents["a"].stats["text_bytes"]
+    again = {"rejects": {"seen_before": 7}, "seen_before_bytes": text}
+    corpus.documents["a"] = with_stats(corpus.documents["a"], **again)
+    account = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["buckets"]["a"]
+    after = account["effective"]
+    assert account["stages"][0]["reasons"] == {"seen_before": {"documents": 7, "bytes": text}}
+    assert after["rho_parse"] == 1.0
+    assert after["nominal_bytes"] == 2 * text
+    assert 1 - after["r_dup"] == pytest.approx((1 - before["r_dup"]) / 2)
+    assert after["effective_bytes"] == pytest.approx(before["effective_bytes"])

@@ -78,8 +78,8 @@ def test_one_document_remains_of_a_record_that_is_in_several_pieces(made: Any) -
     assert len({row["id"] for row in found}) == len(found) == len(LINES) - 2
     assert [row["uri"] for row in found if row["text"] == SAME] == ["a.jsonl#same"]
     rejects = rows(made, made.documents["b"], "rejects-")
-    assert [(row["uri"], row["reason"]) for row in rejects] == [("a.jsonl#same", "duplicate_id")] * 2
-    assert made.documents["b"].stats["documents"] + made.documents["b"].stats["rejects"]["duplicate_id"] == len(LINES)
+    assert [(row["uri"], row["reason"]) for row in rejects] == [("a.jsonl#same", "seen_before")] * 2
+    assert made.documents["b"].stats["documents"] + made.documents["b"].stats["rejects"]["seen_before"] == len(LINES)
 
 
 def test_the_line_ends_with_one_survivor_of_each_text(made: Any) -> None:

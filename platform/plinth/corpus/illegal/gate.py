@@ -20,15 +20,15 @@ from plinth import fingerprint
 from plinth.corpus.illegal.hosts import host
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import Hit, Matcher
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import QUARANTINED, RawRecord, Reject
 from plinth.errors import MissingError
 from plinth.recipe.illegal import Illegal
 from plinth.records import Blob, Frozen, Manifest
 from plinth.storage.store import Store
 
 VERSION = "1"
-#: The reason of rejects, and the one that no rate of failures counts.
-REASON = "illegal_content"
+#: The reason of rejects.
+REASON = QUARANTINED
 #: Texts are compared in batches of so many records or characters.
 BATCH_RECORDS, BATCH_CHARACTERS = 256, 2**20
 

@@ -15,10 +15,13 @@ empty              no text, or none left after extraction and normalisation
 invalid_utf8       text that is not UTF-8 (HTML is decoded by its declared or detected charset instead)
 nul_bytes          NUL in what should be text
 missing_field      a JSON line or row without text, a capture without address
-duplicate_id       the same record identifier twice in a file or piece, or the same document twice in a bucket
+duplicate_id       the same record identifier twice in a file or piece
 extract_failed     the parser failed or died on the page
 extract_timeout    the parser ran longer than `extraction.seconds_per_page`
-illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`): no failure, and no text is told
+illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); no text is told
+seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
+
+The last two are no failures: the record was read, and no rate of failures counts it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ from datetime import datetime
 from typing import Any
 
 DETAIL_CHARACTERS = 300
+QUARANTINED = "illegal_content"
+SEEN_BEFORE = "seen_before"
+#: Reasons that say nothing against the source.
+NO_FAILURES = frozenset({QUARANTINED, SEEN_BEFORE})
 
 
 @dataclass(frozen=True, slots=True)
