@@ -18,8 +18,8 @@ from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from registry import api
 from registry.server import ensure_server, stop_server
-from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, plinth
+from tests.shared import copied
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -43,10 +43,9 @@ def _answers(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory) -> Path:
+def workspace(corpus, tmp_path_factory) -> Path:
     """A candidate that waits for a person."""
-    folder = tmp_path_factory.mktemp("browser")
-    tiny_corpus.write(folder / "input")
+    folder = copied(corpus, tmp_path_factory.mktemp("browser") / "workspace")
     recipe = folder / "waits.yaml"
     recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\nrelease: {{auto_approve_as: null}}\n")
     plinth(folder, "run", "-r", recipe)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny_corpus
+from tests.shared import copied, once
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "jobs" / "recipes" / "tiny.yaml"
@@ -45,18 +46,19 @@ def variant(folder: Path, change: str) -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
-    """A workspace in which the line was run up to its mixture, by two workers."""
-    workspace = tmp_path_factory.mktemp("corpus")
-    tiny_corpus.write(workspace / "input")
-    plinth(workspace, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)
-    return workspace
+    """A workspace in which the line was run up to its mixture, by two workers; only to be read, or copied."""
+
+    def run(workspace: Path) -> None:
+        tiny_corpus.write(workspace / "input")
+        plinth(workspace, "run", "-r", RECIPE, "--select", "funnel", "--workers", 2)
+
+    return once(tmp_path_factory, "corpus", run)
 
 
 @pytest.fixture(scope="session")
-def line(tmp_path_factory) -> Path:
-    """A workspace in which the whole line was run, from sources to release."""
-    workspace = tmp_path_factory.mktemp("line")
-    tiny_corpus.write(workspace / "input")
+def line(corpus, tmp_path_factory) -> Path:
+    """A workspace in which the line was run to its mixture, then to a release."""
+    workspace = copied(corpus, tmp_path_factory.mktemp("line") / "workspace")
     plinth(workspace, "run", "-r", RECIPE)
     yield workspace
     from plinth.storage.workspace import Workspace

@@ -10,19 +10,13 @@ from plinth.corpus import annotate
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from tests import tiny_corpus
-from tests.jobs.conftest import RECIPE, digests, plinth, variant
+from tests.jobs.conftest import RECIPE, plinth, variant
 
 pytestmark = pytest.mark.slow
 
 
 def _stale(workspace, recipe):
     return set(plan(Context(Workspace(workspace)), stages(load(recipe))).stale)
-
-
-def test_one_worker_and_two_give_the_same_data_versions(corpus, tmp_path):
-    tiny_corpus.write(tmp_path / "input")
-    plinth(tmp_path, "run", "-r", RECIPE, "--select", "funnel", "--workers", 1)
-    assert digests(tmp_path) == digests(corpus)
 
 
 def test_a_changed_threshold_judges_again_and_annotates_nothing(corpus, tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -53,9 +54,10 @@ def test_local_and_ray_share_their_work(corpus, tmp_path, address):
 def _kill_one_at_work(process: subprocess.Popen[bytes]) -> int | None:
     """Kill a Ray worker while it runs one of our tasks; its process id."""
     while process.poll() is None:
-        for found in psutil.process_iter(["cmdline", "pid"]):
-            if " ".join(found.info["cmdline"] or ()).startswith("ray::_run"):
-                found.kill()
-                return int(found.info["pid"])
+        for found in psutil.Process().children(recursive=True):  # the cluster is this process's own
+            with suppress(psutil.Error):
+                if " ".join(found.cmdline()).startswith("ray::_run"):
+                    found.kill()
+                    return found.pid
         time.sleep(0.01)
     return None

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_corpus
 from tests.jobs.conftest import answer, plinth, variant
+from tests.shared import copied
 
 GATES = """
 corpus:
@@ -26,9 +26,8 @@ corpus:
 
 
 @pytest.mark.slow
-def test_gates_are_trained_measured_and_shown(tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    tiny_corpus.write(workspace / "input")
+def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> None:
+    workspace = copied(corpus, tmp_path / "workspace")
     plinth(workspace, "slices", "--write", workspace / "input" / "generated")
     recipe = variant(tmp_path, GATES % 0.2)
     plinth(workspace, "run", "-r", recipe, "--select", "slices/*")

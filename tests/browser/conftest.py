@@ -1,0 +1,5 @@
+"""The corpus of the tiny line, which the tests of jobs use too."""
+
+from tests.jobs.conftest import corpus
+
+__all__ = ["corpus"]
