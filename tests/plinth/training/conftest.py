@@ -15,6 +15,7 @@ from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parall
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import free_port
+from tests.shared import once
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # rank processes and tests import `synthetic` by name
@@ -77,10 +78,12 @@ def run_job(config: RunConfig, **extra: str) -> int:
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    """A run that nothing disturbed, with its evidence."""
-    config = tiny(tmp_path_factory.mktemp("uninterrupted"))
-    assert run_job(config) == 0
-    return config
+    """A run that nothing disturbed, with its evidence; only to be read, or copied."""
+
+    def run(workspace: Path) -> None:
+        assert run_job(tiny(workspace)) == 0
+
+    return tiny(once(tmp_path_factory, "uninterrupted", run))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plinth.errors import CheckpointError, IntegrityError, StorageError
-from plinth.recipe.training import Checkpoints
+from plinth.recipe.training import Checkpoints, Launch
 from plinth.training import checkpoint, remote, retention, upload
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
@@ -163,7 +163,7 @@ def test_pauses_grow_to_a_bound(config: RunConfig) -> None:
 def test_run_goes_on_from_the_bucket_alone(make: Make, job: Callable[..., int], bucket: Bucket, tmp_path: Path) -> None:
     """A run is trained with uploads, its machine is lost with the last steps, and another machine ends it."""
     saves = Checkpoints(every_steps=3, audit_steps=4, upload=bucket.uri("whole"))
-    config = make(checkpoints=saves)
+    config = make(checkpoints=saves, launch=Launch(ranks=1))
     assert job(config) == 0
     assert {event["step"] for event in timeline(config.directory.events).of("uploaded")} >= {8, 12}
     for step in (9, 12):
