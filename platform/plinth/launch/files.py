@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from plinth import fingerprint
 from plinth.errors import LaunchError
 from plinth.launch.base import Handle
-from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage import locks
+from plinth.storage.atomic import write_bytes
 
 HANDLE = "handle.json"
 
@@ -51,13 +50,6 @@ def tail(log: Path, lines: int) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> AbstractContextManager[None]:
     """One submission at a time, on any machine that sees the directory; the lock dies with its holder."""
-    path = directory / "submit.lock"
-    with named_failures(path):
-        directory.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a+")
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    return locks.locked(directory / "submit.lock")

@@ -5,6 +5,7 @@
     listing     what is at a location: names, digests, marks of change
     digests     SHA-256 of files and pieces, remembered while a file does not change
     atomic      write to a temporary name, flush, rename; a full disk is a named error
+    locks       one process at a time, and who holds it
     workspace   the one directory that holds all state, and its layout
     store       content store in DVC's `files/md5` layout: put, open, verify
     checkout    write a manifest's files out of the store; find a manifest by digest prefix

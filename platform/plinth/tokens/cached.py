@@ -19,8 +19,9 @@ from pathlib import Path
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Blob
 from plinth.storage.atomic import named_failures
+from plinth.storage.locks import held, locked
 from plinth.storage.store import Store
-from plinth.tokens.leases import Lease, held, leases, locked
+from plinth.tokens.leases import Lease, leases
 from plinth.tokens.remote import CHUNK_BYTES, Remote, Traffic
 
 

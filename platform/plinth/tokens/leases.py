@@ -1,15 +1,14 @@
-"""Locks and leases between the processes of a machine that share a cache: files, so that a dead process holds none."""
+"""Leases between the processes of a machine that share a cache: locked files, so that a dead process holds none."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from plinth.storage.atomic import named_failures
+from plinth.storage.locks import held
 
 
 class Lease:
@@ -39,26 +38,3 @@ def leases(folder: Path) -> set[str]:
         else:
             path.unlink(missing_ok=True)
     return every
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Held by one process, and by one thread of it."""
-    with named_failures(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a")
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def held(path: Path) -> bool:
-    """Whether somebody holds the lock of a file."""
-    try:
-        with path.open("a") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False
