@@ -7,9 +7,11 @@
     config      RunConfig: everything one run needs, resolved; `prepare` writes it
     directory   where the files of a run lie
     telemetry   events.jsonl, the one timeline: writer, reader, one value per step
-    checkpoint  commit, verify, list, retain; files only
+    checkpoint  commit, verify, list; files only. `retention` deletes, `upload` copies to a bucket
+    part        one rank's share of a checkpoint, which `writer`, a process, writes while cores are `idle`
     job         submit or find, follow, the manifests of `run` and `checkpoint`
     supervise   start ranks, restart them within bounds, watch, forward signals
+    nodes       how several nodes agree: node 0 is `leader`, the others are each a `follower`
     failure     a rank's named error on its way to the user
     watch       the ranks of one attempt: hangs, dead siblings, signals
     schedule    learning rate as a function of tokens
@@ -31,6 +33,7 @@
     pieces      state as pieces of whole parameters, by name: the form that no layout owns
     universal   DeepSpeed's state as pieces, and back, on any layout
     snapshot    full state in and out of a checkpoint
+    saving      checkpoints while it trains: `staging` copies the state, `writing` talks to the writer
     trainer     the steps of one rank: what a run, an audit and a replay do alike
     loop        the training loop: a trainer with timeline, checkpoints, guard
     audit       replay from an earlier checkpoint and compare: the evidence of resume

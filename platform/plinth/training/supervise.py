@@ -34,8 +34,9 @@ from plinth.training.config import RunConfig
 from plinth.training.cost import Ledger
 from plinth.training.failure import Failure
 from plinth.training.follower import follow
+from plinth.training.leader import Leader
 from plinth.training.lock import hold
-from plinth.training.nodes import Leader, Order, Place, start_rank
+from plinth.training.nodes import Order, Place, start_rank
 from plinth.training.stopping import last_step
 from plinth.training.telemetry import Timeline
 from plinth.training.upload import Uploader, restore

@@ -19,7 +19,8 @@ from plinth.training import config as configuration
 from plinth.training import lock as locks
 from plinth.training.config import RunConfig
 from plinth.training.follower import Follower
-from plinth.training.nodes import AwayRank, Files, Leader, Order, Place, write
+from plinth.training.leader import AwayRank, Leader
+from plinth.training.nodes import Files, Order, Place, write
 from plinth.training.supervise import Supervisor
 from plinth.training.telemetry import timeline
 from plinth.training.watch import LEFT, Process
