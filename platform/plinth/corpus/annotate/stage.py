@@ -96,8 +96,9 @@ def run(
 
 
 def _ask(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Ask:
-    files = tuple((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
-    return _Ask(name, params, files)
+    # By name: a model given as a folder has the identity of the one that was trained.
+    named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
+    return _Ask(name, params, tuple(sorted(named, key=lambda one: one[:2])))
 
 
 def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Ask]:

@@ -19,6 +19,7 @@ MODULES: tuple[str, ...] = (
     "classifier",
     "tagger",
     "ngram",
+    "given",
 )
 
 TRAINERS: dict[str, Trainer] = {name: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES}

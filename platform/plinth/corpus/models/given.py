@@ -1,0 +1,74 @@
+"""A model that was trained before, given as its files: `plinth restore` writes them, a list of the recipe names them.
+
+A model that learns from a bucket is another one when the bucket grows, and then every document is scored again. One
+that is given stays: a new snapshot is scored alone, two workspaces score alike, and sidecars that the same bytes made
+are found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from plinth.compute.stage import manifest
+from plinth.context import Context
+from plinth.corpus.models import artefact, ngram_file
+from plinth.corpus.models.base import Trainer
+from plinth.records import Frozen, Manifest, Step
+
+KIND, VERSION = "given", "1"
+
+
+class Params(Frozen):
+    """Where the files are."""
+
+    files: str = Field(description="Name of an entry of `corpus.lists`: the folder that `plinth restore` wrote.")
+    of: Literal["classifier", "tagger", "ngram"] = Field(description="Kind of model that they are.")
+
+
+def train(
+    ctx: Context, asset: str, params: Params, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+) -> Manifest:
+    """The files as they are, opened once to see that they are such a model.
+
+    Returns:
+        Manifest of the files under their names. Statistics: `kind`, and what the model says of itself.
+
+    Raises:
+        IntegrityError: another version or kind wrote them, one is missing, or they do not fit together.
+    """
+    parts = lists[params.files].parts
+    files = {part.name: ctx.store.open_path(part.blob) for part in parts}
+    stats = {"kind": params.of, **_READERS[params.of](files, asset)}
+    step = Step(name=f"models/{KIND}", version=VERSION, params=params.model_dump(mode="json"))
+    return manifest(asset, step, {f"lists/{params.files}": lists[params.files]}, parts, stats)
+
+
+def _ngram(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
+    model = ngram_file.read(files, asset)
+    return {"order": len(model.keys), "words": len(model.words)}
+
+
+def _linear(kind: str) -> Callable[[Mapping[str, Path], str], dict[str, Any]]:
+    def read(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
+        head = artefact.read(files, asset, kind).head
+        return {"labels": ", ".join(head.labels), "bits": head.bits, "second_stage": head.second is not None}
+
+    return read
+
+
+_READERS = {"ngram": _ngram, "classifier": _linear("classifier"), "tagger": _linear("tagger")}
+
+TRAINER = Trainer(
+    kind=KIND,
+    version=VERSION,
+    description="A model that was trained before, given as its files.",
+    source="Whoever trained it; the files say how.",
+    params=Params,
+    buckets=lambda params: (),
+    lists=lambda params: (params.files,),
+    train=train,
+)
