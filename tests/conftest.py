@@ -1,8 +1,51 @@
-"""What holds for every test: no property fails because the machine was slow."""
+"""What holds for every test: no property fails because the machine was slow, and the longest modules come first.
+
+Whole modules are handed to the test processes, in order: what takes minutes must not begin when all others are done.
+Neighbours share nothing that one of them would wait for.
+"""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("plinth", deadline=None)
 settings.load_profile("plinth")
+
+LONGEST = (
+    "browser/test_pages.py",
+    "plinth/training/test_crash_run.py",
+    "plinth/launch/test_slurm.py",
+    "jobs/test_training_story.py",
+    "jobs/test_crash.py",
+    "plinth/training/test_resume.py",
+    "plinth/training/test_job.py",
+    "jobs/test_line.py",
+    "jobs/test_ray.py",
+    "plinth/training/parallel/test_combinations.py",
+    "jobs/test_illegal.py",
+    "plinth/training/test_zero_stages.py",
+    "jobs/test_web.py",
+    "plinth/training/test_upload.py",
+    "plinth/training/test_amend.py",
+    "plinth/launch/test_ray_jobs.py",
+    "jobs/test_slices.py",
+    "plinth/training/test_universal.py",
+    "plinth/training/test_disk_full.py",
+    "plinth/training/test_elastic.py",
+    "jobs/test_cascade.py",
+    "jobs/test_incremental.py",
+    "test_docs_sources.py",
+    "test_docs.py",
+    "registry/test_server.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = {_module(item) for item in items if item.get_closest_marker("slow")}
+    places = {f"tests/{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (places.get(_module(item), len(places)), _module(item) not in slow))
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
