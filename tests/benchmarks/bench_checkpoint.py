@@ -1,12 +1,13 @@
-"""What a checkpoint costs training: the stall of an asynchronous save beside a synchronous one, tokens/s while a
-process writes, and the time from loading to the first step.
+"""What a checkpoint costs training: the stall of an asynchronous save beside a synchronous one, and tokens/s while a
+process writes.
 
-One run of two ranks does all of it on the same engine: steps without a save, synchronous saves, asynchronous
-saves. Steps during which a write is under way are compared with those of the same run in which none is; the two
-kinds take turns, so that whatever else the machine does meets both alike. Medians. Then the newest checkpoint is
-verified and loaded into a fresh engine, and one step is taken, at several positions.
+One run of two ranks does all of it on the same engine, in rounds: a synchronous save, steps without one, an
+asynchronous save, steps until it is committed. What belongs together is compared within its round, so that whatever
+else the machine does meets both alike; then quartiles over rounds. The stall is what the timeline says: the save
+itself, and an update that waited for the copy. `lost_share` is everything that training loses by an asynchronous save,
+the stall and slower steps, in synchronous saves.
 
-    python tests/benchmarks/bench_checkpoint.py [--dim 256] [--layers 6] [--saves 5] [--steps 12]
+    python tests/benchmarks/bench_checkpoint.py [--dim 256] [--layers 6] [--rounds 9] [--steps 8]
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ RESULTS = Path(__file__).parent / "results" / "checkpoint.json"
 sys.path[:0] = [str(ROOT / "platform"), str(ROOT), str(ROOT / "tests" / "plinth" / "training")]
 
 
-def measure(config: Any, saves: int, steps: int) -> dict[str, Any]:
-    """On one rank: stalls, step times with and without a write under way, resume times."""
+def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
+    """On one rank: seconds of each round's synchronous save, of its steps without and with a write under way, and of
+    the writer's processor time."""
     import synthetic
 
     from plinth.training import engine as engines
@@ -37,67 +39,58 @@ def measure(config: Any, saves: int, steps: int) -> dict[str, Any]:
     rank = engines.join(config)
     engine = engines.open_engine(config, rank)
     batch = synthetic.batch_at(config, 1, rank.index)
-    step_number, stalls, quiet, writing = 0, {"sync": [], "async": []}, [], []
+    saver, number, found = Saver(engine, Timeline(config.directory.events)), 0, []
 
     def step() -> float:
         begun = time.perf_counter()
         engine.train_step(batch, 1e-4)
+        saver.poll()
+        saver._any(False)
         return time.perf_counter() - begun
 
-    saver = Saver(engine, Timeline(config.directory.events))
-    for _ in range(3):
-        step()
-    for number in range(saves + 1):  # the first of each kind reserves memory and starts the writer: not counted
-        for mode in ("sync", "async"):
-            saver.mode, step_number = mode, step_number + 1
-            begun = time.perf_counter()
-            saver.save(step_number, {"loss_ema": 1.0})
-            if number:
-                stalls[mode].append(time.perf_counter() - begun)
-            if mode == "sync":
-                continue
-            for _ in range(steps):
-                seconds = step()
-                saver.poll()
-                (writing if saver._waiting else []).append(seconds)
-            saver.settle()
-            quiet += [step() for _ in range(steps)]
+    def save(mode: str) -> float:
+        nonlocal number
+        saver.mode, number, begun = mode, number + 1, time.perf_counter()
+        saver.save(number, {"loss_ema": 1.0})
+        return time.perf_counter() - begun
+
+    for _ in range(rounds + 1):
+        sync_s, before_s = save("sync"), processor_s(saver)
+        quiet = [step() for _ in range(steps)]
+        save("async")
+        writing = []
+        while saver._any(saver._waiting):
+            writing.append(step())
+        spent_s = processor_s(saver) - before_s
+        found.append({"sync_s": sync_s, "quiet": quiet, "writing": writing, "processor_s": spent_s})
+    saver.settle()
     saver.close()
-    resumed = [_resume(config, rank, batch, at) for at in (step_number - 1, step_number)]
     engines.leave()
-    return {"stalls": stalls, "quiet": quiet, "writing": writing, "resumed": resumed}
+    return found[1:]  # the first reserves memory
 
 
-def _resume(config: Any, rank: Any, batch: Any, at: int) -> dict[str, float]:
-    from plinth.training import checkpoint, engine, snapshot
+def processor_s(saver: Any) -> float:
+    """Seconds that a rank's writer has computed."""
+    fields = Path(f"/proc/{saver._writer._process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    began = time.perf_counter()
-    checkpoint.verify(config.directory, at)
-    verified = time.perf_counter()
-    fresh = engine.open_engine(config, rank)
-    opened = time.perf_counter()
-    snapshot.load(fresh, at)
-    loaded = time.perf_counter()
-    fresh.train_step(batch, 1e-4)
-    done = time.perf_counter()
-    return {
-        "verify_s": verified - began,
-        "open_engine_s": opened - verified,
-        "load_and_compare_s": loaded - opened,
-        "first_step_s": done - loaded,
-    }
+
+def spread(values: list[float]) -> list[float]:
+    """First quartile, median, third."""
+    return [round(value, 4) for value in statistics.quantiles(values, n=4)]
 
 
 def main() -> None:
     """Measure, print, record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("dim", 256), ("layers", 6), ("saves", 5), ("steps", 12)):
+    for name, value in (("dim", 256), ("layers", 6), ("rounds", 9), ("steps", 8)):
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     from conftest import tiny
 
     from plinth.recipe.training import Checkpoints, Model
     from plinth.training import checkpoint
+    from plinth.training.telemetry import timeline
     from tests.ranks import run_ranks
 
     dim = arguments.dim
@@ -108,23 +101,30 @@ def main() -> None:
         )
         config.directory.root.mkdir(parents=True)
         load = os.getloadavg()[0]
-        found = run_ranks(2, measure, config, arguments.saves, arguments.steps, timeout_s=540)[0]
+        found = run_ranks(2, measure, config, arguments.rounds, arguments.steps, timeout_s=570)[0]
         size = checkpoint.size_of_last(config.directory)
-    stall = {mode: statistics.median(values) for mode, values in found["stalls"].items()}
-    quiet = statistics.median(found["quiet"])
-    writing = statistics.median(found["writing"]) if found["writing"] else None
+        told = [one for one in timeline(config.directory.events).of("checkpoint") if one["mode"] == "async"][1:]
+    stalls = [one["stall_s"] for one in told]
+    quiet = [statistics.median(one["quiet"]) for one in found]
+    slower = [sum(one["writing"]) - len(one["writing"]) * usual for one, usual in zip(found, quiet, strict=True)]
     result = {
         "checkpoint_bytes": size,
         "ranks": 2,
+        "rounds": len(found),
         "load_average_at_start": round(load, 1),
-        "sync_save_s": round(stall["sync"], 4),
-        "async_stall_s": round(stall["async"], 4),
-        "stall_share": round(stall["async"] / stall["sync"], 4),
-        "step_s": round(quiet, 4),
-        "step_while_writing_s": None if writing is None else round(writing, 4),
-        "throughput_while_writing": None if writing is None else round(quiet / writing, 4),
-        "steps_while_writing": len(found["writing"]),
-        "resume": [{name: round(value, 3) for name, value in one.items()} for one in found["resumed"]],
+        "sync_save_s": spread([one["sync_s"] for one in found]),
+        "async_stall_s": spread(stalls),
+        "stall_share": spread([stall / one["sync_s"] for stall, one in zip(stalls, found, strict=True)]),
+        "seconds_to_commit": spread([one["seconds"] for one in told]),
+        "step_s": spread(quiet),
+        "steps_while_writing": sum(len(one["writing"]) for one in found),
+        "throughput_while_writing": spread(
+            [len(one["writing"]) * usual / sum(one["writing"]) for one, usual in zip(found, quiet, strict=True)]
+        ),
+        "lost_share": spread(
+            [(stall + more) / one["sync_s"] for stall, more, one in zip(stalls, slower, found, strict=True)]
+        ),
+        "processor_s_of_a_writer": round(statistics.mean(one["processor_s"] for one in found), 3),
     }
     print(json.dumps(result, indent=1))
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")

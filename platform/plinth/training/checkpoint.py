@@ -74,10 +74,7 @@ def stage(run: RunDirectory, step: int) -> Path:
 def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Commit:
     """Make the staged files of a step the committed checkpoint of that step.
 
-    Args:
-        run: the run's directory.
-        step: of the checkpoint.
-        files: what was written, sorted by path, when the writers have hashed and flushed it already.
+    `files` is what was written, sorted by path, when the writers have hashed and flushed it already.
 
     Raises:
         CheckpointError: the files that were told are not those that are there.

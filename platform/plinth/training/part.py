@@ -15,6 +15,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from plinth.training.checkpoint import Commit
 from plinth.training.directory import RunDirectory
 from plinth.training.hashed import File
 from plinth.training.telemetry import Timeline
+from plinth.training.tensorfile import Do, at_once
 
 
 class Tensor(Frozen):
@@ -96,8 +98,8 @@ def part_path(run: RunDirectory, step: int, rank: int) -> Path:
     return parts_folder(run, step) / f"rank-{rank:05d}.json"
 
 
-def write(plan: Plan, block: memoryview) -> Part:
-    """Write and flush the files of a rank, then its part.
+def write(plan: Plan, block: memoryview, do: Do = at_once) -> Part:
+    """Write and flush the files of a rank, then its part. Most of the work is done in pieces, by `do`.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
@@ -110,7 +112,7 @@ def write(plan: Plan, block: memoryview) -> Part:
                 tensor.name: tensorfile.Entry(tensor.dtype, tensor.shape, block[tensor.at : tensor.at + tensor.bytes])
                 for tensor in one.tensors
             }
-            done = tensorfile.write(folder / one.path, entries, one.metadata)
+            done = tensorfile.write(folder / one.path, entries, one.metadata, do)
             files.append(File(path=one.path, bytes=done.bytes, sha256=done.sha256))
         for name, text in plan.texts.items():
             done = tensorfile.write_chunks(folder / name, [memoryview(text.encode())])
@@ -118,8 +120,8 @@ def write(plan: Plan, block: memoryview) -> Part:
     part = Part(
         rank=plan.rank,
         files=tuple(files),
-        parameters_sha256=None if plan.parameters is None else digest(plan.parameters, block),
-        optimizer_sha256=digest(plan.optimizer, block),
+        parameters_sha256=None if plan.parameters is None else digest(plan.parameters, block, do),
+        optimizer_sha256=digest(plan.optimizer, block, do),
         rng_sha256=plan.rng_sha256,
     )
     write_bytes(part_path(plan.directory, plan.step, plan.rank), fingerprint.canonical(part))
@@ -188,11 +190,11 @@ def _path_of(file: File) -> str:
     return file.path
 
 
-def digest(tensors: Sequence[Tensor], block: memoryview) -> str:
+def digest(tensors: Sequence[Tensor], block: memoryview, do: Do) -> str:
     """SHA-256 over names, dtypes, shapes and bytes: what `snapshot.parameters_digest` gives for the same tensors."""
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(f"{tensor.name} {tensor.torch_dtype} {tensor.shape}\n".encode())
         for at in range(tensor.at, tensor.at + tensor.bytes, tensorfile.CHUNK_BYTES):
-            total.update(block[at : min(at + tensorfile.CHUNK_BYTES, tensor.at + tensor.bytes)])
+            do(partial(total.update, block[at : min(at + tensorfile.CHUNK_BYTES, tensor.at + tensor.bytes)]))
     return total.hexdigest()

@@ -1,42 +1,39 @@
 """Saves the full state of a run while it trains.
 
-    save()   all ranks copy their state to host memory (the stall), agree, and tell their writers   ─▶ training
+    save()   all ranks agree, and begin to copy their state to host memory                          ─▶ training
+    copy     beside forward and backward of the next step, which change nothing of it; its update waits for the end
+             of the copy, and the copy tells the writer
     writer   writes, hashes, flushes its rank's files; the leading one commits when all are there
     poll()   hears how it went; a save that failed is an event, and the loop saves again, synchronously, within a
              step or two (`failed`): at most one interval is lost
     settle() waits for the commit; when it failed, writes the same staged state again, here and now
 
 Two saves never overlap: the second waits for the first, and says so on the timeline (`wait_s`). With
-`checkpoints.mode: sync`, or after a failure, the rank writes itself, and a failure is raised.
+`checkpoints.mode: sync`, or after a failure, the rank writes itself, and a failure is raised. What training stands
+still for is the stall: `save` itself, and an update that waits.
 
-Does not belong here: what the state is (snapshot), the copy (staging), files and commit (part).
+Does not belong here: what the state is (snapshot), the copy (staging), files and commit (part), the process that
+writes (writing).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from plinth.errors import CheckpointError, PlinthError
+from plinth.errors import PlinthError
 from plinth.training import checkpoint, part, retention, snapshot
 from plinth.training.engine import Engine
 from plinth.training.failure import Failure
 from plinth.training.part import Plan, Timing
-from plinth.training.staging import Arena
+from plinth.training.staging import Arena, Copying, Layout
 from plinth.training.telemetry import Timeline
-
-#: How often a rank that waits for a writer looks whether it works.
-HEARTBEAT_S = 0.5
+from plinth.training.writing import HEARTBEAT_S, Writer
 
 
 class Saver:
@@ -49,6 +46,8 @@ class Saver:
         self._arena = Arena()
         self._writer = self._started() if self.mode == "async" else None
         self._plan: Plan | None = None  # what was staged last
+        self._copying: Copying | None = None  # what is being staged
+        self._hook: Any = None  # in the optimizer, while it is
         self._timing = Timing(0.0, 0.0, 0.0)
         self._waiting = False  # for the writer's answer
         self.failed = False  # the last save of this rank was not committed
@@ -62,29 +61,25 @@ class Saver:
         begun = time.monotonic()
         self._hear(wait=True)
         wait_s = time.monotonic() - begun
-        synchronous = self._any(self.mode == "sync" or self.failed)
-        mode = "sync" if synchronous else "async"
-        if not synchronous and self._writer is None:
-            self._writer = self._started()
+        if self.mode == "async" and not self.failed:
+            self._writer = self._writer or self._started()
+            self._writer.wait_until_ready()
         if self.rank.leads:
             self._make_room(step)
-        plan, layout = snapshot.plan(self.engine, step, monitor, mode)
+        synchronous = self._any(self.mode == "sync" or self.failed)  # from here on there is room, and writers live
+        plan, layout = snapshot.plan(self.engine, step, monitor, "sync" if synchronous else "async")
         text = plan.model_dump_json().encode()
-        block = self._arena.reserve(layout.bytes + len(text))
-        layout.copy(block)
-        del layout  # it holds on to tensors
         self.failed, self._plan = False, plan
+        self._arena.reserve(layout.bytes + len(text))
+        self._timing = Timing(begun, 0.0, wait_s)
         if synchronous:
-            self._write_here(Timing(begun, 0.0, wait_s))
+            layout.copy(self._arena.block)
+            del layout  # it holds on to tensors
+            self._write_here(self._timing)
             return
-        assert self._writer is not None
-        at = self._arena.size - len(text)
-        self._arena.write(at, text)
-        self._writer.wait_until_ready()
-        self._any(False)  # from here on every rank has its state in memory that outlives it
-        self._timing = Timing(begun, time.monotonic() - begun - wait_s, wait_s)
-        self._writer.order(at, len(text), self._arena.size, self._timing)
+        self._arena.write(layout.bytes, text)
         self._waiting = True
+        self._stage(layout, len(text))
 
     def poll(self) -> None:
         """Hear from the writer without waiting. Not a collective; call it as often as you like."""
@@ -119,6 +114,27 @@ class Saver:
                 self.events.append("retired", steps=removed, reason="the disk is short", durable=True)
         checkpoint.stage(self.run, step)
 
+    def _stage(self, layout: Layout, plan_bytes: int) -> None:
+        """Copy the state and tell the writer: on CPUs beside the next step, as far as its update.
+
+        To page-locked memory a GPU copies at the speed of the bus, at once.
+        """
+        writer, timing, order = self._writer, self._timing, (layout.bytes, plan_bytes, self._arena.size)
+        assert writer is not None
+
+        def tell(waited_s: float) -> None:
+            writer.order(*order, timing._replace(stall_s=stall_s + waited_s))
+
+        stall_s = time.monotonic() - timing.begun - timing.wait_s
+        if self.rank.device.type == "cpu":
+            self._copying = Copying(layout, self._arena.block, tell)
+            optimizer = self.engine.deepspeed.basic_optimizer
+            self._hook = optimizer.register_step_pre_hook(self._copying.before_update)
+            self._copying.start()
+        else:
+            layout.copy(self._arena.block)
+            tell(time.monotonic() - timing.begun - timing.wait_s - stall_s)
+
     def _write_here(self, timing: Timing) -> None:
         """Write in this process, all ranks together; raises on all what one has met."""
         assert self._plan is not None
@@ -145,13 +161,21 @@ class Saver:
         dist.all_gather_object(failures, None if error is None else Failure.of(error))
         raise next(failure for failure in failures if failure is not None).error() from error
 
-    def _started(self) -> _Writer:
-        return _Writer(self.run.root, self.rank.index, self._arena.fd)
+    def _started(self) -> Writer:
+        return Writer(self.run.root, self.rank.index, self._arena.fd)
 
     def _hear(self, wait: bool) -> None:
         """Take in the writer's answer to the save under way, if there is one."""
+        if self._copying is not None:
+            if not wait and self._copying.is_alive():
+                return
+            self._copying.wait()
+            self._hook.remove()
+            self._copying = self._hook = None
         if self._writer is None or not self._waiting:
             return
+        if wait:
+            self._writer.hurry()
         while True:
             answer = self._writer.answer(HEARTBEAT_S if wait else 0.0)
             if answer is not None:
@@ -177,75 +201,3 @@ class Saver:
         box = torch.tensor(int(value), device=self.rank.device)
         dist.all_reduce(box, op=dist.ReduceOp.MAX)
         return bool(box.item())
-
-
-class _Writer:
-    """The process that writes, as its rank sees it."""
-
-    def __init__(self, root: Path, rank: int, descriptor: int) -> None:
-        command = [sys.executable, "-m", "plinth.training.writer", str(root), str(rank), str(descriptor)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, pass_fds=(descriptor,), bufsize=0
-        )
-        self._buffer, self._work, self._ready = b"", 0, False
-
-    def wait_until_ready(self) -> None:
-        """Until it says that it holds its lock, or has ended."""
-        while not self._ready and self.lives():
-            self._ready = self._line(HEARTBEAT_S) is not None
-
-    def order(self, at: int, size: int, total: int, timing: Timing) -> None:
-        """Ask for a save; whether it takes the order is heard by `answer`."""
-        assert self._process.stdin is not None
-        line = json.dumps({"plan_at": at, "plan_bytes": size, "size": total, "timing": timing}) + "\n"
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line.encode())
-
-    def answer(self, patience_s: float) -> dict[str, Any] | None:
-        """Its answer, or None when it has none yet; the end of the process is an answer too."""
-        line = self._line(patience_s)
-        if line is not None:
-            return dict(json.loads(line))
-        if self.lives():
-            return None
-        left = self._line(0.0)
-        if left is not None:
-            return dict(json.loads(left))
-        error = CheckpointError(
-            "the checkpoint's writer ended in the middle",
-            found=f"exit status {self._process.returncode}",
-            expected="a commit",
-            remedy="training goes on; the next checkpoint is written while training waits",
-        )
-        return {"failure": Failure.of(error).model_dump()}
-
-    def lives(self) -> bool:
-        return self._process.poll() is None
-
-    def has_worked(self) -> bool:
-        """Whether it has written or computed since the last call (Linux; elsewhere: whether it lives)."""
-        try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-            written = Path(f"/proc/{self._process.pid}/io").read_text().split("wchar: ")[1].split()[0]
-        except (OSError, IndexError):
-            return self.lives()
-        work = int(fields[11]) + int(fields[12]) + int(written)
-        before, self._work = self._work, work
-        return work > before
-
-    def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process.wait()
-
-    def _line(self, patience_s: float) -> bytes | None:
-        assert self._process.stdout is not None
-        if b"\n" not in self._buffer and select.select([self._process.stdout], [], [], patience_s)[0]:
-            self._buffer += os.read(self._process.stdout.fileno(), 1 << 16)
-        line, end, rest = self._buffer.partition(b"\n")
-        if not end:
-            return None
-        self._buffer = rest
-        return line

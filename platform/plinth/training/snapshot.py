@@ -30,14 +30,14 @@ from plinth.training.directory import RunDirectory
 from plinth.training.engine import Engine, seed
 from plinth.training.export import WEIGHTS, hf_config, hf_name
 from plinth.training.part import Lead, Plan, TensorsFile
-from plinth.training.pieces import metadata_of
+from plinth.training.pieces import file_name, metadata_of
 from plinth.training.staging import Layout
 
 
 def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple[Plan, Layout]:
     """What this rank writes for the checkpoint after `step`, and its tensors, which are still the engine's own.
 
-    A collective. Copy the tensors (`Layout.copy`) before the next step changes them.
+    A collective. Copy the tensors (`Layout.copy`) before the next update of the optimizer changes them.
     """
     config, rank = engine.config, engine.rank
     captured = universal.capture(engine)
@@ -48,7 +48,7 @@ def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple
     parameters = tuple(layout.describe(len(pieces) + index, name) for index, (name, _) in enumerate(whole))
     first = len(pieces) + len(whole)
     state = json.dumps(generators())
-    path = f"engine/rank-{rank.index:05d}.safetensors"
+    path = f"engine/{file_name(rank.index)}"
     metadata = metadata_of(captured)
     files, texts = (
         [TensorsFile(path=path, metadata=metadata, tensors=pieces)],

@@ -1,20 +1,23 @@
-"""Copy the state of a rank into host memory that another process can read: the only time training stands still.
+"""Copy the state of a rank into host memory that another process can read.
 
     engine, optimizer, parameters          one block of memory (memfd)
     ┌──────────┐   every storage once      ┌───────────┬──────┐
     │ tensors  │ ────────────────────────▶ │ bytes     │ plan │
     └──────────┘                           └───────────┴──────┘
 
-Tensors that are views of one buffer, as DeepSpeed's flat partitions are, are copied once. On GPUs the block is
-page-locked, so that copies run at the speed of the bus. The block is anonymous memory with a descriptor: it is
-gone when rank and writer are, and nothing stays in /dev/shm after a kill.
+Tensors that are views of one buffer, as DeepSpeed's flat partitions are, are copied once. From one update of the
+optimizer to the next nothing of the state changes, so the copy may run beside forward and backward (`Copying`). On
+GPUs the block is page-locked, so that copies run at the speed of the bus. The block is anonymous memory with a
+descriptor: it is gone when rank and writer are, and nothing stays in /dev/shm after a kill.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +41,10 @@ DTYPES = {
 
 #: Alignment of storages in the block, in bytes.
 ALIGN = 64
+
+#: The block grows by this much at a time, in bytes: the plan in it is a few bytes longer or shorter in every save,
+#: and mapping a block anew costs as much as filling it.
+GROWTH = 1 << 20
 
 
 class Span(NamedTuple):
@@ -92,6 +99,46 @@ class Layout:
             torch.cuda.synchronize()
 
 
+class Copying(Thread):
+    """A copy beside training. Nothing of the state may change before `wait` has returned.
+
+    Args:
+        layout: of the state.
+        block: to copy to.
+        then: called on this thread when all is there, with the seconds that somebody has waited for it.
+    """
+
+    def __init__(self, layout: Layout, block: Tensor, then: Callable[[float], None]) -> None:
+        super().__init__(name="plinth-checkpoint-copy")
+        self._layout: Layout | None = layout
+        self._block, self._then = block, then
+        self._waited_from: float | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Copy, with no need of the interpreter's lock but between storages."""
+        try:
+            assert self._layout is not None
+            self._layout.copy(self._block)
+            self._layout = None  # it holds on to tensors
+            since = self._waited_from
+            self._then(0.0 if since is None else time.monotonic() - since)
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Return when the copy is made; raises what it has met."""
+        if self._waited_from is None:
+            self._waited_from = time.monotonic()
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """`wait`, as a hook of `torch.optim.Optimizer.register_step_pre_hook`."""
+        self.wait()
+
+
 class Arena:
     """A block of shared memory that grows with the state; one descriptor for its whole life."""
 
@@ -105,8 +152,9 @@ class Arena:
         """At least so many bytes, as a tensor [size] of uint8; what was in it may be lost."""
         if size > self.size:
             self._unpin()
+            size = -(-size // GROWTH) * GROWTH + GROWTH
             os.ftruncate(self.fd, size)
-            self._map, self.size = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE), size
+            self._map, self.size = mmap.mmap(self.fd, size), size  # pages come when they are first written
             self.block = torch.frombuffer(self._map, dtype=torch.uint8)
             self._pin()
         return self.block

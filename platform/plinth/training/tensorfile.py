@@ -4,7 +4,8 @@
     header    JSON: tensor name -> dtype, shape, data_offsets; `__metadata__`: text -> text
     bytes     the tensors, one after another
 
-Only numbers and text: reading one runs no code, as unpickling would.
+Only numbers and text: reading one runs no code, as unpickling would. Who writes says how each piece of the work is
+done: at once, or by somebody who has the time (idle).
 """
 
 from __future__ import annotations
@@ -13,12 +14,22 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 #: Bytes hashed and written at a time; small enough to stay in the cache between the two.
 CHUNK_BYTES = 1 << 20
+
+
+#: Does a piece of work.
+Do = Callable[[Callable[[], object]], object]
+
+
+def at_once(work: Callable[[], object]) -> None:
+    """Do a piece of work here and now."""
+    work()
 
 
 class Entry(NamedTuple):
@@ -36,7 +47,7 @@ class Written(NamedTuple):
     sha256: str
 
 
-def write(path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> Written:
+def write(path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, str], do: Do = at_once) -> Written:
     """Write, hash and flush a file of tensors, in the order of `entries`.
 
     Raises:
@@ -51,10 +62,10 @@ def write(path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, str])
     header = json.dumps(described, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     start = struct.pack("<Q", len(header)) + header
-    return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())])
+    return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())], do)
 
 
-def write_chunks(path: Path, pieces: Sequence[memoryview]) -> Written:
+def write_chunks(path: Path, pieces: Sequence[memoryview], do: Do = at_once) -> Written:
     """Write, hash and flush bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
@@ -62,12 +73,15 @@ def write_chunks(path: Path, pieces: Sequence[memoryview]) -> Written:
         for piece in pieces:
             flat = piece.cast("B") if piece.nbytes else memoryview(b"")
             for at in range(0, flat.nbytes, CHUNK_BYTES):
-                chunk = flat[at : at + CHUNK_BYTES]
-                digest.update(chunk)
-                _write_whole(stream, chunk)
+                do(partial(_take, flat[at : at + CHUNK_BYTES], digest, stream))
             size += flat.nbytes
-        os.fsync(stream.fileno())
+        do(partial(os.fsync, stream.fileno()))
     return Written(size, digest.hexdigest())
+
+
+def _take(chunk: memoryview, digest: Any, stream: Any) -> None:
+    digest.update(chunk)
+    _write_whole(stream, chunk)
 
 
 def _write_whole(stream: Any, chunk: memoryview) -> None:

@@ -1,8 +1,9 @@
 """A process beside a rank that writes its checkpoints: `python -m plinth.training.writer RUN RANK DESCRIPTOR`.
 
-It reads the rank's memory block through the descriptor, needs no torch, has the lowest priority, and ignores
-signals that ask to stop: what is staged on every rank gets committed even when the ranks are killed meanwhile.
-Standard input brings one JSON line per save; standard output answers each with one.
+It reads the rank's memory block through the descriptor, needs no torch, and ignores signals that ask to stop: what
+is staged on every rank gets committed even when the ranks are killed meanwhile. It works while cores are idle; at
+the lowest priority as soon as a rank waits for it or is gone, or when that takes long (idle). Standard input brings
+one JSON line per save, and an empty one when the rank waits; standard output answers each save with one.
 
 For as long as it lives it holds a lock, `writers/rank-00000.lock`: whoever waits for a part knows by it whether
 the part can still come, and the supervisor starts no ranks before the writers of the last have ended.
@@ -15,6 +16,7 @@ import fcntl
 import json
 import mmap
 import os
+import select
 import signal
 import socket
 import sys
@@ -23,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import CheckpointError, PlinthError
+from plinth.storage.locks import held
 from plinth.training import part
 from plinth.training.directory import RunDirectory
 from plinth.training.failure import Failure
+from plinth.training.idle import Idle
 from plinth.training.part import Lead, Plan, Timing
 
 #: How often the leading writer looks for the parts of the others.
-POLL_S = 0.01
+POLL_S = 0.02
 
 
 def main() -> int:
@@ -39,23 +43,28 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
     lock = hold(run, rank)
+    orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - no line is taken before it is asked for
+    idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # nothing else comes while one is served
     _answer({"ready": True})
-    for line in sys.stdin:
+    memory: mmap.mmap | None = None
+    for line in orders:
+        if not line.strip():
+            continue
         order = json.loads(line)
-        memory = mmap.mmap(descriptor, order["size"], prot=mmap.PROT_READ)
-        _serve(memoryview(memory), order)
-        with contextlib.suppress(BufferError):  # a traceback may hold a slice; the next collection closes it
-            memory.close()
+        if memory is None or len(memory) != order["size"]:
+            memory = mmap.mmap(descriptor, order["size"], prot=mmap.PROT_READ)
+        idle.begin()
+        _serve(memoryview(memory), order, idle)
     os.close(lock)
     return 0
 
 
-def _serve(memory: memoryview, order: dict[str, Any]) -> None:
+def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
     begin = order["plan_at"]
     with memory:
         plan = Plan.model_validate_json(bytes(memory[begin : begin + order["plan_bytes"]]))
         try:
-            part.write(plan, memory)
+            part.write(plan, memory, idle)
             if plan.lead is not None:
                 wait_for_parts(plan, plan.lead)
                 part.commit(plan, plan.lead, Timing(*order["timing"]))
@@ -119,17 +128,7 @@ def hold(run: RunDirectory, rank: int) -> int:
 
 def is_alive(run: RunDirectory, rank: int) -> bool:
     """Whether the writer of a rank lives."""
-    try:
-        fd = os.open(lock_path(run, rank), os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return held(lock_path(run, rank))
 
 
 def alive(run: RunDirectory) -> list[int]:

@@ -1,4 +1,4 @@
-"""A save that is lost on one rank is made again by all, long before the next is due."""
+"""What is saved is the state at the save, however late it is copied; a save that is lost is made again by all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import owing
 import pytest
+import staged
 
-from plinth.recipe.training import Checkpoints
+from plinth.recipe.training import Checkpoints, Parallel
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig
 from tests.ranks import run_ranks
@@ -20,3 +21,23 @@ def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfi
     assert second == ["5 again", "11 as planned", "12 as planned"]
     assert [one.split()[0] for one in first] == ["5", "11", "12"]
     assert checkpoint.committed(config.directory) == [5, 11, 12]
+
+
+@pytest.mark.slow
+def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: Callable[..., RunConfig]) -> None:
+    """Every way in which DeepSpeed holds the state; the copy does not begin before the next update waits for it."""
+    kinds: list[tuple[str, dict[str, int]]] = [("fp32", {"zero_stage": stage}) for stage in (0, 1, 3)]
+    kinds += [("bf16", {"zero_stage": stage}) for stage in (0, 3)]
+    kinds += [("fp32", {"pipeline": 2})]
+    configs = [
+        make(run_id=f"kind-{number:012d}", precision=precision, parallel=Parallel(**parallel))
+        for number, (precision, parallel) in enumerate(kinds)
+    ]
+    for config in configs:
+        config.directory.root.mkdir(parents=True)
+    for rank in run_ranks(2, staged.late, configs, timeout_s=300.0):
+        for kind, one in zip(kinds, rank, strict=True):
+            assert (one["free"], one["held"]) == (True, True), kind
+            assert one["told"] == one["saved"] == one["loaded"], kind
+            for part in ("parameters_sha256", "optimizer_sha256"):
+                assert one["end"][part] != one["saved"][part], (kind, part)

@@ -30,7 +30,7 @@ def _arm(plan: dict[str, object]) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def write(made: Any, block: Any) -> Any:
+    def write(made: Any, block: Any, do: Any) -> Any:
         for kind, step, where, value in plan["faults"]:  # type: ignore[attr-defined]
             if (step, where) != (made.step, rank):
                 continue
@@ -42,7 +42,7 @@ def _arm(plan: dict[str, object]) -> None:
                 time.sleep(value)
             else:
                 boundaries.install(value, full if kind == "full" else None)
-        return whole(made, block)
+        return whole(made, block, do)
 
     part.write = write
 
