@@ -1,5 +1,7 @@
-"""What holds for every test: no property fails because the machine was slow, and the longest modules come first.
+"""What holds for every test: no property fails because the machine was slow or by the luck of the draw, and the longest
+modules come first.
 
+The same examples are drawn every time; `--hypothesis-profile explore` draws others, as `make fuzz` does.
 Whole modules are handed to the test processes, in order: what takes minutes must not begin when all others are done.
 Neighbours share nothing that one of them would wait for.
 """
@@ -7,9 +9,10 @@ Neighbours share nothing that one of them would wait for.
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("plinth", deadline=None)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("plinth")
 
 LONGEST = (

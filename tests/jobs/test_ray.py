@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -22,14 +21,15 @@ MB = 2**20
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    from ray.cluster_utils import Cluster
+    with pytest.MonkeyPatch.context() as here:
+        here.setenv("RAY_AUTH_MODE", "disabled")
+        from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
-    made.add_node(num_cpus=1, object_store_memory=80 * MB)
-    made.wait_for_nodes(timeout=300)
-    yield made.address
-    made.shutdown()
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
+        made.add_node(num_cpus=1, object_store_memory=80 * MB)
+        made.wait_for_nodes(timeout=300)
+        yield made.address
+        made.shutdown()
 
 
 def test_two_nodes_and_a_killed_worker_make_the_same_data_versions(corpus, tmp_path, address):

@@ -23,15 +23,16 @@ MB = 2**20
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes with a core each."""
-    os.environ["RAY_AUTH_MODE"] = "disabled"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    from ray.cluster_utils import Cluster
+    with pytest.MonkeyPatch.context() as here:
+        here.setenv("RAY_AUTH_MODE", "disabled")
+        here.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
-    made.add_node(num_cpus=1, object_store_memory=80 * MB)
-    made.wait_for_nodes(timeout=300)
-    yield made
-    made.shutdown()
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
+        made.add_node(num_cpus=1, object_store_memory=80 * MB)
+        made.wait_for_nodes(timeout=300)
+        yield made
+        made.shutdown()
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_round_trip(store: Store, rows: int) -> None:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=15)
 @given(st.lists(st.integers(0, 2 * ROWS), max_size=6))
 def test_bytes_do_not_depend_on_how_the_batches_were_cut(store: Store, cuts: list[int]) -> None:
     whole = table(2 * ROWS + 100)

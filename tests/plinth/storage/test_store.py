@@ -12,7 +12,7 @@ from plinth.errors import DiskFullError, IntegrityError, MissingError
 from plinth.storage.store import Store, hash_stream
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=25)
 @given(st.binary(max_size=4000))
 def test_round_trip_and_dvc_layout(store: Store, data: bytes) -> None:
     blob = store.put_bytes(data)

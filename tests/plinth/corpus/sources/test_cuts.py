@@ -117,7 +117,7 @@ def test_a_page_cannot_have_itself_cut_loose(tmp_path: Path, warc_record: MakeRe
         assert [uri for uri, _ in contents(pieces, "warc")] == [f"https://example.org/{n}" for n in range(4)]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damage_costs_the_same_records_cut_or_not(tmp_path: Path, warc_record: MakeRecord, data: st.DataObject) -> None:
     """Whole members and records; what is broken is a reject, wherever it lies."""
