@@ -37,7 +37,7 @@ from plinth.recipe.dedup import Dedup, MinHash
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 PARAMS = Dedup(minhash=MinHash(verify="signature"), keep="smallest_id")
 PART_ROWS = 100_000

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit, uint64
 
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 U64 = npt.NDArray[np.uint64]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit, uint64
 from numpy.typing import NDArray
 
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 ORDER = 5
 TABLE_BITS = 22

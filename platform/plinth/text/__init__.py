@@ -4,8 +4,9 @@
     codepoints   decode UTF-8 in place; the buffers of a string column
     lookup       find hashes in a large sorted array
     fold         texts in the form in which they count as equal
-    ngrams       words and word n-grams as 64-bit hashes
-    minhash      MinHash signatures of shingle sets
+    word_hashes  words as 64-bit hashes (word_blocks: many at once)
+    ngrams       word n-grams as 64-bit hashes
+    minhash      MinHash signatures of shingle sets (lanes: a vector instruction by name)
     sets         sets of hashes in a table that many texts share
     chunks       read and hash eight bytes at a time
     split        where words and line ends lie

@@ -14,8 +14,9 @@ from numba import njit
 
 from plinth.text.codepoints import decode
 from plinth.text.fold_letters import BOTH, FOLDED, INVISIBLE, LEET, LEET_L, MARK, SIGN, code
-from plinth.text.ngrams import I64, U8, U64, mix
+from plinth.text.ngrams import I64, U8, U64
 from plinth.text.sets import FNV, PRIME
+from plinth.text.word_hashes import mix
 
 FILTER_BITS = 16
 #: Letters of the longest run of single letters in which terms are sought, and of the shortest term.

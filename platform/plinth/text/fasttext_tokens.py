@@ -18,7 +18,8 @@ from numba.extending import intrinsic
 from plinth.text.characters import ALPHA, flags
 from plinth.text.chunks import low_bytes, read, read8
 from plinth.text.codepoints import decode
-from plinth.text.ngrams import U8, mix
+from plinth.text.ngrams import U8
+from plinth.text.word_hashes import mix
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

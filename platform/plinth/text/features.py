@@ -18,7 +18,8 @@ import pyarrow as pa
 from numba import njit
 
 from plinth.text.codepoints import utf8
-from plinth.text.ngrams import I64, U8, U64, hash_words, scratch
+from plinth.text.ngrams import I64, U8, U64
+from plinth.text.word_hashes import hash_words, scratch
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

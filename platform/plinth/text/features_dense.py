@@ -18,8 +18,9 @@ import pyarrow as pa
 from numba import njit
 
 from plinth.text.codepoints import LOWER, SEPARATOR, decode, kind, utf8
-from plinth.text.ngrams import I64, U8, U64, hash_words, scratch
+from plinth.text.ngrams import I64, U8, U64
 from plinth.text.sets import FNV, PRIME, room_for, seen, shift_for, slots
+from plinth.text.word_hashes import hash_words, scratch
 
 #: Columns of counts.
 (POINTS, LETTERS, UPPER, DIGITS, MARKS, BRACKETS, WIDE, BLANKS, SHOUTS, CHUNKS, LINES, ENDED, SHORT, BULLETS, COPIES,

@@ -19,7 +19,8 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from plinth.text.codepoints import LETTER, LOWER, SEPARATOR, WIDE_SPACES, decode, kind, utf8
-from plinth.text.ngrams import I64, U8, U64, mix
+from plinth.text.ngrams import I64, U8, U64
+from plinth.text.word_hashes import mix
 
 I32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]

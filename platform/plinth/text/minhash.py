@@ -19,7 +19,9 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from plinth.text.codepoints import utf8
-from plinth.text.ngrams import I64, U8, U64, hash_ngrams, hash_words, mix, scratch
+from plinth.text.lanes import LANES, lower_upper_halves
+from plinth.text.ngrams import I64, U8, U64, hash_ngrams
+from plinth.text.word_hashes import hash_words, mix, scratch
 
 U32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
@@ -70,21 +72,20 @@ def _sign(data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64
 
 @njit(nogil=True, cache=True)
 def _lower(grams: U64, a: U64, b: U64, minima: U64) -> None:
-    """Take n-grams into the minima, eight at a time, and all permutations over them: that loop vectorises, and its
-    length does not depend on the text, so that short texts are as fast as long ones."""
-    eights = grams.size // 8 * 8
+    """Take n-grams into the upper halves of the minima, eight at a time, and all permutations over them: the length of
+    that loop does not depend on the text, so that short texts are as fast as long ones."""
+    eights, lanes = grams.size // 8 * 8, a.size // LANES * LANES
     for i in range(0, eights, 8):
         p, q, r, s = grams[i], grams[i + 1], grams[i + 2], grams[i + 3]
         t, u, v, w = grams[i + 4], grams[i + 5], grams[i + 6], grams[i + 7]
-        for k in range(a.size):
-            factor, term = a[k], b[k]
-            low = min(min(factor * p + term, factor * q + term), min(factor * r + term, factor * s + term))
-            high = min(min(factor * t + term, factor * u + term), min(factor * v + term, factor * w + term))
-            minima[k] = min(minima[k], min(low, high))
+        for k in range(0, lanes, LANES):
+            lower_upper_halves(minima, a, b, k, (p, q, r, s, t, u, v, w))
+    for i in range(eights):
+        for k in range(lanes, a.size):
+            minima[k] = min(minima[k], a[k] * grams[i] + b[k])
     for i in range(eights, grams.size):
-        gram = grams[i]
         for k in range(a.size):
-            minima[k] = min(minima[k], a[k] * gram + b[k])
+            minima[k] = min(minima[k], a[k] * grams[i] + b[k])
 
 
 @njit(nogil=True, cache=True)

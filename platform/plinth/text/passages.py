@@ -18,7 +18,8 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
-from plinth.text.ngrams import I64, U8, U64, hash_ngrams, mix, ngram_hashes
+from plinth.text.ngrams import I64, U8, U64, hash_ngrams, ngram_hashes
+from plinth.text.word_hashes import mix
 
 Bools = npt.NDArray[np.bool_]
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from plinth.text.codepoints import utf8
-from plinth.text.ngrams import I64, U8, U64, hash_ngrams, hash_words, scratch
+from plinth.text.ngrams import I64, U8, U64, hash_ngrams
+from plinth.text.word_hashes import hash_words, scratch
 
 I32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]

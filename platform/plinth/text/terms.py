@@ -25,8 +25,9 @@ from numba import njit
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
 from plinth.text.disguise import FILTER_BITS, MIN_LETTERS, hidden_terms, look_up, room_in
 from plinth.text.fold_letters import FOLDED, INVISIBLE, code
-from plinth.text.ngrams import I64, U8, U64, hash_words, mix, scratch
+from plinth.text.ngrams import I64, U8, U64
 from plinth.text.sets import FNV, PRIME
+from plinth.text.word_hashes import hash_words, mix, scratch
 
 #: Words of the longest phrase.
 MAX_WORDS = 8

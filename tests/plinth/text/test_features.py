@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plinth.text import features
 from plinth.text.codepoints import utf8
-from plinth.text.ngrams import hash_words, scratch
+from plinth.text.word_hashes import hash_words, scratch
 
 BITS = 10
 MASK = 2**64 - 1

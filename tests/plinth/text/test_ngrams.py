@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from plinth.text.lookup import Lookup
 from plinth.text.ngrams import jaccard, ngram_hashes, ngram_sets
+from plinth.text.word_blocks import BLOCK
+from plinth.text.word_hashes import WIDE
 
 MASK = 2**64 - 1
 
@@ -69,6 +71,29 @@ def test_words_hand_worked(text: str, words: list[str]) -> None:
 @given(st.lists(st.text(alphabet="ab Z_9.,\n"), max_size=6), st.integers(1, 6))
 def test_ascii_agrees_with_a_regular_expression(texts: list[str], n: int) -> None:
     assert hashes(texts, n) == [expected(re.findall(r"[0-9a-z_]+", text.lower()), n) for text in texts]
+
+
+_WORDS = st.text(alphabet="abMZ_09é", min_size=1, max_size=27)
+_BETWEEN = st.text(alphabet=" .,@[`{/:^\n\x7f—", min_size=1, max_size=9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(_WORDS, _BETWEEN), min_size=1, max_size=40), st.integers(0, 4200), st.integers(1, 40))
+def test_long_runs_agree_with_the_words_they_are_made_of(
+    pairs: list[tuple[str, str]], longest: int, times: int
+) -> None:
+    # words of up to 27 characters and one as long as a block, moved over the ends of blocks and of eights
+    words = [word for word, _ in pairs] * times + ["x" * longest] * (longest > 0) + [word for word, _ in pairs]
+    between = [space for _, space in pairs] * times + [" "] * (longest > 0) + [space for _, space in pairs]
+    text = "".join(word + space for word, space in zip(words, between, strict=True))
+    assert hashes([text, text[:-1]], 1) == [[gram_hash([word.lower()]) for word in words]] * 2
+
+
+@pytest.mark.parametrize("alphabet", ["a", "a ", "ab7_Z.- \n"])
+def test_runs_of_every_length_around_a_block(alphabet: str) -> None:
+    sizes = [*range(WIDE - 9, WIDE + 9), *range(BLOCK - 9, BLOCK + 9), *range(2 * BLOCK - 2, 2 * BLOCK + 2)]
+    texts = [(alphabet * size)[:size] for size in sizes]
+    assert hashes(texts, 1) == [expected(re.findall(r"[0-9a-z_]+", text.lower()), 1) for text in texts]
 
 
 def test_a_text_shorter_than_n_is_one_ngram_of_all_its_words() -> None:

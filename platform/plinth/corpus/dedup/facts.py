@@ -27,7 +27,7 @@ from plinth.errors import StorageError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 U64 = runs.U64
 

@@ -17,7 +17,7 @@ from numba import njit, uint64
 from plinth.corpus.dedup.spans import I64, U64
 from plinth.recipe.spans import Lines as Params
 from plinth.text.lines import Lines, edges, paragraphs
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
 

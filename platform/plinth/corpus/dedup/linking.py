@@ -22,7 +22,8 @@ from numba import njit, uint64
 
 from plinth.corpus.dedup import facts
 from plinth.corpus.dedup.runs import I64, U64
-from plinth.text.ngrams import mix, shared
+from plinth.text.ngrams import shared
+from plinth.text.word_hashes import mix
 
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]

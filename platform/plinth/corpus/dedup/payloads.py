@@ -25,7 +25,7 @@ from plinth.errors import IntegrityError
 from plinth.recipe.dedup import MinHash
 from plinth.records import Part, Step
 from plinth.storage.store import Store
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 U64 = runs.U64
 I64 = runs.I64

@@ -30,7 +30,7 @@ from plinth.corpus.dedup.spans import I64, U64
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 from plinth.text.bags import I16, SCALE
-from plinth.text.ngrams import mix
+from plinth.text.word_hashes import mix
 
 CROWD, ALL_PAIRS, NEIGHBOURS = 4, 64, 16
 MAX_BITS, MAX_TABLES = 24, 256

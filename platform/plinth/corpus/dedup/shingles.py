@@ -20,7 +20,8 @@ from plinth.recipe.dedup import MinHash
 from plinth.text import minhash
 from plinth.text.codepoints import decode, utf8
 from plinth.text.fold import fold
-from plinth.text.ngrams import I64, U8, U64, hash_ngrams, mix, ngram_sets
+from plinth.text.ngrams import I64, U8, U64, hash_ngrams, ngram_sets
+from plinth.text.word_hashes import mix
 
 U32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
