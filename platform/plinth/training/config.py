@@ -36,7 +36,8 @@ from plinth.storage.atomic import write_bytes
 from plinth.tokens.steps import Steps, schedule
 from plinth.training.directory import RunDirectory
 
-VERSION = "2"
+#: Of what a run computes from its parameters. 3: initial weights are drawn by parameter and tile.
+VERSION = "3"
 
 #: Sections of `Training` that bear no identity. Amendments are in the identity of the checkpoints after them.
 UNIDENTIFIED = (

@@ -20,9 +20,11 @@ from plinth.tokens.rows import Rows
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.groups import parameter_groups, set_rates
-from plinth.training.model import Decoder, build
+from plinth.training.initialise import Initial, initialise
+from plinth.training.model import Decoder, hollow
 from plinth.training.parallel.blocks import wrap
 from plinth.training.parallel.decoder import divided, gradient_norm, whole
+from plinth.training.parallel.partition import partition
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.ranks import Rank, join, leave, seed
 from plinth.training.settings import deepspeed_config
@@ -30,6 +32,9 @@ from plinth.training.stats import Stats
 from plinth.training.widen import Widened, widened
 
 __all__ = ["Engine", "Rank", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
+
+#: Of parameters and activations, by precision.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 #: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
 OVERFLOWS = 64
@@ -93,12 +98,14 @@ class Engine:
         every, divided_by = config.telemetry.layers_every, config.parallel.tensor
         self.stats = Stats(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
+        settings = deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters()))
         mpu = self._unit()
         deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
+        self._initialise(model, settings, mpu)
         self.deepspeed, _, _, _ = deepspeed.initialize(
             model=model,
             optimizer=torch.optim.AdamW(groups, fused=True),
-            config=deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters())),
+            config=settings,
             mpu=mpu,
             dist_init_required=False,
         )
@@ -107,11 +114,20 @@ class Engine:
             scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
 
     def _model(self) -> Decoder:
-        """What this rank holds of the model, on its device."""
+        """What this rank holds of the model, without its weights."""
         config = self.config
-        model = divided(build(config.model, config.vocab_size, config.seed), self.topology).to(self.rank.device)
+        empty = hollow(config.model, config.vocab_size, self.rank.device, DTYPES[self.precision])
+        model = divided(empty, self.topology)
         wrap(model.layers, config.parallel)
         return model
+
+    def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
+        """Give this rank's part its weights: no rank makes more than its share and one parameter."""
+        initial = Initial(self.config.model, self.config.seed)
+        if self.config.parallel.zero_stage == 3:
+            partition(model, initial, settings, mpu)
+        else:
+            initialise(model, initial)
 
     def _unit(self) -> ModelParallelUnit | None:
         """What DeepSpeed asks when it is not alone in dividing the model."""

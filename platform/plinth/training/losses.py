@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,7 +25,7 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batch, batches_of
 from plinth.training.export import WEIGHTS, hf_name
 from plinth.training.loss import IGNORED
-from plinth.training.model import Decoder, build
+from plinth.training.model import Decoder, hollow
 from plinth.training.widen import widened
 
 
@@ -70,19 +70,20 @@ def load(config: RunConfig, step: int) -> Decoder:
     Raises:
         CheckpointError: its tensors are not those of the run's model.
     """
-    model = build(config.model, config.vocab_size, config.seed)
-    tensors = load_file(checkpoint.path(config.directory, step) / "model" / WEIGHTS)
-    with torch.no_grad():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = hollow(config.model, config.vocab_size, device)
+    with safe_open(checkpoint.path(config.directory, step) / "model" / WEIGHTS, framework="pt") as tensors:
+        there = set(tensors.keys())
         for name, parameter in model.named_parameters():
-            found = tensors.get(hf_name(name))
+            found = tensors.get_tensor(hf_name(name)) if hf_name(name) in there else None
             if found is None or found.shape != parameter.shape:
                 raise CheckpointError(
                     f"{checkpoint.name(step)} has no {hf_name(name)} of this model",
                     found=None if found is None else tuple(found.shape),
                     expected=tuple(parameter.shape),
                 )
-            parameter.copy_(found)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+            parameter.data = found.to(device, torch.float32, copy=True)
+    return model
 
 
 def batch_of(config: RunConfig, step: int) -> Batch:

@@ -17,10 +17,10 @@ from torch.nn import functional
 from plinth.recipe.training import Model
 from plinth.training.attention import attention_mask, rotary
 from plinth.training.blocks import Block
-from plinth.training.initialise import initialise
+from plinth.training.initialise import Initial, initialise
 from plinth.training.loss import cross_entropy
 
-__all__ = ["Decoder", "build"]
+__all__ = ["Decoder", "build", "hollow"]
 
 
 class Decoder(nn.Module):
@@ -82,10 +82,24 @@ def times(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else x * factor
 
 
-def build(config: Model, vocab_size: int, seed: int) -> Decoder:
-    """A freshly initialised decoder on the CPU, FP32."""
+def hollow(
+    config: Model, vocab_size: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> Decoder:
+    """A decoder whose parameters have shape, precision and device, and one element of memory each.
+
+    It may be divided and cut as one with weights; `initialise` gives what is left of it its values.
+    """
     with torch.device("meta"):
         model = Decoder(config, vocab_size)
-    model = model.to_empty(device="cpu")
-    initialise(model, config, seed)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            one = torch.zeros(1, dtype=dtype, device=device)
+            setattr(module, name, nn.Parameter(one.expand(parameter.shape)))
+    return model
+
+
+def build(config: Model, vocab_size: int, seed: int) -> Decoder:
+    """A freshly initialised decoder on the CPU, whole, FP32."""
+    model = hollow(config, vocab_size)
+    initialise(model, Initial(config, seed))
     return model

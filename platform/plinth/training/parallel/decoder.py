@@ -67,7 +67,7 @@ class DividedDecoder(Decoder):
 
 
 def divided(model: Decoder, topology: Topology) -> Decoder:
-    """The decoder, cut to this rank's part in place; as it is when nothing divides it."""
+    """The hollow decoder, cut to this rank's part in place; as it is when nothing divides it."""
     if topology.tensor is None and topology.sequence is None:
         return model
     if topology.tensor is not None:

@@ -56,7 +56,7 @@ class Stage:
 
 
 def cut(model: Decoder, stage: Stage, ours: Slice) -> Decoder:
-    """The decoder, reduced to one stage in place. What remains keeps its names.
+    """The hollow decoder, reduced to one stage in place. What remains keeps its names.
 
     Its `forward` takes (tokens, segments, targets, x), of whole sequences but for x: the activations that the stage
     before made of this rank's slice of them, or None on the first; it returns activations, or the loss on the last.
@@ -67,7 +67,7 @@ def cut(model: Decoder, stage: Stage, ours: Slice) -> Decoder:
         tied = model.embed_tokens.detach()
         del model.embed_tokens
         if stage.last and model.config.tied_embeddings:
-            model.__dict__["embed_tokens"] = tied  # no parameter: the first stage trains it
+            model.__dict__["embed_tokens"] = tied  # no parameter: the first stage trains it, and sends what it is
     if not stage.last:
         del model.norm
         if not model.config.tied_embeddings:

@@ -5,7 +5,8 @@ stream by columns: one sum over the group after attention and one after the feed
 backward pass. Embedding and output are divided by vocabulary; the loss is computed without ever holding whole
 logits. The vocabulary need not divide evenly. Norms are replicated.
 
-The model is built and initialised whole and then cut, so that its weights are those of one process.
+The model is cut while it is hollow. Each rank then makes the part of the initial weights that it holds, so that they
+are those of one process and no rank ever holds them whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
+from plinth.training.initialise import Part
 from plinth.training.loss import IGNORED
 from plinth.training.parallel.collectives import applied, enter_region, leave_region, summed
 
@@ -52,13 +54,15 @@ def bounds(size: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def divide(model: nn.Module, group: ProcessGroup) -> None:
-    """Cut every matrix of the decoder to this rank's part and make its layers sum over the group."""
+    """Cut every matrix of the hollow decoder to this rank's part and make its layers sum over the group."""
     size, index = dist.get_world_size(group), dist.get_rank(group)
     for name, parameter in model.named_parameters():
         axis = axis_of(name)
         if axis is not None:
             start, end = bounds(parameter.shape[axis], size, index)
-            parameter.data = parameter.data.narrow(axis, start, end - start).clone()
+            part = Part(tuple(parameter.shape), *((start, 0) if axis == 0 else (0, start)))
+            parameter.data = parameter.data.narrow(axis, start, end - start)
+            parameter.part = part  # type: ignore[attr-defined]  # for initial weights
             parameter.shard = (axis, index, size)  # type: ignore[attr-defined]  # for checkpoints of any layout
             # what DeepSpeed asks when it adds up norms: others are counted on the first tensor rank only
             parameter.model_parallel = True  # type: ignore[attr-defined]
