@@ -29,9 +29,12 @@ from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.workspace import Workspace
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 120.0
+#: Of a server that lives; a busy machine may need most of it.
+START_TIMEOUT_S = 300.0
+HEALTH_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
-PORT_TIMEOUT_S = 3.0
+PORT_TIMEOUT_S = 10.0
 POLL_S = 0.2
 
 #: Job execution costs 2 GB of memory for features that are not used here.
@@ -89,7 +92,7 @@ def stop_server(workspace: Workspace) -> bool:
 def healthy(uri: str) -> bool:
     """Whether an MLflow server answers at this address."""
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5) as response:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_TIMEOUT_S) as response:
             return bool(response.status == 200)
     except (OSError, ValueError):
         return False
@@ -177,7 +180,7 @@ def _alive(state: ServerState) -> bool:
 
 def _await_health(state: ServerState) -> bool:
     """Whether a live server answers; a busy machine is given a moment before it is replaced."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
+    deadline = time.monotonic() + HEALTH_TIMEOUT_S
     while time.monotonic() < deadline and _alive(state):
         if healthy(state.uri):
             return True

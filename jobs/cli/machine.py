@@ -162,7 +162,7 @@ def dagster(port: int) -> Finding:
 
     url, advice = f"http://127.0.0.1:{port}", "`plinth up --dagster-port N` takes another"
     try:
-        with urllib.request.urlopen(f"{url}/server_info", timeout=0.5):
+        with urllib.request.urlopen(f"{url}/server_info", timeout=5):
             return Finding("Dagster pages", "ok", f"answer at {url}")
     except urllib.error.HTTPError as error:
         return Finding("Dagster pages", "warn", f"port {port} has another server (status {error.code})", advice)
