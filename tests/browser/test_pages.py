@@ -47,7 +47,8 @@ def workspace(corpus, tmp_path_factory) -> Path:
     """A candidate that waits for a person."""
     folder = copied(corpus, tmp_path_factory.mktemp("browser") / "workspace")
     recipe = folder / "waits.yaml"
-    recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\nrelease: {{auto_approve_as: null}}\n")
+    change = "release: {auto_approve_as: null}\ntraining: {launch: {ranks: 1}}\n"
+    recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\n{change}")
     plinth(folder, "run", "-r", recipe)
     yield folder
     stop_server(Workspace(folder))
