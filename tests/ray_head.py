@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def _wait(url: str, token: str, head: subprocess.Popen[bytes], output: Path) -> 
     until = time.monotonic() + PATIENCE_S
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=60):
             return
         assert head.poll() is None, output.read_text()
         assert time.monotonic() < until, output.read_text()
