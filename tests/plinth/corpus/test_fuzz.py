@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from plinth.context import Context
 from plinth.corpus import documents
 from plinth.corpus.extract import Extractor, Failure, Page, Text
-from plinth.corpus.extract.engines import decode
+from plinth.corpus.extract.charset import decode
 from plinth.corpus.sources import RawRecord, Reject
 from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.readers import READERS, read

@@ -1,7 +1,10 @@
 """Main content out of HTML, in a process that can be killed.
 
     page      a page, what came out of it, and the byte format between the two processes
-    engines   resiliparse and trafilatura: HTML text -> main content, title, canonical address, date
+    charset   bytes -> HTML text
+    engines   resiliparse and trafilatura: HTML text -> main content
+    facts     title, canonical address, date, language, by one scan of the head
+    dates     a date as pages write it -> ISO 8601
     child     the life of the child process: a CPU limit per page, set in the kernel
     process   the parent's handle on a child: pipes, and one spare for the next part
     guard     `Extractor`: a batch ahead of the answers; a child that a page has killed is replaced

@@ -16,7 +16,8 @@ import signal
 import sys
 import time
 
-from plinth.corpus.extract.engines import decode, engine
+from plinth.corpus.extract.charset import decode
+from plinth.corpus.extract.engines import engine
 from plinth.corpus.extract.page import COUNTS, READY, REQUEST, Answer, Extract, Failure, Page, answer_bytes, requested
 
 MEMORY_BYTES = 4 * 2**30

@@ -93,7 +93,8 @@ class Extractor:
                     self._open.popleft()
                     self._done.append(answer)
                     self._first, self._ends = self._first + 1, 0
-                    self._settle()
+                    if self._open and isinstance(self._open[0], Failure):
+                        self._settle()
             except EOFError:
                 self._recover()
         return [self._done.popleft() for _ in range(count)]

@@ -5,7 +5,7 @@ by the parent.
 
     greeting   READY, once, when the engine is loaded
     request    count, bytes that follow; a table of (length of charset, length of body); then charset and body of each
-    answer     status, length of facts, length of text; facts (JSON object), text
+    answer     status, length of text, length of each fact; text and facts that are there
     counts     in shared memory: pages that the child has begun to read, and pages that it has done with
 
 Answers follow each other in the order of the pages, with nothing between batches.
@@ -13,21 +13,20 @@ Answers follow each other in the order of the pages, with nothing between batche
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 READY = b"ready"
 REQUEST = struct.Struct("<IQ")
 PAGE = struct.Struct("<II")
-ANSWER = struct.Struct("<BII")
+#: What a page may say of itself, by the names that these have in a document's `extra`, each of so many characters.
+FACTS = ("title", "canonical", "date", "lang")
+FACT_CHARACTERS = 500
+ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
 COUNTS = struct.Struct("=QQ")
 #: Status of an answer: text came out, or one of these reasons.
 REASONS = ("", "extract_failed", "nul_bytes")
-#: The facts of an answer that has none.
-NO_FACTS = b"{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Text:
     """Main content, and title, canonical address, date and language where the page gives them."""
 
     text: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Failure:
     detail: str
 
 
+_NO_FACTS = (0,) * len(FACTS)
 Answer = Text | Failure
 Extract = Callable[[str], Text]
 
@@ -72,31 +72,42 @@ def requested(count: int, data: memoryview) -> Iterator[Page]:
     """The `count` pages of a request's bytes after its head, copied out one at a time."""
     at = count * PAGE.size
     for charset_bytes, body_bytes in PAGE.iter_unpack(data[:at]):
-        body = at + charset_bytes
-        yield Page(bytes(data[body : body + body_bytes]), bytes(data[at:body]).decode("ascii"))
-        at = body + body_bytes
+        charset = str(data[at : at + charset_bytes], "ascii") if charset_bytes else ""
+        at += charset_bytes + body_bytes
+        yield Page(bytes(data[at - body_bytes : at]), charset)
 
 
 def answer_bytes(answer: Answer) -> bytes:
     """What came out of one page as bytes."""
-    if isinstance(answer, Text):
-        status, text = 0, answer.text
-        facts = json.dumps(dict(answer.facts)).encode() if answer.facts else NO_FACTS
-    else:
-        status, text, facts = REASONS.index(answer.reason), answer.detail, NO_FACTS
-    body = text.encode("utf-8", "replace")
-    return ANSWER.pack(status, len(facts), len(body)) + facts + body
+    if isinstance(answer, Failure):
+        detail = answer.detail.encode("utf-8", "replace")
+        return ANSWER.pack(REASONS.index(answer.reason), len(detail), *_NO_FACTS) + detail
+    text = answer.text.encode("utf-8", "replace")
+    facts = [answer.facts.get(name, "").encode("utf-8", "replace") for name in FACTS]
+    return b"".join((ANSWER.pack(0, len(text), *map(len, facts)), text, *facts))
 
 
-def answered(data: bytearray) -> Iterator[Answer]:
-    """The whole answers at the front of what has been received; they are taken off it at the end."""
+def answered(data: bytearray) -> list[Answer]:
+    """The whole answers at the front of what has been received, taken off it."""
+    found: list[Answer] = []
     at = 0
-    while len(data) - at >= ANSWER.size:
-        status, facts_bytes, text_bytes = ANSWER.unpack_from(data, at)
-        body = at + ANSWER.size + facts_bytes
-        if len(data) < body + text_bytes:
-            break
-        text = data[body : body + text_bytes].decode()
-        yield Failure(REASONS[status], text) if status else Text(text, json.loads(data[body - facts_bytes : body]))
-        at = body + text_bytes
+    with memoryview(data) as view:
+        while len(data) - at >= ANSWER.size:
+            status, text_bytes, *facts_bytes = ANSWER.unpack_from(data, at)
+            start = at + ANSWER.size
+            at_facts = start + text_bytes
+            end = at_facts + sum(facts_bytes)
+            if len(data) < end:
+                break
+            text, at = str(view[start:at_facts], "utf-8"), end
+            if status:
+                found.append(Failure(REASONS[status], text))
+                continue
+            facts = {}
+            for name, size in zip(FACTS, facts_bytes, strict=True):
+                if size:
+                    facts[name] = str(view[at_facts : at_facts + size], "utf-8")
+                    at_facts += size
+            found.append(Text(text, facts))
     del data[:at]
+    return found

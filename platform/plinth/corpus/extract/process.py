@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, cast
 
@@ -69,11 +68,11 @@ class Child:
         self._outbox.append(memoryview(data))
         self._push()
 
-    def receive(self) -> Iterator[Answer]:
+    def receive(self) -> list[Answer]:
         """The answers that are there, waiting for something to come.
 
         Raises:
-            EOFError: the child has gone; what it had answered was given out before.
+            EOFError: the child has gone; what it had answered came before.
             WorkerError: it never was ready.
         """
         poll = select.poll()
@@ -94,7 +93,8 @@ class Child:
                 self._require_ready()
                 del self._inbox[: len(READY)]
             if self._ready:
-                yield from answered(self._inbox)
+                return answered(self._inbox)
+        return []
 
     def begun_and_ended(self) -> tuple[int, int]:
         """How many pages the child has begun to read and how many it has done with."""

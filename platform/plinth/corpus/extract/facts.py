@@ -1,0 +1,136 @@
+"""What a page says of itself: title, canonical address, date, language. One scan of its head, and no tree is asked.
+
+A question to a tree costs as much as a small page's text, and most heads answer none: the scan is made where the
+head's text has one of the words that the answers stand under. It follows the standard (HTML, 13.2.6.4.4): tags inside
+comments and scripts are none, and the first tag that no head may have ends the head, closed or not.
+"""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from urllib.parse import urljoin
+
+from plinth.corpus.extract.dates import iso_date
+from plinth.corpus.extract.page import FACT_CHARACTERS
+
+HEAD_CHARACTERS = 1 << 18
+#: Names of `meta` that state when a page was published, the surest first (Open Graph, schema.org, Dublin Core,
+#: Highwire, and the spellings of large publishers).
+DATES = (
+    "article:published_time",
+    "datepublished",
+    "dc.date.issued",
+    "dcterms.issued",
+    "dcterms.created",
+    "dc.date",
+    "dcterms.date",
+    "citation_publication_date",
+    "citation_date",
+    "article.published",
+    "date",
+    "pubdate",
+    "publish-date",
+    "parsely-pub-date",
+    "sailthru.date",
+)
+ADDRESS, TITLE = "og:url", "og:title"
+#: In every name above is one of these.
+CANONICAL, DATE, PUBLISH, TERMS, OPEN = b"canonical", b"date", b"publish", b"dcterms", b"og:"
+#: In JSON-LD and microdata, anywhere in a page.
+PUBLISHED = "datePublished"
+_WANTED = frozenset((*DATES, ADDRESS, TITLE))
+# What these patterns have begun they end wherever they stop, so that a hostile page takes time by its length, not by
+# its square.
+_ATTRIBUTES = r"""((?:[^>=]+|=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?)*)"""
+_TAG = re.compile(
+    rf"""<(?:(meta|link|base)(?=[\s/]){_ATTRIBUTES}
+    |!--(?!-?>)(?:[^-]+|-(?!->))*
+    |(?P<raw>script|style|title|noframes|template)\b(?:[^<]+|<(?!/(?P=raw)))*
+    |(?!(?:html|head|noscript|meta|link|base|basefont|bgsound)\b)(?P<end>[a-z]))""",
+    re.I | re.X,
+)
+_ATTRIBUTE = re.compile(r"""([^\s=>"'/][^\s=>/]*+)(?:\s*+=\s*+(?:"([^"]*)"|'([^']*)'|([^\s>"'][^\s>]*))?)?""")
+_LANGUAGE = re.compile(
+    r"""<[hH][tT][mM][lL](?=\s)[^<>]*?\s(?:xml:)?(?i:lang)\s*=\s*["']?([A-Za-z][A-Za-z0-9_-]{0,34})"""
+)
+_JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
+
+
+def page_facts(html: str, title: str | None) -> dict[str, str]:
+    """What is known of these of a page: `title` (as given, else `og:title`), `canonical` (address as written, resolved
+    against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element)."""
+    end = html.find("<body", 0, HEAD_CHARACTERS)
+    end = end if end >= 0 else HEAD_CHARACTERS
+    head = html[:end].encode("utf-8", "surrogatepass").lower()
+    facts = dict[str, str]()
+    if title and (line := _line(title)):
+        facts["title"] = line
+    if OPEN in head or CANONICAL in head or DATE in head or PUBLISH in head or TERMS in head:
+        _add_tags(facts, html, end)
+    if "date" not in facts and PUBLISHED in html and (date := _published(html)):
+        facts["date"] = date
+    if b"lang" in head and (root := _LANGUAGE.search(html, 0, end)):
+        facts["lang"] = root[1]
+    return facts
+
+
+def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
+    """What `link`, `meta` and `base` elements say; the first of a name counts."""
+    metas: dict[str, str] = {}
+    canonical = base = ""
+    for tag in _TAG.finditer(html, 0, end):
+        if tag["end"]:
+            break
+        if tag[1] is None:
+            continue
+        kind, attributes = tag[1].lower(), _attributes(tag[2])
+        if kind == "meta":
+            for key in ("name", "property", "itemprop"):
+                if (name := attributes.get(key, "").strip().lower()) in _WANTED and attributes.get("content"):
+                    metas.setdefault(name, attributes["content"])
+        elif kind == "base":
+            base = base or attributes.get("href", "")
+        elif "canonical" in attributes.get("rel", "").lower().split():
+            canonical = canonical or attributes.get("href", "")
+    if "title" not in facts and (title := _line(metas.get(TITLE, ""))):
+        facts["title"] = title
+    if address := _address(base, canonical) or _address(base, metas.get(ADDRESS, "")):
+        facts["canonical"] = address
+    if date := next((day for name in DATES if name in metas and (day := iso_date(metas[name]))), None):
+        facts["date"] = date
+
+
+def _published(html: str) -> str | None:
+    """The first date of publication in JSON-LD or microdata."""
+    if (stated := _JSON_DATE.search(html)) and (date := iso_date(stated[1])):
+        return date
+    at = html.find(PUBLISHED)
+    tag = html[max(0, html.rfind("<", 0, at)) : at + 2 * FACT_CHARACTERS].partition(">")[0]
+    attributes = _attributes(tag)
+    if attributes.get("itemprop") != PUBLISHED:
+        return None
+    return iso_date(attributes.get("content") or attributes.get("datetime") or "")
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Attributes by name in lower case; the first of a name counts."""
+    found: dict[str, str] = {}
+    for name, *values in _ATTRIBUTE.findall(text):
+        found.setdefault(name.lower(), unescape("".join(values)))
+    return found
+
+
+def _address(base: str, address: str) -> str:
+    """An address as browsers clean it; one too long to keep is none."""
+    address = "".join(address.strip().split("\n")).replace("\t", "").replace("\r", "").replace(" ", "%20")
+    try:
+        address = urljoin(base.strip(), address) if base and address else address
+    except ValueError:
+        return ""
+    return address if len(address) <= 4 * FACT_CHARACTERS else ""
+
+
+def _line(text: str) -> str:
+    """One line of bounded length."""
+    return " ".join(text[: 4 * FACT_CHARACTERS].split())[:FACT_CHARACTERS]
