@@ -6,7 +6,8 @@ TOKENS.bin is uint16. The peer's own writer makes its files below FOLDER; then i
 
     bare      its data set as an iterator: rows that nobody has looked at, LitData's being views of its file
     batches   its own `StreamingDataLoader` in this process: batches [16, WIDTH + 1] in memory of their own
-    masks     those batches as Plinth's loader gives them: int32, and the number of each token's document
+    compact   those batches and where documents begin in them, from their tokens: what Plinth's loader gives
+    expanded  those batches as int32, and the number of each token's document: what Plinth's batches expand to
 """
 
 from __future__ import annotations
@@ -27,17 +28,28 @@ BATCH = 16
 
 
 Rows = Callable[[], Iterator[np.ndarray]]
+Form = Callable[[np.ndarray], object]
 
 
-def rate(batches: Rows, rows: int, width: int, seconds: float, masks: bool = False) -> float:
+def compact(batch: np.ndarray) -> object:
+    """Where a document follows the end of another, in the flat batch; rows begin one each."""
+    return np.flatnonzero(batch.ravel() == 0) + 1
+
+
+def expanded(batch: np.ndarray) -> object:
+    """Ids, and the number of each token's document in its row, as int32."""
+    numbers = np.zeros(batch.shape, np.int32)
+    np.cumsum(batch[:, :-1] == 0, axis=1, dtype=np.int32, out=numbers[:, 1:])
+    return batch.astype(np.int32), numbers
+
+
+def rate(batches: Rows, rows: int, width: int, seconds: float, form: Form | None = None) -> float:
     """Tokens per second of the core, its threads counted, where each thing that comes is so many rows."""
     tokens, started = 0, time.process_time()
     while True:
         for batch in batches():
-            if masks:
-                own = batch.astype(np.int32)
-                numbers = np.zeros(own.shape, np.int32)
-                np.cumsum(own[:, :-1] == 0, axis=1, dtype=np.int32, out=numbers[:, 1:])
+            if form is not None:
+                form(batch)
             tokens += rows * width
             if time.process_time() - started > seconds:
                 return tokens / (time.process_time() - started)
@@ -105,10 +117,11 @@ def main() -> None:
     rows, batches = made[kind](tokens, target, int(width))
     shape = next(batch.shape for batch in batches())
     assert shape == (BATCH, int(width) + 1), shape
-    ways = {"bare": (rows, 1, False), "batches": (batches, BATCH, False), "masks": (batches, BATCH, True)}
+    ways = {"bare": (rows, 1, None), "batches": (batches, BATCH, None)}
+    ways |= {"compact": (batches, BATCH, compact), "expanded": (batches, BATCH, expanded)}
     found = {
-        name: max(rate(each, count, int(width), float(seconds), masks) for _ in range(2))
-        for name, (each, count, masks) in ways.items()
+        name: max(rate(each, count, int(width), float(seconds), form) for _ in range(2))
+        for name, (each, count, form) in ways.items()
     }
     print("RESULT", json.dumps(found))
 

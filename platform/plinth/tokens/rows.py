@@ -123,7 +123,8 @@ def _runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
     left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
     left_out[:, 1:-1] = ~scored
     rows, edges = np.nonzero(np.diff(left_out))
-    return (rows * scored.shape[1] + edges).astype(np.int32).reshape(-1, 2)
+    runs: NDArray[np.int32] = (rows * scored.shape[1] + edges).astype(np.int32).reshape(-1, 2)
+    return runs
 
 
 @njit(nogil=True, cache=True)
