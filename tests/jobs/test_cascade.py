@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import tiny_corpus
 from tests.jobs.conftest import answer, digests, plinth, variant
+from tests.shared import copied
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +27,10 @@ LINE = "This page was made by hand in the village library."
 
 
 @pytest.fixture(scope="module")
-def cascade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cascade(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with planted repeats, run up to curated text by two workers."""
-    workspace = tmp_path_factory.mktemp("cascade")
-    path = tiny_corpus.write(workspace / "input") / "tiny" / "prose.jsonl"
+    workspace = copied(corpus, tmp_path_factory.mktemp("cascade") / "workspace")
+    path = workspace / "input" / "tiny" / "prose.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, text in enumerate(lines):
         if not any(f'prose.example/{page}"' in text for page in PAGES):
