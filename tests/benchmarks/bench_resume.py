@@ -5,7 +5,7 @@ second and the rows lengthen in the third. A checkpoint is committed at each pos
 it, build the engine, open the data, load, and take the step that follows. Ranks are forked from a process that has
 loaded torch and DeepSpeed: start-up of Python is not in it. Positions take turns; the slowest of the rounds counts.
 
-    python tests/benchmarks/bench_resume.py [--documents 100000] [--rounds 3]
+    python tests/benchmarks/bench_resume.py [--documents 30000] [--rounds 2]
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def resume(config: Any, step: int) -> dict[str, float]:
 def main() -> None:
     """Measure, print, record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("documents", 100_000), ("rounds", 3)):
+    for name, value in (("documents", 30_000), ("rounds", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     from plinth.recipe.training import Checkpoints

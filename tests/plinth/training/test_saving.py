@@ -27,8 +27,7 @@ def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfi
 def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: Callable[..., RunConfig]) -> None:
     """Every way in which DeepSpeed holds the state; the copy does not begin before the next update waits for it."""
     kinds: list[tuple[str, dict[str, int]]] = [("fp32", {"zero_stage": stage}) for stage in (0, 1, 3)]
-    kinds += [("bf16", {"zero_stage": stage}) for stage in (0, 3)]
-    kinds += [("fp32", {"pipeline": 2})]
+    kinds += [("bf16", {"zero_stage": 0}), ("fp32", {"pipeline": 2})]
     configs = [
         make(run_id=f"kind-{number:012d}", precision=precision, parallel=Parallel(**parallel))
         for number, (precision, parallel) in enumerate(kinds)
