@@ -47,6 +47,8 @@ def _tell(story: Mapping[str, Any]) -> None:
     reason = f" ({story['reason']})" if story.get("reason") else ""
     output.heading(f"{story['uri']}: {story['status']}{reason}")
     output.facts({"id": story.get("id"), "bucket": story["bucket"]})
+    fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in story.get("rules", [])}
+    _section("rules that fired", fired)
     if "reject" in story:
         return _section("reject", story["reject"])
     document = dict(story["document"])
@@ -59,11 +61,12 @@ def _tell(story: Mapping[str, Any]) -> None:
     for name in ("policy", "verdict", "holdout", "contamination", "protected", "curated"):
         if story.get(name):
             _section(name, story[name])
-    fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in story.get("rules", [])}
-    _section("rules that fired", fired)
     _section("edits", {str(index): _line(edit) for index, edit in enumerate(story.get("edits", []))})
     for kind, found in story.get("dedup", {}).items():
-        _section(f"duplicates: {kind}", found)
+        _section(f"duplicates: {kind}", {name: value for name, value in found.items() if name != "members"})
+        for one in found.get("members") or ():
+            kept = "survives" if one["survivor"] else "        "
+            output.say(f"    | {kept}  {one['id']}  {one['bucket']}  {output.plain_markup(one['uri'])}")
     for place in story.get("tokens", []):
         _section("tokens", place)
     for run in story.get("training", []):

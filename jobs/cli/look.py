@@ -147,6 +147,10 @@ def _tell_account(title: str, account: dict[str, Any]) -> None:
         for reason, count in sorted(row["reasons"].items(), key=lambda each: -each[1]["documents"])
     ]
     output.table(("reason", "stage", "documents", "text", "it alone"), reasons, right=("documents", "text", "it alone"))
+    cut = sorted(account.get("edits", {}).get("reasons", {}).items(), key=lambda each: -each[1]["bytes"])
+    if cut:
+        rows_of_edits = ((reason, count["edits"], output.size(count["bytes"])) for reason, count in cut)
+        output.table(("edits of kept text", "spans", "text"), rows_of_edits, right=("spans", "text"))
     effective = account["effective"]
     factors = " ".join(f"{name} {effective[name]:.3f}" for name in ("rho_parse", "rho_quality", "r_dup", "r_pad"))
     output.say(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
+
+#: Columns of a pipe or a file, which have no edge.
+PIPED_WIDTH = 200
 
 
 def emit_json(value: Any) -> None:
@@ -22,32 +26,35 @@ def table(
     title: str | None = None,
     right: Sequence[str] = (),
 ) -> None:
-    """A table that fits the terminal: the first column folds last, `right` columns hold numbers, None draws a line."""
+    """A table that fits the terminal: `right` columns hold numbers, which are never cut; None draws a line."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    cells = [row and [one if isinstance(one, Text) else Text(_cell(one)) for one in row] for row in rows]
     grid = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1))
     for index, name in enumerate(columns):
         grid.add_column(
             name,
             justify="right" if name in right else "left",
             overflow="fold",
-            no_wrap=index == 0 or name in right,
+            min_width=max((row[index].cell_len for row in cells if row), default=0) if name in right else None,
         )
-    for row in rows:
+    for row in cells:
         if row is None:
             grid.add_section()
-            continue
-        grid.add_row(*(value if isinstance(value, Text) else Text(_cell(value)) for value in row))
+        else:
+            grid.add_row(*row)
     say(grid)
 
 
 def say(*what: Any) -> None:
-    """Print for a person: rich markup, plain where the output is no terminal."""
+    """Print for a person: rich markup; plain, and as wide as it wants to be, where the output is no terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty() and all(isinstance(w, str) for w in what))
+    piped = not sys.stdout.isatty()
+    width = PIPED_WIDTH if piped and "COLUMNS" not in os.environ else None
+    console = Console(highlight=False, width=width, soft_wrap=piped and all(isinstance(w, str) for w in what))
     console.print(*what)
 
 

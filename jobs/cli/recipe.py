@@ -32,6 +32,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     from jobs.cli import output
     from plinth.recipe.load import check as check_recipe
     from plinth.recipe.load import fingerprint, load
+    from plinth.recipe.notes import notes
 
     path = path or settings.recipe_path()
     if as_json:
@@ -41,7 +42,10 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
             for problem in problems
         ]
         identity = fingerprint(checked) if checked else None
-        output.emit_json({"path": str(path), "right": not problems, "fingerprint": identity, "problems": found})
+        said = notes(checked) if checked else []
+        output.emit_json(
+            {"path": str(path), "right": not problems, "fingerprint": identity, "problems": found, "notes": said}
+        )
         return 2 if problems else 0
     loaded = load(path)
     output.say(f"{path} is right.")
@@ -55,6 +59,8 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
             "fingerprint": fingerprint(loaded),
         }
     )
+    for note in notes(loaded):
+        output.say(f"note: {output.plain_markup(note)}")
     return 0
 
 

@@ -205,7 +205,9 @@ def _pages(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _page(row: dict[str, Any]) -> str:
     """One row for a person."""
     values = ", ".join(f"{name} = {value}" for name, value in (row.get("values") or {}).items())
-    why = f"  {values}  ({row['rule']})" if row.get("rule") else f"  {row.get('where', '')}"
+    kept = row.get("survivor")
+    other = f"of {kept['uri']}  {kept['bucket']} {kept['id']}" if kept else row.get("where", "")
+    why = f"  {values}  ({row['rule']})" if row.get("rule") else f"  {other}"
     head = click.style(row["uri"], bold=True)
     return f"{head}  {row['bucket']} {row['id']}\n  {row['reason']}{why}\n  {row['excerpt']}\n"
 

@@ -71,7 +71,7 @@ def _published(ctx: Any) -> list[str]:
         raise MissingError(
             "no gate has been measured in this workspace",
             expected="gates in `corpus.slices` of the recipe",
-            remedy="add them, then `plinth run 'slices/*'`",
+            remedy="add them, then `plinth run --select 'slices/*'`",
         )
     return sorted(found)
 

@@ -93,7 +93,9 @@ def _bucket(
     suffixes: tuple[str, ...],
 ) -> Bucket:
     """A path described as the recipe would; what its owner lets us do is asked, not assumed."""
-    from plinth.errors import MissingError
+    from pydantic import ValidationError
+
+    from plinth.errors import MissingError, RecipeError
     from plinth.recipe import Bucket
 
     if kind is None or licence is None:
@@ -109,7 +111,15 @@ def _bucket(
     terms = {"train": True, "redistribute": False, "commercial": False}
     described = {"kind": kind, "path": path, "licence": licence, "terms": terms, "domain": Path(new).name or new}
     described |= {"snapshot": "new", "text_field": text_field, "suffixes": suffixes}
-    return Bucket.model_validate({"description": new, "owner": "nobody yet", "sources": [described], "policy": policy})
+    try:
+        return Bucket.model_validate(
+            {"description": new, "owner": "nobody yet", "sources": [described], "policy": policy}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecipeError(
+            f"{new}: {first['loc'][-1]!s}: {first['msg'].removeprefix('Value error, ')}", found=first.get("input")
+        ) from error
 
 
 def _tell(new: str, found: dict[str, Any]) -> None:

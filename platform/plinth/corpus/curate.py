@@ -7,7 +7,6 @@ whose edits are anything else stops the stage, for cutting at a guess would corr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,8 @@ from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth.text.codepoints import utf8
 
-VERSION = "1"
+VERSION = "2"
 SCHEMA = DOCUMENT_SCHEMA
-
-#: Stages that cut spans; with one of them, edits are counted by reason.
-SPANS = frozenset({"dedup/lines", "dedup/substring"})
 
 
 def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest) -> Manifest:
@@ -39,22 +35,17 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest)
     Returns:
         Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
         `DOCUMENT_SCHEMA`. Statistics: `documents`, `text_bytes`, `heldout_documents`, `heldout_bytes`,
-        `edits`, `edited_documents`, `edited_away_bytes` (what edits removed, less what they inserted). Where
-        stages that cut spans are on, `edit_counts` and `edit_bytes` have the edits and these bytes by reason.
+        `edits`, `edited_documents`, `edited_away_bytes` (what edits removed, less what they inserted);
+        `edit_counts` and `edit_bytes`: edits and these bytes by reason.
 
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
         StageError: edits of a document overlap, are out of order or lie outside its text.
     """
     places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
-    by_reason = not SPANS.isdisjoint(verdicts.inputs)
-    step = Step(name="curate", version=VERSION, params={"by_reason": True} if by_reason else {})
+    step = Step(name="curate", version=VERSION)
     items = [
-        Item(
-            (slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256),
-            _Task(slot, by_reason),
-            slot.documents.rows,
-        )
+        Item((slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), slot, slot.documents.rows)
         for slot in places
     ]
     asset = f"{bucket_name}/curated"
@@ -83,18 +74,10 @@ def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-@dataclass(frozen=True)
-class _Task:
-    slot: Slot
-    by_reason: bool
-
-
-def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
-    slot, held = task.slot, list[pa.RecordBatch]()
+def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
+    held = list[pa.RecordBatch]()
     names = ("documents", "text_bytes", "edits", "edited_documents", "edited_away_bytes")
-    stats: dict[str, Any] = dict.fromkeys(names, 0)
-    if task.by_reason:
-        stats |= {"edit_counts": {}, "edit_bytes": {}}
+    stats: dict[str, Any] = {**dict.fromkeys(names, 0), "edit_counts": {}, "edit_bytes": {}}
 
     def batches() -> Iterator[pa.RecordBatch]:
         sources = ((slot.documents, DOCUMENT_SCHEMA.names), (slot.sides["verdicts"], ["decision", "edits"]))
@@ -125,8 +108,7 @@ def _edited(documents: pa.RecordBatch, edits: pa.Array, stats: dict[str, Any]) -
     changed = []
     for text, spans, identity in zip(*(column.take(rows).to_pylist() for column in columns), strict=True):
         changed.append(_apply(text, spans, identity))
-        if "edit_bytes" in stats:
-            _count(text, spans, stats)
+        _count(text, spans, stats)
     mask = pa.array(counts > 0)
     fresh = pc.replace_with_mask(texts, mask, pa.array(changed, pa.large_string()))
     stats["edits"] += int(counts.sum())

@@ -86,16 +86,21 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
         )
     for name in names:
         if name not in schema:
-            near = difflib.get_close_matches(name, schema, n=1, cutoff=0.4)
-            raise RecipeError(
-                f"{where}: no column {name!r}",
-                found=text,
-                expected=", ".join(sorted(schema)),
-                remedy=f"did you mean {near[0]!r}?" if near else "name a column of an annotator in the recipe",
-            )
+            raise _unknown(name, schema, text, where)
     expression = Expression(text, frozenset(names), tree)
     _try(expression, schema, where)
     return expression
+
+
+def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
+    """The error for a column that nobody writes: with the nearest one, of its own annotator where that is there."""
+    sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
+    own = [known for known in schema if known.startswith(f"{sidecar}.")]
+    near = difflib.get_close_matches(name, own or schema, n=1, cutoff=0.4 if own else 0.7)
+    what = f"no column {name!r}" + ("" if own else f": no annotator of the recipe is called {sidecar!r}")
+    columns = ", ".join(sorted(own or schema))
+    remedy = f"did you mean {near[0]!r}?" if near else f"have: {columns if own else ', '.join(sidecars)}"
+    return RecipeError(f"{where}: {what}", found=text, expected=columns, remedy=remedy)
 
 
 def _tree(text: str, where: str) -> ast.expr:
@@ -120,7 +125,9 @@ def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) 
         found = _evaluate(expression.tree, empty)
         kind = found.type if isinstance(found, pa.Array | pa.Scalar) else pa.scalar(found).type
     except (pa.ArrowException, TypeError) as error:
-        raise RecipeError(f"{where}: types do not fit", found=expression.text, expected=error) from error
+        kinds = ", ".join(f"{name} is {schema[name]}" for name in sorted(expression.columns))
+        expected = f"values of one kind: {kinds}"
+        raise RecipeError(f"{where}: types do not fit", found=expression.text, expected=expected) from error
     if not pa.types.is_boolean(kind):
         raise RecipeError(
             f"{where}: is no condition", found=f"{expression.text} gives {kind}", expected="true or false"

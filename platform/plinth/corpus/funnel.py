@@ -144,9 +144,11 @@ def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _edits(curated: Mapping[str, Any]) -> dict[str, int]:
-    """What edits changed in the text that is trained on."""
+def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
+    """What edits changed in kept text; `reasons`, by reason: edits, bytes they took away."""
+    sizes = curated.get("edit_bytes", {})
     return {
+        "reasons": {name: {"edits": n, "bytes": sizes[name]} for name, n in curated.get("edit_counts", {}).items()},
         "documents": curated["edited_documents"],
         "edits": curated.get("edits", 0),
         "removed_bytes": curated["edited_away_bytes"],

@@ -22,6 +22,7 @@ from plinth.corpus.ledger import PROTECTED
 from plinth.corpus.ruled import ruled
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.reviews import Review
+from plinth.corpus.survivors import CLUSTERING, cluster_of, survivors
 from plinth.corpus.verdicts import STAGE_OF
 from plinth.corpus.whatif import annotations_of
 from plinth.errors import MissingError, PlinthError
@@ -47,8 +48,8 @@ def sample(
 
     Returns:
         Rows with `id`, `bucket`, `uri`, `reason`, `stage` (`documents` for rejects), `excerpt`, and of documents
-        `values` (columns of the rule), `rule`, `fired`, `characters`; of rejects `detail`, `where`. `label` and
-        `note` are empty, for reviewers to fill in.
+        `values` (columns of the rule), `rule`, `fired`, `characters`, and of duplicates `cluster` and `survivor`
+        (`bucket`, `id`, `uri`); of rejects `detail`, `where`. `label` and `note` are empty, for reviewers to fill in.
 
     Raises:
         MissingError: nothing has this reason; names those that something has.
@@ -62,7 +63,7 @@ def sample(
         have = reasons(ctx, buckets)
         shown = ", ".join(f"{name} ({n:,})" for name, n in have.most_common(40)) or "nothing was removed"
         raise MissingError(f"nothing was removed for {reason!r}", expected=shown, remedy="`plinth funnel` shows all")
-    return [_told(ctx, *place) for place in chosen]
+    return _with_survivors(ctx, [_told(ctx, *place) for place in chosen])
 
 
 def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
@@ -151,18 +152,30 @@ def _told_document(ctx: Context, documents: Manifest, bucket: str, reason: str, 
     found = read_row(ctx.store, place, row, ["id", "uri", "text"])
     policy = ctx.refs.current(f"{bucket}/policy")
     rule, values = _why(ctx, bucket, documents, policy, reason, part, row)
+    stage = "policy" if rule else _STAGES.get(reason, PROTECTED)
     return {
         "id": found["id"].hex(),
         "bucket": bucket,
         "uri": found["uri"],
         "reason": reason,
-        "stage": "policy" if rule else _STAGES.get(reason, PROTECTED),
+        "stage": stage,
         "rule": rule,
         "values": values,
         "fired": read_row(ctx.store, policy.named("part-")[part], row, ["fired"])["fired"],
         "characters": len(found["text"]),
         "excerpt": excerpt(found["text"], EXCERPT_CHARACTERS),
+        **({"cluster": cluster_of(ctx, stage, bucket, part, row)} if stage in CLUSTERING else {}),
     }
+
+
+def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows; those of duplicates say who stands for them."""
+    for stage in CLUSTERING:
+        own = [row for row in rows if row["stage"] == stage]
+        found = survivors(ctx, stage, (row["cluster"] for row in own))
+        for row in own:
+            row["survivor"] = found.get(row["cluster"])
+    return rows
 
 
 def _why(

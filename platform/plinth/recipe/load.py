@@ -35,17 +35,22 @@ def load(path: Path | str) -> Recipe:
     return _required(*check(path), Path(path))
 
 
-def check_over(path: Path | str, over: Lined, name: Path) -> Recipe:
+def check_over(path: Path | str, over: Lined, name: Path, without: str = "") -> Recipe:
     """The recipe in a file with other keys laid over it, as a file that extends it would.
 
     Args:
         over: the keys.
         name: the file they come from, for errors.
+        without: a section of `corpus` that does not matter.
 
     Raises:
         RecipeError: as `load`.
     """
     lined = merge(_follow(Path(path), ()), over)
+    corpus = lined.data.get("corpus")
+    if isinstance(corpus, dict) and without in corpus:
+        kept = {key: value for key, value in corpus.items() if key != without}
+        lined = Lined({**lined.data, "corpus": kept}, lined.marks, lined.problems)
     return _required(*_checked(lined, Mark(shown(name), 1)), name)
 
 

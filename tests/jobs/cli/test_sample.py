@@ -122,3 +122,5 @@ def test_source_value(plinth: Plinth, workspace: Path) -> None:
     assert "too_few_words" in shown
     unknown = plinth("source", "value", "nowhere", "-r", "r.yaml")
     assert (unknown.code, "--kind and --licence" in unknown.err) == (3, True)
+    unstated = plinth(*words[:-1], "unknown")
+    assert (unstated.code, "licence: no licence is stated" in unstated.err) == (2, True)

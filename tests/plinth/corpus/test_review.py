@@ -48,6 +48,9 @@ def test_other_stages_and_rejects(ctx: Context) -> None:
     copies = review.sample(ctx, "exact_duplicate", ["web"], 10)
     assert len(copies) == PLANTED["web"][3]
     assert {(row["stage"], row["rule"]) for row in copies} == {("exact", None)}
+    for row in copies:
+        assert row["survivor"]["id"] != row["id"]
+        assert row["survivor"]["uri"].startswith("https://")
     held = review.sample(ctx, "held_out", ["web"], 100)
     assert len(held) == ctx.refs.current("web/verdicts").stats["decisions"]["heldout"]
     refused = review.sample(ctx, "empty", ["web"], 10)

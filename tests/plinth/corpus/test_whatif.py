@@ -203,6 +203,13 @@ def test_a_file_of_policies_is_laid_over_the_recipe(tmp_path: Path) -> None:
     assert load_tried(new, RECIPE).name == "other"
 
 
+def test_a_trial_may_leave_out_the_rules_of_a_gate(tmp_path: Path) -> None:
+    web, new = Path(__file__).parents[2] / "web.yaml", tmp_path / "new.yaml"
+    assert load_tried(web, web).corpus.slices
+    new.write_text("policies: {crawl: {rules: [{reason: licence, drop: not licence.permitted}]}}")
+    assert not load_tried(new, web).corpus.slices
+
+
 def test_what_is_wrong_has_its_line_and_the_nearest_name(tmp_path: Path) -> None:
     new = tmp_path / "new.yaml"
     new.write_text(

@@ -155,7 +155,7 @@ def _require(key: str, head: Head, table: npt.NDArray[Any], forest: Forest | Non
 
 def _refused(key: str, found: object, expected: object) -> IntegrityError:
     return IntegrityError(
-        f"{key} cannot be used", found=found, expected=expected, remedy=f"train it again: `plinth run {key}`"
+        f"{key} cannot be used", found=found, expected=expected, remedy=f"train it again: `plinth run --select {key}`"
     )
 
 
