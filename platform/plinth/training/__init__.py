@@ -36,6 +36,7 @@
     saving      checkpoints while it trains: `staging` copies the state, `writing` talks to the writer
     trainer     the steps of one rank: what a run, an audit and a replay do alike
     loop        the training loop: a trainer with timeline, checkpoints, guard
+    endings     errors that end a run
     audit       replay from an earlier checkpoint and compare: the evidence of resume
     losses      a past step's batch, scored token by token under a checkpoint
     forensics   replay and blame, offline

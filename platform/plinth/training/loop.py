@@ -11,7 +11,6 @@ sees batch n: what the guard leaves out is not trained, and the run still ends a
 
 from __future__ import annotations
 
-import math
 import resource
 import signal
 from collections import deque
@@ -20,10 +19,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from plinth.errors import CheckpointError, TrainingError
+from plinth.errors import CheckpointError
 from plinth.training import checkpoint
 from plinth.training.choice import choose
 from plinth.training.config import RunConfig
+from plinth.training.endings import require_finite, stopped
 from plinth.training.engine import Rank
 from plinth.training.guard.documents import Witness
 from plinth.training.guard.pace import Pace
@@ -177,10 +177,10 @@ class Run:
             for intervention in made:
                 self._tell("intervention", **intervention.event(), durable=True)
                 self.witness.name(intervention)
-            _require_finite(self.config, measured)
+            require_finite(self.config, measured)
             last = made[-1] if made else None
             if last is not None and last.action == "stop":
-                raise _stopped(last)
+                raise stopped(last)
             if last is not None and last.action == "rollback":
                 return last
         return None
@@ -241,28 +241,6 @@ class Run:
             **({"redone": True} if step <= self._told else {}),
         )
         self._told = max(self._told, step)
-
-
-def _require_finite(config: RunConfig, measured: Measured) -> None:
-    if config.guard.enabled or (math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)):
-        return
-    raise TrainingError(
-        f"step {measured.step} is not finite",
-        found=f"loss {measured.loss}, gradient norm {measured.grad_norm}",
-        expected="finite numbers",
-        remedy="turn training.guard on, lower optimizer.lr, lengthen the warm-up, or look at the batch: "
-        "`plinth blame RUN STEP`",
-    )
-
-
-def _stopped(made: Intervention) -> TrainingError:
-    return TrainingError(
-        f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
-        found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else ""),
-        expected=f"at most {made.threshold:g}",
-        remedy=f"`plinth blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr or "
-        "training.guard. The last committed checkpoint is intact",
-    )
 
 
 def _last_step(config: RunConfig) -> int:
