@@ -11,6 +11,7 @@ import staged
 from plinth.recipe.training import Checkpoints, Parallel
 from plinth.training import checkpoint
 from plinth.training.config import RunConfig
+from plinth.training.staging import GROWTH, Arena
 from tests.ranks import run_ranks
 
 
@@ -40,3 +41,13 @@ def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: 
             assert one["told"] == one["saved"] == one["loaded"], kind
             for part in ("parameters_sha256", "optimizer_sha256"):
                 assert one["end"][part] != one["saved"][part], (kind, part)
+
+
+def test_a_state_that_grows_a_little_finds_its_block_mapped() -> None:
+    arena = Arena()
+    block = arena.reserve(5000)
+    block[:5000] = 7
+    assert arena.reserve(5000 + GROWTH).data_ptr() == block.data_ptr()
+    assert arena.reserve(arena.size + 1).numel() == arena.size
+    assert set(arena.block[:5000].tolist()) == {7}  # the same memory, by another mapping
+    arena.close()
