@@ -31,7 +31,10 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [row and [one if isinstance(one, Text) else Text(_cell(one)) for one in row] for row in rows]
+    def cell(value: object) -> Text:
+        return value if isinstance(value, Text) else Text(_cell(value))
+
+    cells = [None if row is None else [cell(value) for value in row] for row in rows]
     grid = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1))
     for index, name in enumerate(columns):
         grid.add_column(

@@ -37,17 +37,17 @@ class Work(NamedTuple):
 #: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
 #: and the index were measured, and the rest are estimates by column widths (docs/scale.md).
 MEASURED = (
-    Work("annotate: heuristics", 71, 0, True, 0.0, 150),
-    Work("annotate: language, PII", 55, 0, True, 0.0, 60),
-    Work("annotate: classifiers", 51, 0, True, 0.0, 30),
+    Work("annotate: heuristics", 74, 0, True, 0.0, 150),
+    Work("annotate: language, PII", 57, 0, True, 0.0, 60),
+    Work("annotate: classifiers", 50, 0, True, 0.0, 30),
     Work("annotate: perplexity", 34, 0, True, 0.0, 16),
-    Work("exact duplicates", 270, 0, True, 0.0, 60),
-    Work("MinHash signatures", 411, 0, True, 0.0, 448),
-    Work("near duplicates", 0, 75_000, False, 0.0, 300),
+    Work("exact duplicates", 255, 0, True, 0.0, 60),
+    Work("MinHash signatures", 490, 0, True, 0.0, 448),
+    Work("near duplicates", 0, 71_000, False, 0.0, 300),
     Work("lines", 40, 0, True, 0.16, 0),
     Work("substring", 31, 0, True, 0.15, 0),
     Work("policy and verdicts", 0, 1_000_000, False, 0.0, 40),
-    Work("held out, curated", 85, 0, True, 0.25, 0),
+    Work("held out, curated", 84, 0, True, 0.25, 0),
 )
 #: WARC to documents, MB of HTML per second and core (resiliparse).
 EXTRACT_MEGABYTES_S = 8.0

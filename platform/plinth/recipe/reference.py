@@ -46,7 +46,7 @@ def document() -> str:
     for path, model in _models(Recipe, ""):
         title = f"`{path}`" if path else "The file"
         lines += [f"## {title}", "", _first_paragraph(model), "", *_table(model, path), ""]
-    return "\n".join([*lines, *_expressions(), *_annotators()]).rstrip() + "\n"
+    return "\n".join([*lines, *_expressions(), *_annotators(), *_trainers()]).rstrip() + "\n"
 
 
 def main(target: str) -> None:
@@ -163,6 +163,23 @@ def _annotators() -> Iterator[str]:
         yield "|---|---|"
         for field in annotator.schema:
             yield f"| `{annotator.name}.{field.name}` | {_column_type(field.type)} |"
+
+
+def _trainers() -> Iterator[str]:
+    from plinth.corpus.models import TRAINERS
+
+    yield from (
+        "",
+        "## Models",
+        "",
+        "What an entry of `corpus.models` may be: `kind`, and the parameters of that kind.",
+    )
+    for kind, trainer in TRAINERS.items():
+        yield from ("", f"### `kind: {kind}`", "", f"{trainer.description} {trainer.source}", "")
+        for path, model in _models(trainer.params, f"corpus.models.{kind}"):
+            if model is not trainer.params:
+                yield from ("", f"### `{path}`", "", _first_paragraph(model), "")
+            yield from _table(model, path)
 
 
 def _column_type(kind: pa.DataType) -> str:

@@ -37,7 +37,7 @@ def test_every_section_and_annotator_is_there() -> None:
 
 def test_links_lead_to_headings() -> None:
     page = document()
-    anchors = {re.sub(r"[^a-z0-9_-]", "", title.lower()) for title in re.findall(r"^## (.+)$", page, re.MULTILINE)}
+    anchors = {re.sub(r"[^a-z0-9_-]", "", title.lower()) for title in re.findall(r"^##+ (.+)$", page, re.MULTILINE)}
     links = re.findall(r"\]\(#([^)]+)\)", page)
     assert len(links) > 15
     assert set(links) <= anchors
