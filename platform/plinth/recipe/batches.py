@@ -38,10 +38,22 @@ class LengthChange(Change):
     )
 
 
-class Amendment(BatchChange):
-    """A change of a run that has begun; it replaces what was scheduled after it."""
+class Amendment(Change):
+    """A change of a run that has begun; of the two it names, it replaces what was scheduled after it."""
 
+    global_batch_sequences: int | None = Field(
+        None, ge=1, description="Sequences per optimizer step from there on; left out, they stay as they are."
+    )
+    sequence_tokens: int | None = Field(
+        None, ge=8, description="Tokens of a row from there on, as in `length_schedule`; left out, they stay."
+    )
     reason: str = Field(min_length=1, description="Why; told on the run's timeline.")
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Amendment:
+        if self.global_batch_sequences is None and self.sequence_tokens is None:
+            raise ValueError("give `global_batch_sequences`, `sequence_tokens` or both")
+        return self
 
 
 class Schedules(Protocol):
@@ -68,19 +80,25 @@ def problems(
     batches: list[tuple[tuple[str | int, ...], int]] = [(("global_batch_sequences",), training.global_batch_sequences)]
     for name in ("batch_schedule", "amendments"):
         for index, change in enumerate(getattr(training, name)):
-            batches.append(((name, index, "global_batch_sequences"), change.global_batch_sequences))
+            if change.global_batch_sequences is not None:
+                batches.append(((name, index, "global_batch_sequences"), change.global_batch_sequences))
     for key, batch in batches:
         if batch % (data_ranks * micro):
             yield key, f"{batch} is not a multiple of data ranks x micro_batch_sequences = {data_ranks} x {micro}"
-    for index, length in enumerate(training.length_schedule):
-        if sequence_tokens % length.sequence_tokens:
-            yield (
-                ("length_schedule", index, "sequence_tokens"),
-                f"{length.sequence_tokens} does not divide mixture.sequence_tokens = {sequence_tokens}",
-            )
+    for key, length in lengths(training):
+        if sequence_tokens % length:
+            yield key, f"{length} does not divide mixture.sequence_tokens = {sequence_tokens}"
     for name in ("batch_schedule", "length_schedule", "amendments"):
         for index, message in _out_of_order(getattr(training, name)):
             yield (name, index), message
+
+
+def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
+    """Every length of rows that is named: its key below `training`, and the length."""
+    for name in ("length_schedule", "amendments"):
+        for index, change in enumerate(getattr(training, name)):
+            if change.sequence_tokens is not None:
+                yield (name, index, "sequence_tokens"), change.sequence_tokens
 
 
 def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:

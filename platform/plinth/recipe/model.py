@@ -95,10 +95,9 @@ def _batches(recipe: Recipe) -> Iterator[Found]:
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
     for key, message in batches.problems(training, ranks, micro, recipe.mixture.sequence_tokens):
         yield ("training", *key), message
-    for index, change in enumerate(training.length_schedule):
-        if change.sequence_tokens % training.parallel.sequence:
-            at = ("training", "length_schedule", index, "sequence_tokens")
-            yield at, f"{change.sequence_tokens} does not divide over parallel.sequence = {training.parallel.sequence}"
+    for key, length in batches.lengths(training):
+        if length % training.parallel.sequence:
+            yield ("training", *key), f"{length} does not divide over parallel.sequence = {training.parallel.sequence}"
     sequences = recipe.mixture.total_tokens // recipe.mixture.sequence_tokens
     if sequences < training.global_batch_sequences:
         yield (

@@ -49,7 +49,7 @@ class Training(Frozen):
         (), description="Sequence-length warm-up: rows of fewer tokens; the tokens and their order stay the same."
     )
     amendments: tuple[Amendment, ...] = Field(
-        (), description="Changes of the global batch of a run that has begun, for steps it has not taken yet."
+        (), description="Changes of batch or length of a run that has begun, for steps it has not taken yet."
     )
     parallel: Parallel = Parallel()
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(

@@ -148,8 +148,8 @@ def schedule(
 ) -> Steps:
     """The steps of a run whose batch and length follow schedules.
 
-    A change holds from the first step that begins at or after its point. An amendment replaces every change of the
-    batch that was scheduled after it.
+    A change holds from the first step that begins at or after its point. An amendment replaces every change that was
+    scheduled after it, of the batch if it names one, of the length if it names one.
 
     Raises:
         RecipeError: a change takes effect no later than the one listed before it, or never.
@@ -169,8 +169,10 @@ def schedule(
         if position + _batch(change, now) > sequences:
             raise _misplaced(names[kind], change, f"the run ends before, with its {sequences:,} sequences")
         last[kind] = step
-        if kind == 0:
-            queues[1].clear()
+        if isinstance(change, Amendment):
+            for queue, named in ((queues[1], change.global_batch_sequences), (queues[2], change.sequence_tokens)):
+                if named is not None:
+                    queue.clear()
         stretch = Stretch(step, position, _batch(change, now), _length(change, now))
         made = [*(made[:-1] if step == now.first_step else made), stretch]
     return Steps(sequences, sequence_tokens, tuple(made))
@@ -185,11 +187,13 @@ def _effect(change: Change, now: Stretch, sequence_tokens: int) -> int:
 
 
 def _batch(change: Change, now: Stretch) -> int:
-    return change.global_batch_sequences if isinstance(change, BatchChange) else now.batch
+    named = change.global_batch_sequences if isinstance(change, BatchChange | Amendment) else None
+    return now.batch if named is None else named
 
 
 def _length(change: Change, now: Stretch) -> int:
-    return change.sequence_tokens if isinstance(change, LengthChange) else now.length
+    named = change.sequence_tokens if isinstance(change, LengthChange | Amendment) else None
+    return now.length if named is None else named
 
 
 def _misplaced(name: str, change: Change, why: str) -> RecipeError:

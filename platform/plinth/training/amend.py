@@ -1,6 +1,6 @@
-"""A run that has begun gets another global batch for the steps it has not taken yet.
+"""A run that has begun gets another global batch, or rows of another length, for the steps it has not taken yet.
 
-    recipe: training.amendments += {from_step, global_batch_sequences, reason}
+    recipe: training.amendments += {from_step, global_batch_sequences and/or sequence_tokens, reason}
     the job is asked to save and stop -> what it took is compared -> event `amended` -> the job goes on
 
 The run keeps its id and its checkpoints: the identity of a checkpoint covers the steps up to it, so those before the
@@ -81,4 +81,8 @@ def record(config: RunConfig) -> None:
 
 
 def _told(config: RunConfig, done: int) -> str:
-    return ", ".join(f"{batch} from step {first + 1}" for first, batch, _ in config.steps.through(done)) or "none"
+    told = [
+        f"{batch}{'' if length == config.sequence_tokens else f' in rows of {length} tokens'} from step {first + 1}"
+        for first, batch, length in config.steps.through(done)
+    ]
+    return ", ".join(told) or "none"

@@ -15,7 +15,7 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
     documents    what the window of an intervention held (number, action, rule, window, sources, buckets, documents)
-    amended      the global batch of steps after `step` was changed (before, batches, total_steps, reason)
+    amended      batch or length of steps after `step` was changed (before, batches, total_steps, reason)
     checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)
     save_failed  a writer failed or died; nothing was committed (step, kind, what, found, expected, remedy)
     retired      checkpoints were deleted (steps, reason)

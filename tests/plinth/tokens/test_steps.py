@@ -53,6 +53,19 @@ def test_an_amendment_replaces_what_was_to_come() -> None:
     assert before.through(5) != after.through(5)
 
 
+def test_an_amendment_of_the_length_leaves_tokens_and_batches() -> None:
+    grows = (BatchChange(from_step=9, global_batch_sequences=4),)
+    planned = (LengthChange(from_step=1, sequence_tokens=8), LengthChange(from_step=12, sequence_tokens=32))
+    amended = (Amendment(from_step=5, sequence_tokens=16, reason="spikes"),)
+    before, after = schedule(100, 32, 2, grows, planned), schedule(100, 32, 2, grows, planned, amended)
+    assert [after.length(step) for step in (0, 3, 4, 20)] == [8, 8, 16, 16]  # the length that was planned is gone
+    assert [after.take(step) for step in range(after.total)] == [before.take(step) for step in range(before.total)]
+    assert before.through(4) == after.through(4) == [[0, 2, 8]]
+    assert after.through(20) == [[0, 2, 8], [4, 2, 16], [8, 4, 16]]
+    both = (Amendment(from_step=5, global_batch_sequences=8, sequence_tokens=16, reason="both"),)
+    assert schedule(100, 32, 2, grows, planned, both).through(20) == [[0, 2, 8], [4, 8, 16]]
+
+
 @given(
     sequences=st.integers(1, 400),
     batch=st.integers(1, 9),

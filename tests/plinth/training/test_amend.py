@@ -28,8 +28,9 @@ STEPS = 60
 TRAINING = test_job.TRAINING.model_copy(update={"checkpoints": Checkpoints(every_steps=1000, audit_steps=3)})
 
 
-def doubled(from_step: int) -> dict[str, Any]:
-    return {"amendments": (Amendment(from_step=from_step, global_batch_sequences=8, reason="the loss is noisy"),)}
+def doubled(from_step: int, **more: Any) -> dict[str, Any]:
+    noisy = {"global_batch_sequences": 8, "reason": "the loss is noisy", **more}
+    return {"amendments": (Amendment(from_step=from_step, **noisy),)}
 
 
 @pytest.fixture
@@ -62,6 +63,26 @@ def test_what_is_to_come_may_change_and_is_told(begun: Callable[..., RunConfig])
     assert (event["step"], event["before"], event["batches"]) == (10, [[0, 4, 32]], [[0, 4, 32], [10, 8, 32]])
     assert event["reason"] == "the loss is noisy"
     assert config.load(amended.directory.config) == amended
+
+
+def test_the_length_may_change_too(begun: Callable[..., RunConfig], make: Callable[..., RunConfig]) -> None:
+    """The same tokens in shorter rows: as many steps, and only what was taken is fixed."""
+    fields: dict[str, Any] = {"global_batch_sequences": 4, "total_steps": 24, "sequences": 96}
+    shorter = [
+        make(**fields, amendments=(Amendment(from_step=first, sequence_tokens=8, reason="spikes"),))
+        for first in (11, 10)
+    ]
+    assert [one.steps.total for one in shorter] == [24, 24]
+    amend.check(shorter[0])
+    with pytest.raises(RecipeError, match="4 from step 1, 4 in rows of 8 tokens from step 10"):
+        amend.check(shorter[1])
+    amend.record(shorter[0])
+    (event,) = timeline(shorter[0].directory.events).of("amended")
+    assert event["batches"] == [[0, 4, 32], [10, 4, 8]]
+    assert config.load(shorter[0].directory.config) == shorter[0]
+    plain = make(**fields)
+    assert config.identity(plain, 10) == config.identity(shorter[0], 10)  # its checkpoints can be loaded
+    assert config.identity(plain, 11) != config.identity(shorter[0], 11)
 
 
 @pytest.mark.parametrize("from_step", [10, 4, 1])
@@ -98,7 +119,9 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
     started = job.submit_or_find(ctx, first)
     try:
         test_job.wait_for(lambda: held.waiting(tmp_path, 1), first)
-        amended = config.prepare(ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 19)), *data)
+        amended = config.prepare(
+            ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 19, sequence_tokens=16)), *data
+        )
         assert amended.run_id == first.run_id
         assert config.load(first.directory.config) == first  # the job is running by it
         assert job.submit_or_find(ctx, amended.model_copy(update=slow)) != started
@@ -110,7 +133,7 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
     assert list(story.steps) == list(range(1, STEPS - 10 + 1))
     assert not story.diverged
     (event,) = story.of("amended")
-    assert event["step"] == 4
+    assert (event["step"], event["batches"][-1]) == (4, [STEPS - 20, 8, 16])
     tokens = [story.steps[step]["tokens"] for step in story.steps]
     assert tokens == [amended.tokens_through(step) for step in story.steps]
     assert tokens[-1] == STEPS * 4 * 32  # every sequence was seen, once
