@@ -9,13 +9,11 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeVar
 
-from plinth.errors import PlinthError, WorkerError
+from plinth.compute.attempts import died, drive, outcome, over_limit
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -110,30 +108,7 @@ class Local:
             WorkerError: another exception, a worker that died, or a task over its time limit,
                 after `retries` further attempts.
         """
-        waiting = deque(enumerate(tasks))
-        attempts = [0] * len(tasks)
-        results: dict[int, R] = {}
-        next_out = 0
-        try:
-            while next_out < len(tasks):
-                self._fill(waiting, fn, timeout_s)
-                for index, outcome in self._collect():
-                    if isinstance(outcome, BaseException):
-                        attempts[index] += 1
-                        # What was raised on purpose would be raised again; a dead worker may be bad luck.
-                        on_purpose = isinstance(outcome, PlinthError) and not isinstance(outcome, WorkerError)
-                        if on_purpose or attempts[index] > retries:
-                            raise outcome
-                        waiting.appendleft((index, tasks[index]))
-                        continue
-                    results[index] = outcome
-                    if done:
-                        done(index, outcome)
-                while next_out in results:
-                    yield results.pop(next_out)
-                    next_out += 1
-        finally:
-            self._abandon()
+        return drive(_Map(self, fn, timeout_s), tasks, retries=retries, done=done)
 
     def close(self) -> None:
         """End all workers."""
@@ -146,59 +121,69 @@ class Local:
                 worker.process.kill()
         self._pool.clear()
 
-    def _fill(self, waiting: deque[tuple[int, Any]], fn: Callable[..., Any], timeout_s: float | None) -> None:
-        while waiting:
-            idle = next((worker for worker in self._pool if worker.job is None), None)
-            if idle is None and len(self._pool) >= self.workers:
-                return
-            if idle is None:
-                idle = _Worker()
-                self._pool.append(idle)
-            index, task = waiting[0]
-            try:
-                idle.pipe.send((fn, task))
-            except OSError:  # it died while it had nothing to do: no attempt at the task was made
-                self._replace(idle)
-                continue
-            waiting.popleft()
-            idle.job = (index, time.monotonic() + timeout_s if timeout_s else float("inf"))
+    def idle(self) -> _Worker | None:
+        """A worker with nothing to do: a new one while there may be more."""
+        idle = next((worker for worker in self._pool if worker.job is None), None)
+        if idle is None and len(self._pool) < self.workers:
+            idle = _Worker()
+            self._pool.append(idle)
+        return idle
 
-    def _collect(self) -> list[tuple[int, Any]]:
-        busy = [worker for worker in self._pool if worker.job]
+    def busy(self) -> list[_Worker]:
+        """The workers that have a task."""
+        return [worker for worker in self._pool if worker.job]
+
+    def remove(self, worker: _Worker) -> None:
+        """Kill a worker; the next task that finds none idle starts another."""
+        worker.kill()
+        self._pool.remove(worker)
+
+
+class _Map:
+    """The tasks of one map on the workers of `Local`."""
+
+    def __init__(self, local: Local, fn: Callable[..., Any], timeout_s: float | None) -> None:
+        self._local, self._fn, self._limit_s = local, fn, timeout_s or float("inf")
+
+    def start(self, index: int, task: Any) -> bool:
+        while (worker := self._local.idle()) is not None:
+            try:
+                worker.pipe.send((self._fn, task))
+            except OSError:  # it died while it had nothing to do: no attempt at the task was made
+                self._local.remove(worker)
+                continue
+            worker.job = (index, time.monotonic() + self._limit_s)
+            return True
+        return False
+
+    def collect(self) -> list[tuple[int, Any]]:
+        """What workers have sent; one over its limit is killed."""
+        busy = self._local.busy()
         nearest = min(worker.job[1] for worker in busy if worker.job) - time.monotonic()
         ready = wait([worker.pipe for worker in busy], timeout=max(0.0, min(nearest, 1.0)))
-        finished = []
+        finished = list[tuple[int, Any]]()
         for worker in busy:
             assert worker.job is not None
             index, deadline = worker.job
             if worker.pipe in ready:
-                finished.append((index, self._receive(worker)))
+                finished.append((index, self._received(worker)))
             elif time.monotonic() > deadline:
-                self._replace(worker)
-                finished.append((index, WorkerError("a task ran over its time limit and was killed")))
+                self._local.remove(worker)
+                finished.append((index, over_limit()))
         return finished
 
-    def _receive(self, worker: _Worker) -> Any:
+    def abandon(self) -> None:
+        for worker in self._local.busy():
+            self._local.remove(worker)
+
+    def _received(self, worker: _Worker) -> Any:
         try:
-            outcome = worker.pipe.recv()
+            came = worker.pipe.recv()
         except (EOFError, ConnectionError):
-            self._replace(worker)
-            return WorkerError(
-                "a worker process died",
-                found=f"exit code {worker.process.exitcode}",
-                remedy="run the same command again: finished parts are kept; look for the out-of-memory killer",
-            )
+            self._local.remove(worker)
+            return died("a worker process", f"exit code {worker.process.exitcode}")
         worker.job = None
-        return outcome
-
-    def _replace(self, worker: _Worker) -> None:
-        worker.kill()
-        self._pool.remove(worker)
-
-    def _abandon(self) -> None:
-        """After an error or an early exit, no worker may go on writing for a caller that has left."""
-        for worker in [worker for worker in self._pool if worker.job]:
-            self._replace(worker)
+        return came
 
 
 def _serve(pipe: Connection) -> None:
@@ -206,21 +191,10 @@ def _serve(pipe: Connection) -> None:
     while True:
         try:
             fn, task = pipe.recv()
+            came = outcome(fn, task)
         except (EOFError, ConnectionError, KeyboardInterrupt):
             return
         try:
-            outcome = fn(task)
-        except PlinthError as error:
-            outcome = error
-        except KeyboardInterrupt:
-            return
-        except BaseException as error:
-            outcome = WorkerError(
-                f"{fn.__module__}.{getattr(fn, '__name__', fn)} raised {type(error).__name__}",
-                found="".join(traceback.format_exception(error)).strip(),
-                remedy="this is a defect in Plinth or in a library it calls; the text above names the line",
-            )
-        try:
-            pipe.send(outcome)
+            pipe.send(came)
         except (BrokenPipeError, ConnectionError):
             return

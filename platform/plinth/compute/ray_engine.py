@@ -11,12 +11,11 @@ import logging
 import os
 import socket
 import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from plinth.errors import MissingError, PlinthError, WorkerError
+from plinth.compute.attempts import died, drive, outcome, over_limit
+from plinth.errors import MissingError, WorkerError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,39 +63,8 @@ class Ray:
                 after `retries` further attempts; the cluster cannot be reached.
             MissingError: Ray is not installed.
         """
-        ray = self._connect()
-        attempts = [0] * len(tasks)
-        waiting, running = deque(range(len(tasks))), dict[Any, tuple[int, float]]()
-        results: dict[int, R] = {}
-        next_out = 0
-        # Retries are counted here, as in the local engine: Ray's own would not tell a bad task from a bad node.
-        remote = ray.remote(_run).options(num_cpus=1, max_retries=0)
-        function = ray.put(fn)
-        try:
-            while next_out < len(tasks):
-                room = self._room(ray) - len(running)
-                for _ in range(min(room, len(waiting))):
-                    index = waiting.popleft()
-                    limit = time.monotonic() + timeout_s if timeout_s else float("inf")
-                    running[remote.remote(function, tasks[index])] = (index, limit)
-                for index, outcome in _collect(ray, running):
-                    if isinstance(outcome, BaseException):
-                        attempts[index] += 1
-                        on_purpose = isinstance(outcome, PlinthError) and not isinstance(outcome, WorkerError)
-                        if on_purpose or attempts[index] > retries:
-                            raise outcome
-                        waiting.appendleft(index)
-                        continue
-                    results[index] = outcome
-                    if done:
-                        done(index, outcome)
-                while next_out in results:
-                    yield results.pop(next_out)
-                    next_out += 1
-        finally:
-            # After an error or an early exit, nothing may go on writing for a caller that has left.
-            for reference in running:
-                ray.cancel(reference, force=True)
+        run = _Map(self._connect(), fn, timeout_s)
+        return drive(run, tasks, retries=retries, done=done)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -123,8 +91,48 @@ class Ray:
             self._connected = True
         return ray
 
-    def _room(self, ray: Any) -> int:
-        return int(ray.cluster_resources().get("CPU", 1)) + AHEAD
+
+class _Map:
+    """The tasks of one map on a cluster."""
+
+    def __init__(self, ray: Any, fn: Callable[..., Any], timeout_s: float | None) -> None:
+        self._ray, self._limit_s = ray, timeout_s or float("inf")
+        self._running = dict[Any, tuple[int, float]]()
+        # Retries are counted here, as in the local engine: Ray's own would not tell a bad task from a bad node.
+        self._remote = ray.remote(_run).options(num_cpus=1, max_retries=0)
+        self._function = ray.put(fn)
+        self._room = self._cores() + AHEAD
+
+    def start(self, index: int, task: Any) -> bool:
+        if len(self._running) >= self._room:
+            return False
+        reference = self._remote.remote(self._function, task)
+        self._running[reference] = (index, time.monotonic() + self._limit_s)
+        return True
+
+    def collect(self) -> list[tuple[int, Any]]:
+        """What finished, failed or ran over its limit."""
+        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=TICK_S)
+        if ready:
+            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        found = []
+        for reference in ready:
+            index, _ = self._running.pop(reference)
+            found.append((index, _outcome(self._ray, reference)))
+        for reference, (index, limit) in list(self._running.items()):
+            if time.monotonic() > limit:
+                self._ray.cancel(reference, force=True)
+                del self._running[reference]
+                found.append((index, over_limit()))
+        self._room = self._cores() + AHEAD  # nodes come and go
+        return found
+
+    def abandon(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+
+    def _cores(self) -> int:
+        return int(self._ray.cluster_resources().get("CPU", 1))
 
 
 def _require_answer(address: str) -> None:
@@ -147,44 +155,14 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     )
 
 
-def _collect(ray: Any, running: dict[Any, tuple[int, float]]) -> list[tuple[int, Any]]:
-    """What finished, failed or ran over its limit since the last look."""
-    ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
-    if ready:
-        ready, _ = ray.wait(list(running), num_returns=len(running), timeout=0)
-    found = []
-    for reference in ready:
-        index, _ = running.pop(reference)
-        found.append((index, _outcome(ray, reference)))
-    for reference, (index, limit) in list(running.items()):
-        if time.monotonic() > limit:
-            ray.cancel(reference, force=True)
-            del running[reference]
-            found.append((index, WorkerError("a task ran over its time limit and was killed")))
-    return found
-
-
 def _outcome(ray: Any, reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:
-        return WorkerError(
-            "a Ray worker or its node died",
-            found=f"{type(error).__name__}: {str(error).strip().splitlines()[0]}",
-            remedy="run the same command again: finished parts are kept; look for the out-of-memory killer",
-        )
+        return died("a Ray worker or its node", f"{type(error).__name__}: {str(error).strip().splitlines()[0]}")
 
 
 def _run(fn: Callable[[Any], Any], task: Any) -> Any:
     """In a Ray worker: the result, or the exception as a value, as it was."""
     os.environ.setdefault("NUMBA_NUM_THREADS", "1")
-    try:
-        return fn(task)
-    except PlinthError as error:
-        return error
-    except Exception as error:
-        return WorkerError(
-            f"{getattr(fn, '__module__', '')}.{getattr(fn, '__name__', fn)} raised {type(error).__name__}",
-            found="".join(traceback.format_exception(error)).strip(),
-            remedy="this is a defect in Plinth or in a library it calls; the text above names the line",
-        )
+    return outcome(fn, task)
