@@ -28,6 +28,7 @@ from plinth.training import checkpoint
 from plinth.training.checkpoint import MANIFEST, Commit
 from plinth.training.directory import RunDirectory
 from plinth.training.hashed import File
+from plinth.training.telemetry import put_before, timeline
 
 #: Bytes of one part of an upload; S3 allows 10,000 parts of at least 5 MiB.
 PART_BYTES = 64 * 2**20
@@ -61,14 +62,14 @@ class Remote:
         try:
             record = checkpoint.record_path(run, step).read_bytes()
             manifest = (folder / MANIFEST).read_bytes()
-            timeline = run.events.read_bytes() if run.events.exists() else b""
+            story = run.events.read_bytes() if run.events.exists() else b""
         except FileNotFoundError as error:
             raise MissingError(f"checkpoint {name} is gone", found=error) from error
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             files = _files(manifest)
             list(pool.map(lambda file: self._put_file(folder / file.path, f"{name}/{file.path}", file), files))
             self._put(f"{name}/{MANIFEST}", manifest)
-            self._put(f"{name}.events.jsonl", timeline)
+            self._put(f"{name}.events.jsonl", story)
             self._put(f"{name}.json", record)
         write_bytes(checkpoint.uploaded_path(run, step), record)
         return Commit.model_validate_json(record).bytes
@@ -112,8 +113,8 @@ class Remote:
                 raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
             list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), _files(manifest)))
             write_bytes(staged / MANIFEST, manifest)
-            if not run.events.exists():
-                write_bytes(run.events, self._get(f"{name}.events.jsonl"))
+            if not timeline(run.events).steps:  # at most, that a job was submitted and has begun
+                put_before(run.events, self._get(f"{name}.events.jsonl"))
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)

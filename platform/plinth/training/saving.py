@@ -98,6 +98,11 @@ class Saver:
                 self._make_room(self._plan.step)
             self._write_here(self._timing)
 
+    def staged(self) -> None:
+        """Return once the state is copied: whoever changes it, other than by an update, waits for this."""
+        if self._copying is not None:
+            self._copying.wait()
+
     def close(self) -> None:
         """Let the writer end and give the memory back."""
         if self._writer is not None:
@@ -169,7 +174,7 @@ class Saver:
         if self._copying is not None:
             if not wait and self._copying.is_alive():
                 return
-            self._copying.wait()
+            self.staged()
             self._hook.remove()
             self._copying = self._hook = None
         if self._writer is None or not self._waiting:

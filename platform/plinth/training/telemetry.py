@@ -50,7 +50,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import IntegrityError
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import named_failures, write_bytes
 
 Event = dict[str, Any]
 
@@ -147,16 +147,31 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
                 yield event
 
 
+def put_before(path: Path, earlier: bytes) -> None:
+    """Put an earlier timeline of the run, from elsewhere, before the few events that are here; a new file.
+
+    Raises:
+        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+    """
+    whole = earlier[: earlier.rfind(b"\n") + 1]
+    seq = int(json.loads(whole.splitlines()[-1])["seq"]) if whole else 0
+    ours = ({**event, "seq": seq + number} for number, event in enumerate(read_events(path), 1))
+    write_bytes(path, whole + b"".join(json.dumps(event, ensure_ascii=False).encode() + b"\n" for event in ours))
+
+
 class Reader:
-    """Follows a growing timeline; each call of `poll` reads only what is new."""
+    """Follows a growing timeline; each call of `poll` reads only what is new, and all of one that was replaced."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._offset = path, 0
+        self.path, self._offset, self._file = path, 0, 0
 
     def poll(self) -> list[Event]:
         """Whole events written since the last call."""
         try:
             with self.path.open("rb") as stream:
+                file = os.fstat(stream.fileno()).st_ino
+                if file != self._file:
+                    self._file, self._offset = file, 0
                 stream.seek(self._offset)
                 data = stream.read()
         except FileNotFoundError:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import DiskFullError, IntegrityError
-from plinth.training.telemetry import Reader, Story, Timeline, read_events, timeline
+from plinth.training.telemetry import Reader, Story, Timeline, put_before, read_events, timeline
 
 
 def step(timeline: Timeline, number: int, loss: float) -> None:
@@ -149,3 +149,21 @@ def test_steps_repeated_by_another_layout_are_compared_by_what_they_saw() -> Non
     assert told("a", reshaped=True) == [2]
     assert told("a", reshaped=False) == [1, 2]
     assert told("other", reshaped=True) == [1, 2]
+
+
+def test_an_earlier_timeline_from_elsewhere_comes_first(tmp_path: Path) -> None:
+    """What follows the timeline hears all of it; who writes goes on."""
+    there, here = Timeline(tmp_path / "there.jsonl"), Timeline(tmp_path / "here.jsonl")
+    step(there, 1, 3.0)
+    step(there, 2, 2.0)
+    here.append("submitted")
+    reader = Reader(here.path)
+    assert [event["event"] for event in reader.poll()] == ["submitted"]
+    put_before(here.path, there.path.read_bytes() + b'{"torn')
+    here.append("resumed", step=2)
+    told = reader.poll()
+    assert [event["event"] for event in told] == ["step", "step", "submitted", "resumed"]
+    assert [event["seq"] for event in told] == [1, 2, 3, 4]
+    assert told == list(read_events(here.path))
+    put_before(tmp_path / "new.jsonl", there.path.read_bytes())
+    assert (tmp_path / "new.jsonl").read_bytes() == there.path.read_bytes()
