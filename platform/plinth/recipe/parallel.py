@@ -144,9 +144,21 @@ def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
 def _offload(parallel: Parallel) -> Iterator[Refusal]:
     if parallel.offload == "none":
         return
-    if parallel.offload == "parameters" and parallel.zero_stage != 3:
-        yield "offload", f"parameters leave the device with ZeRO-3 only; found zero_stage {parallel.zero_stage}"
-    elif parallel.zero_stage == 0:
-        yield "offload", "the optimizer state leaves the device with ZeRO only; expected zero_stage 1, 2 or 3"
-    if parallel.pipeline > 1:
-        yield "offload", f"offload with pipeline {parallel.pipeline} is not supported; expected none, or pipeline 1"
+    if parallel.offload == "optimizer":
+        if parallel.zero_stage == 0:
+            yield "offload", "the optimizer state leaves the device with ZeRO only; expected zero_stage 1, 2 or 3"
+        return
+    asked = {"tensor": parallel.tensor > 1, "pipeline": parallel.pipeline > 1, "compile": parallel.compile}
+    against = " and ".join(name for name, is_asked in asked.items() if is_asked)
+    if against:
+        yield (
+            "offload",
+            f"parameters leave the device with ZeRO-3 only, which does not go with {against}; expected none or "
+            f"optimizer, or no {against}",
+        )
+    elif parallel.zero_stage != 3:
+        yield (
+            "offload",
+            f"parameters leave the device with ZeRO-3 only; found zero_stage {parallel.zero_stage}, expected 3, or "
+            "offload: optimizer",
+        )

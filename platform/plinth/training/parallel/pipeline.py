@@ -9,7 +9,9 @@ of gradient accumulation, so the gradient is that of the undivided model; the sh
 (stages - 1) / (micro batches + stages - 1).
 
 Every stage reads the batch itself: ids, documents and targets are not sent, and masks and positions are made
-where they are used. DeepSpeed keeps optimizer, ZeRO-0 or 1, precision, clipping and the sum over data ranks, each
+where they are used. What is sent takes its shape from the batch, so that micro batches may change in number and rows in
+length from step to step; of sequence ranks each has a pipeline of its own, for its slice of the rows. DeepSpeed keeps
+optimizer (on the device or off it), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks, each
 stage an engine of its own whose model-parallel group is the pipeline. Its PipelineEngine is not used: it trains a
 step in one call, without the moment between gradient and update at which the guard may forbid the update; it names
 parameters by position, so that a checkpoint fits one number of stages; and it steps each copy of a tied matrix.

@@ -14,7 +14,8 @@ repeated first, as grouped-query attention would do anyway; their gradients add 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,8 @@ from plinth.training.loss import IGNORED
 from plinth.training.parallel.collectives import gather_heads, scatter_heads
 
 
-class Slice(NamedTuple):
+@dataclass(frozen=True)
+class Slice:
     """Which tokens of every sequence this rank holds: part `index` of `size`; 0 of 1 is all."""
 
     index: int
