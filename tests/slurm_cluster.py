@@ -2,6 +2,11 @@
 
     with slurm_cluster(folder) as environment:
         subprocess.run(["sinfo"], env=environment)
+        lose_node(environment, "n2")
+        with node(environment, "n2"):  # it comes back
+            ...
+
+A job in the partition `urgent` takes the nodes of one in `main`, which Slurm requeues (preempt/partition_prio).
 
 Needs the distribution's slurmctld, slurmd, slurm-client and munge (`make setup-test`) and root: slurmd starts
 jobs as their user. Every daemon stays in the foreground, so that it is this process's child and ended by its number.
@@ -19,6 +24,8 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 
@@ -51,15 +58,18 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 AccountingStoreFlags=job_comment
 PriorityType=priority/basic
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PrologFlags=NoHold
-KillWait=20
+KillWait=120
 MinJobAge=300
 ReturnToService=2
 SlurmctldTimeout=60
 SlurmdTimeout=60
 InactiveLimit=0
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
@@ -91,9 +101,39 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
         _until(lambda: (folder / "munge.socket").exists(), 300.0, "munged is up", folder)
         daemons.enter_context(_daemon(["slurmctld", "-D", "-f", config, "-c"], folder, environment))
         for name in NODES:
-            daemons.enter_context(_daemon(["slurmd", "-D", "-N", name, "-f", config], folder, environment))
+            daemons.enter_context(node(environment, name))
         _until(lambda: _idle(environment), 300.0, "both nodes are idle", folder)
         yield environment
+
+
+@contextlib.contextmanager
+def node(environment: dict[str, str], name: str) -> Iterator[None]:
+    """A node's own daemon, to the end of the block."""
+    config = Path(environment["SLURM_CONF"])
+    with _daemon(["slurmd", "-D", "-N", name, "-f", config], config.parent, environment):
+        yield
+
+
+def lose_node(environment: dict[str, str], name: str) -> None:
+    """SIGKILL to everything that runs on a node, its daemon first: nobody there can tell anybody."""
+    config = Path(environment["SLURM_CONF"])
+    daemon = psutil.Process(int((config.parent / f"slurmd-{name}.pid").read_text()))
+    daemon.kill()
+    while tasks := list(_tasks(config, name)):
+        for process in tasks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(tasks, timeout=1.0)
+
+
+def _tasks(config: Path, name: str) -> Iterator[psutil.Process]:
+    """What jobs have started on a node, and Slurm's own process above it, which knows no more than its children do."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            own = process.environ()
+            if own.get("SLURMD_NODENAME") == name and own.get("SLURM_CONF") == str(config):
+                yield from (above for above in process.parents() if above.name().startswith("slurmstepd"))
+                yield process
 
 
 def _munged(folder: Path) -> list[object]:

@@ -97,7 +97,7 @@ def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeyp
     (tmp_path / "handle.json").unlink()  # as if the submitter had died between the two
     assert launcher().find(tmp_path) == handle
     assert launcher().submit(SLEEP, tmp_path, log) == handle
-    wait_for(lambda: "up" in launcher().logs(log, 5), "the job writes to its log")
+    wait_for(lambda: log.exists() and "up" in launcher().logs(log, 5), "the job writes to its log")
     assert launcher().poll(handle) is Status.RUNNING
     log.unlink()
     assert "up" in launcher().logs(log, 5)  # what the cluster has kept
@@ -133,7 +133,7 @@ def test_a_run_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) ->
     config = tiny(
         ctx.workspace.root,
         launch=Launch(kind="ray", ranks=1, ray=Ray(address=address, python=sys.executable)),
-        supervision=Supervision(backoff_s=0.1, grace_s=60.0),
+        supervision=Supervision(backoff_s=0.1, grace_s=300.0),
         batches="faulty:open_batches",
     )
     run = config.directory

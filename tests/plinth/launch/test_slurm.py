@@ -193,7 +193,7 @@ def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: 
     config = tiny(
         ctx.workspace.root,
         launch=Launch(kind="slurm", ranks=2, nodes=2),
-        supervision=Supervision(backoff_s=0.1, grace_s=20.0),
+        supervision=Supervision(backoff_s=0.1, grace_s=300.0),
         batches="faulty:open_batches",
     )
     run = config.directory

@@ -73,7 +73,7 @@ def run_ranks(config: RunConfig, **extra: str) -> list[int]:
 def run_job(config: RunConfig, **extra: str) -> int:
     """Supervise the run to its end in another process; returns the supervisor's exit status."""
     command = [sys.executable, "-m", "plinth.training.supervise", str(configuration.write(config))]
-    return subprocess.run(command, env=environment(**extra), timeout=900, check=False).returncode
+    return subprocess.run(command, env=environment(**extra), timeout=1800, check=False).returncode
 
 
 @pytest.fixture(scope="session")
