@@ -27,7 +27,7 @@ RECIPE = ROOT / "tests" / "story.yaml"
 #: Steps of which `dump` is a part, by the phases of the recipe.
 POISON = range(100, 105)
 
-PATIENCE_S = 900.0
+PATIENCE_S = 1800.0
 
 
 class Told:
