@@ -18,6 +18,8 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batch, Batches
 from plinth.training.data import open_batches as real
 
+PATIENCE_S = 1800.0
+
 
 def hold(folder: Path, step: int) -> None:
     """Hold the ranks before this step, and before any later one."""
@@ -36,8 +38,10 @@ def let_go(folder: Path) -> None:
 
 
 def wait_for_leave(folder: Path, step: int) -> None:
-    """On a rank, before its step."""
+    """On a rank, before its step; a rank that nobody lets go in `PATIENCE_S` fails, so that none outlives its test."""
+    until = time.monotonic() + PATIENCE_S
     while (first := _held_at(folder)) is not None and step >= first and not _asked_to_stop():
+        assert time.monotonic() < until, f"nobody has let step {step} go"
         (folder / f"rank-{os.environ['RANK']}-before-{first}").touch()
         time.sleep(0.02)
 
