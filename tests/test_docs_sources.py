@@ -1,4 +1,4 @@
-"""The two ways in that docs/bring-your-own-corpus.md shows beside its example: WARCs, and a prefix on S3."""
+"""The ways in that docs/bring-your-own-corpus.md shows beside its example: WARCs, the next snapshot, a prefix on S3."""
 
 from __future__ import annotations
 
@@ -46,5 +46,8 @@ def test_a_folder_of_warcs_and_the_same_on_s3(tmp_path: Path) -> None:
     here = published()
     stats = json.loads((tmp_path / f"mine/manifests/{here}.json").read_text())["stats"]
     assert (stats["documents"], stats["files"], stats["rejects"]) == (60, 2, {})
+    run(section("The next snapshot"))
+    stats = json.loads((tmp_path / f"mine/manifests/{published()}.json").read_text())["stats"]
+    assert (stats["documents"], stats["rejects"], stats["reject_rate"]) == (75, {"seen_before": 15}, 0.0)
     run(section("A prefix on S3"))
     assert published() == here
