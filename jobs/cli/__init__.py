@@ -11,7 +11,7 @@
     batch      batch                           one training step's documents
     verify     verify                          the way back to the sources
     release    approve, promote, rollback, taint
-    content    restore, export                 out of the content store
+    content    restore, export                 out of the content store; export_tokens, export_model
     plan       plan                            before it is spent
     doctor     doctor                          this machine
     recipe     recipe check | show | schema    the user's YAML

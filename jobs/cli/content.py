@@ -33,33 +33,42 @@ def restore(settings: Settings, digest: str, directory: Path, as_json: bool) -> 
 
 
 class Exports(click.Group):
-    """`export DIRECTORY …` writes DVC pointers; `export tokens …` is a command of its own."""
+    """`export DIRECTORY …` writes DVC pointers; `export tokens …` and `export model …` are commands of their own."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name != "tokens":
-            return pointers
-        from jobs.cli.export_tokens import tokens
+        if name == "tokens":
+            from jobs.cli.export_tokens import tokens
 
-        return tokens
+            return tokens
+        if name == "model":
+            from jobs.cli.export_model import model
+
+            return model
+        return pointers
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["DIRECTORY", "tokens"]
+        return ["DIRECTORY", "tokens", "model"]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] == "tokens" else args)
+        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] in ("tokens", "model") else args)
 
 
 @click.command(
     cls=Exports,
-    epilog=examples("plinth export data 'web/shards' mixture", "plinth export tokens web --format megatron --to out"),
+    epilog=examples(
+        "plinth export data 'web/shards' mixture",
+        "plinth export tokens web --format megatron --to out",
+        "plinth export model latest llama",
+    ),
 )
 def export() -> None:
     """Write what is published for other programs.
 
-    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export tokens NAME`: token files for other trainers;
-    a folder that is called so is written `./tokens`.
+    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export tokens NAME`: token files for other trainers.
+    `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. A folder that is called like one of these
+    is written `./tokens`.
     """
 
 

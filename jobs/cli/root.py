@@ -50,7 +50,7 @@ COMMANDS = {
     "taint": ("release", "Mark something bad and freeze what came of it."),
     "restore": ("content", "Write what a digest names into a folder."),
     "arpa": ("arpa", "An n-gram model of the line, for kenlm and its kin."),
-    "export": ("content", "DVC pointers, or tokens for other trainers."),
+    "export": ("content", "DVC pointers; tokens or a model for other programs."),
 }
 
 SOFTWARE_ERROR = 70  # as in sysexits.h

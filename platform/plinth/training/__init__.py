@@ -25,7 +25,7 @@
     model       the decoder, of attention, blocks, initialise and loss
     groups      which parameters learn at which rate and decay by how much
     stats       gradient norm and activations by layer
-    export      Hugging Face layout: write and load
+    export      Hugging Face layout: write and load; export_folder: a checkpoint for other programs, by blocks
     data        batches from any step, as they are stored
     widen       stored rows to what the model takes, on the device
     ranks       join the process group, seed, leave

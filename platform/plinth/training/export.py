@@ -2,8 +2,8 @@
 
 Names and shapes are those of `LlamaForCausalLM`, or of `Qwen3ForCausalLM` where queries and keys are
 normalised, so that the files load there as they are, and theirs here. The multipliers of muP have no place
-there: such files carry a name of their own that Hugging Face does not load, until `plain` has folded the
-multipliers into the weights.
+there: such files carry a name of their own that Hugging Face does not load. `export_folder` folds the multipliers
+into the weights (`plain_factor`).
 """
 
 from __future__ import annotations
@@ -128,21 +128,20 @@ def load_model(directory: Path | str) -> Decoder:
     return model.eval()
 
 
-def plain(model: Decoder) -> tuple[dict[str, Tensor], Model]:
-    """Parameters and configuration of a model without muP that computes what this one does.
+def plain_factor(model: Model, name: str) -> float:
+    """What a parameter is multiplied by, so that a model without muP computes what `model` does.
 
     Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (where these are
-    tied, out of that gain again), the attention's scale into queries.
+    tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
     """
-    config = model.config
-    parameters = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    parameters["norm.weight"] *= config.logit_scale / (config.embedding_scale if config.tied_embeddings else 1.0)
-    parameters["embed_tokens"] *= config.embedding_scale
-    turned = config.attention_scale * config.head_width**0.5
-    for name, parameter in parameters.items():
-        if name.endswith("q_norm.weight" if config.qk_norm else "q_proj.weight"):
-            parameter *= turned
-    return parameters, config.model_copy(update={"mup": None})
+    if model.mup is None:
+        return 1.0
+    if name == "norm.weight":
+        return model.logit_scale / (model.embedding_scale if model.tied_embeddings else 1.0)
+    if name == "embed_tokens":
+        return model.embedding_scale
+    queries = name.endswith("q_norm.weight" if model.qk_norm else "q_proj.weight")
+    return float(model.attention_scale * model.head_width**0.5) if queries else 1.0
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:

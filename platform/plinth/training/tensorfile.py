@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,20 +53,24 @@ def write(path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, str],
     Raises:
         OSError: as the operating system refuses.
     """
-    described: dict[str, Any] = {"__metadata__": dict(metadata)}
-    at = 0
-    for name, entry in entries.items():
-        end = at + entry.data.nbytes
-        described[name] = {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": [at, end]}
-        at = end
-    header = json.dumps(described, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    start = struct.pack("<Q", len(header)) + header
+    start = header({name: (one.dtype, one.shape, one.data.nbytes) for name, one in entries.items()}, metadata)
     return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())], do)
 
 
-def write_chunks(path: Path, pieces: Sequence[memoryview], do: Do = at_once) -> Written:
-    """Write, hash and flush bytes."""
+def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the bytes of tensors, of which dtype, shape and number of bytes are given."""
+    described: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name, (dtype, shape, size) in tensors.items():
+        described[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def write_chunks(path: Path, pieces: Iterable[memoryview], do: Do = at_once) -> Written:
+    """Write, hash and flush bytes, one piece after the other."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with path.open("wb", buffering=0) as stream:
