@@ -9,7 +9,9 @@ WORKSPACE   ?= workspace
 TORCH_INDEX ?=
 VENV        := .venv
 BIN         := $(VENV)/bin
-PIP         := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP         := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# What was installed, as bytecode: on all cores, where pip would use one; a template that is no Python is no matter.
+COMPILE     := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || :
 INPUTS      := pyproject.toml constraints.txt
 SLURM       := slurmctld slurmd slurm-client munge
 
@@ -38,13 +40,16 @@ $(BIN)/python:
 $(VENV)/.setup: $(INPUTS) | $(BIN)/python
 	@echo "installing torch and build tools (1 of 2)"
 	@$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	@$(COMPILE)
 	@echo "installing Plinth and what it needs, some minutes (2 of 2)"
 	@$(PIP) --no-build-isolation --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.setup-dev: $(VENV)/.setup
 	@echo "installing what the tests need"
 	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.setup-bench: $(VENV)/.setup-dev
