@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plinth.corpus.extract.facts import page_facts
+from plinth.corpus.extract.listings import plain_listings, with_listings, without_gutters
 from plinth.corpus.extract.page import Extract, Text
 
 
@@ -17,6 +18,7 @@ def _resiliparse() -> Extract:
 
     def extract(html: str) -> Text:
         tree = HTMLTree.parse(html)
+        without_gutters(tree, html)
         text = extract_plain_text(tree, main_content=True, preserve_formatting=True, alt_texts=False)
         return Text(_spaces(text), page_facts(html, tree.title))
 
@@ -32,24 +34,12 @@ def _trafilatura() -> Extract:
         if tree is None:
             return Text("")
         facts = page_facts(html, tree.findtext("./head/title"))
-        blocks = [block for pre in tree.iter("pre") if (block := "".join(pre.itertext()).strip("\r\n"))]
+        listings = plain_listings(tree)
         # Favour precision, without comments: FineWeb's choice.
         text = main_content(tree, favor_precision=True, include_comments=False) or ""
-        return Text(_spaces(_with_blocks(text, blocks)), facts)
+        return Text(_spaces(with_listings(text, listings)), facts)
 
     return extract
-
-
-def _with_blocks(text: str, blocks: list[str]) -> str:
-    """Trafilatura drops the blank lines of preformatted text: put the blocks back as they are in the page."""
-    at = 0
-    for block in blocks:
-        squeezed = "\n".join(line.rstrip() for line in block.splitlines() if line.strip())
-        found = text.find(squeezed, at)
-        if found >= 0 and squeezed != block:
-            text = text[:found] + block + text[found + len(squeezed) :]
-            at = found + len(block)
-    return text
 
 
 def _spaces(text: str) -> str:

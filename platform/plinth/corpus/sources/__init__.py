@@ -5,6 +5,7 @@
     cuts        where large files are cut into pieces that are read by themselves
     licences    which licence a file carries where its source says `per-document`
     streams     plain bytes and lines out of gzip and Zstandard files, with damage named
+    codings     HTTP bodies: chunks and compression undone, character sets by name
     warc        WARC, gzipped or not: one record per captured page
     jsonl       JSON lines: one record per line
     parquet     Parquet: one record per row

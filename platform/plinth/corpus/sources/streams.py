@@ -124,7 +124,7 @@ def members(raw: Readable) -> Iterator[GzipMember]:
         if member.fault:
             # The header of the damaged member itself must not be found again.
             pending = _next_member(raw, pending[1:])
-        elif not pending.strip(b"\0"):
+        elif pending[:1] == b"\0" and not (pending := pending.lstrip(b"\0")):
             pending = _next_member(raw, b"")  # padding after a member is allowed
 
 

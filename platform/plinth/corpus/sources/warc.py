@@ -7,15 +7,14 @@ broken record the stream is searched for the next one, so that damage costs what
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, BinaryIO, cast
 
+from plinth.corpus.sources.codings import charset, decoded, text
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import READ_BYTES, Stretch, members, stretches
+from plinth.corpus.sources.streams import READ_BYTES, Stretch, stretches
 from plinth.errors import PlinthError
 from plinth.recipe.sources import Source
 from plinth.storage.files import SourceFile, opened
@@ -25,14 +24,11 @@ TEXT = ("text/plain",)
 #: Record types that carry no page of their own: passed over, not rejected.
 NOT_PAGES = ("warcinfo", "request", "metadata", "revisit")
 PAGES = ("response", "resource", "conversion")
+#: A media type ends at its parameters, or where a server has joined two headers.
+MIME_END = re.compile("[;,]")
 MAX_RESYNCS = 1000
 WINDOW_BYTES = 4 * READ_BYTES
 MARK = b"\nWARC/1."
-#: More codings than this, one in another, are nobody's honest page.
-MAX_CODINGS = 4
-CODING_MAGIC = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
-#: Size of the first chunk, in hexadecimal, with extensions (RFC 9112, 7.1).
-CHUNK_SIZE = re.compile(rb"[ \t]*[0-9A-Fa-f]{1,16}[ \t]*(;[^\r\n]*)?\r?\n")
 
 
 def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
@@ -146,21 +142,22 @@ class _Reader:
         return self._page(record, kind, body, length)
 
     def _page(self, record: Any, kind: str, body: bytes, length: int) -> RawRecord | Reject:
-        mime = _mime(record)
+        declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
+        mime = MIME_END.split(declared, maxsplit=1)[0].strip().lower()
         if mime and mime not in HTML + TEXT:
             return self._refuse("not_html", mime, length)
         if record.is_http:
-            decoded = _transfer_decoded(record, body, self.max_bytes)
-            if isinstance(decoded, str):
-                return self._refuse(decoded, "the HTTP body's transfer or content encoding", length)
-            body = decoded
+            plain = decoded(record.http_headers, body, self.max_bytes)
+            if isinstance(plain, str):
+                return self._refuse(plain, "the HTTP body's transfer or content encoding", length)
+            body = plain
         if not body.strip():
             return self._refuse("empty", "no body", length)
         content: str | bytes = body
         if mime in TEXT:
             try:
-                content = body.decode(record.http_charset or "utf-8")
-            except (UnicodeDecodeError, LookupError) as error:
+                content = text(body, charset(declared))
+            except UnicodeDecodeError as error:
                 return self._refuse("invalid_utf8", str(error), length)
         truncated = record.headers.get("WARC-Truncated")
         return RawRecord(
@@ -170,7 +167,7 @@ class _Reader:
             licence=self.licence,
             source_bytes=length,
             where=self.where,
-            charset=record.http_charset or "",
+            charset=charset(declared),
             captured_at=record.record_date,
             extra={"truncated": truncated} if truncated else {},
         )
@@ -182,64 +179,6 @@ class _Reader:
 def _length(record: Any) -> int | None:
     text = record.headers.get("Content-Length") or ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
-
-
-def _mime(record: Any) -> str:
-    declared = record.http_content_type if record.is_http else record.headers.get("Content-Type")
-    return (declared or "").partition(";")[0].strip().lower()
-
-
-def _transfer_decoded(record: Any, body: bytes, max_bytes: int) -> bytes | str:
-    """The body without chunking and compression, or a reject's reason; inflates no more than `max_bytes`."""
-    for coding in _codings(record.http_headers):
-        if not _looks(coding, body):
-            continue
-        pieces, size = [], 0
-        for piece in _undone(coding, body):
-            if isinstance(piece, str):
-                return piece
-            pieces.append(piece)
-            size += len(piece)
-            if size > max_bytes:
-                return "too_large"
-        body = b"".join(pieces)
-    return body
-
-
-def _undone(coding: str, body: bytes) -> Iterator[bytes | str]:
-    """The pieces of a body without one coding; a reason where it is damaged; as it is where the coding is unknown."""
-    from fastwarc.stream_io import BrotliReader, ChunkedReader, GzipReader, ZstdReader
-
-    if coding in ("gzip", "x-gzip"):  # FastWARC would not tell of a member cut short
-        for member in members(io.BytesIO(body)):
-            yield from iter(partial(member.read, READ_BYTES), b"")
-            if member.fault:
-                yield member.fault.reason
-        return
-    readers: dict[str, Any] = {"chunked": ChunkedReader, "br": BrotliReader, "zstd": ZstdReader}
-    readers["deflate"] = partial(GzipReader, zlib=True)
-    if coding not in readers:
-        yield body
-        return
-    try:
-        stream = readers[coding](io.BytesIO(body))
-        yield from iter(lambda: bytes(stream.read(READ_BYTES)), b"")
-    except OSError:
-        yield "broken_record"
-
-
-def _codings(headers: Any) -> list[str]:
-    """The codings to undo, last applied first: those of the transfer, then those of the content (RFC 9110, 8.4)."""
-    listed = [headers.get(name, "").lower() for name in ("Content-Encoding", "Transfer-Encoding")]
-    named = [step.strip() for step in ",".join(listed).split(",") if step.strip() not in ("", "identity")]
-    return named[::-1][:MAX_CODINGS]
-
-
-def _looks(coding: str, body: bytes) -> bool:
-    """Whether a body can be of a coding: archivers keep the header of what they have undone already."""
-    if coding == "chunked":
-        return CHUNK_SIZE.match(body) is not None
-    return body.startswith(CODING_MAGIC.get(coding, b""))
 
 
 def _is_parse_failure(error: BaseException) -> bool:

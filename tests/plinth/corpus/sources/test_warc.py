@@ -130,6 +130,63 @@ def test_what_the_archiver_has_decoded_already_is_left_alone(read_file: Any, war
     assert item.content == b"<p>hi</p>"
 
 
+def bare_deflate(data: bytes) -> bytes:
+    squeeze = zlib.compressobj(wbits=-15)
+    return squeeze.compress(data) + squeeze.flush()
+
+
+HI = b"<p>hi</p>"
+
+
+@pytest.mark.parametrize(
+    ("body", "header"),
+    [
+        (bare_deflate(HI), b"Content-Encoding: deflate"),  # as many servers send it, without the frame of zlib
+        (HI, b"Content-Encoding: deflate"),
+        (HI, b"Content-Encoding: br"),
+        (HI, b"Content-Encoding: UTF-8"),
+        (gzip.compress(HI, mtime=0) + b"\0\0 advertisement", b"Content-Encoding: gzip"),
+        (gzip.compress(HI[:4], mtime=0) + gzip.compress(HI[4:], mtime=0), b"Content-Encoding: X-GZIP"),
+        (b"9\n<p>hi</p>\n0\n\n", b"Transfer-Encoding: chunked"),
+        (b"4;a=b\r\n<p>h\r\n5 ; c\r\ni</p>\r\n0\r\nETag: x\r\n\r\n", b"Transfer-Encoding: chunked"),
+        (b"9\r\n<p>hi</p>\r\n", b"Transfer-Encoding: chunked"),
+        (HI, b"X-Joined: 1\r\nContent-Type: text/html, text/html"),
+    ],
+)
+def test_bodies_as_servers_send_them(read_file: Any, warc_record: Any, body: bytes, header: bytes) -> None:
+    (item,) = read_file("warc", "x.warc", warc_record("a", body, headers=header + b"\r\n"))
+    assert (item.content, item.mime) == (HI, "text/html")
+
+
+@pytest.mark.parametrize(
+    ("mime", "body", "expected"),
+    [
+        ('text/plain; charset="ISO-8859-1"', b"sch\xf6n", "schön"),
+        ("text/plain; Charset = 'windows-1251'", "да".encode("cp1251"), "да"),
+        ("text/plain; charset=no-such", "schön".encode(), "schön"),
+        ("text/plain; charset=punycode", b"a-b", "a-b"),  # a codec of Python, whose time grows by the square
+        ("text/plain; charset=undefined", b"hi", "hi"),
+        ("text/plain", b"\xef\xbb\xbfhi", "hi"),
+        ("text/plain; charset=utf-16", "hi".encode("utf-16-be"), "栀椀"),
+        ("text/plain; charset=utf-8", b"\xfe\xff" + "hi".encode("utf-16-be"), "hi"),
+    ],
+)
+def test_character_sets_of_plain_text(read_file: Any, warc_record: Any, mime: str, body: bytes, expected: str) -> None:
+    (item,) = read_file("warc", "x.warc", warc_record("a", body, mime=mime))
+    assert item.content == expected
+
+
+def test_a_resource_says_its_charset_in_the_record(read_file: Any) -> None:
+    head = b"WARC/1.0\r\nWARC-Type: resource\r\nWARC-Target-URI: https://e.org/\r\nContent-Type: Text/HTML;charset=Big5"
+    (item,) = read_file("warc", "x.warc", head + b"\r\nContent-Length: 9\r\n\r\n<p>hi</p>\r\n\r\n")
+    assert (item.content, item.mime, item.charset) == (HI, "text/html", "big5")
+
+
+def test_zeros_between_members_are_padding(read_file: Any, warc_record: Any) -> None:
+    one, two = (members(warc_record(name)) for name in ("0", "1"))
+    assert outcome(read_file("warc", "x.warc.gz", one + bytes(512) + two + bytes(512))) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("body", "header", "reason"),
     [
