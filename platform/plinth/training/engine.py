@@ -109,6 +109,8 @@ class Engine:
             mpu=mpu,
             dist_init_required=False,
         )
+        if config.parallel.zero_stage == 0 and self.precision != "fp32":
+            _forget_first_step(self.deepspeed)
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
             scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
@@ -247,6 +249,15 @@ class Engine:
 
     def _on_device(self, rows: Rows, length: int) -> Widened:
         return widened(rows, length, self.rank.device, segments=self.config.model.document_mask)
+
+
+def _forget_first_step(engine: Any) -> None:
+    """Without ZeRO in reduced precision, DeepSpeed (0.19) makes the optimizer's state by a step at no gradient: masters
+    decay, and Adam takes its first step for its second, a quarter too small."""
+    for halves, masters in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):
+        for half, master in zip(halves, masters, strict=True):
+            master.data.copy_(half.data)
+    engine.basic_optimizer.state.clear()
 
 
 def accumulate(engine: Any, micro_batches: int) -> None:
