@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.ray_patience import PATIENCE, RAY
+
 PATIENCE_S = 300.0
 
 
@@ -28,7 +30,7 @@ def ray_head(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """
     port = _free_port()
     command = [
-        str(Path(sys.executable).with_name("ray")),
+        *(sys.executable, "-c", RAY),
         *("start", "--head", "--block", "--disable-usage-stats", "--port=0", "--num-cpus=2", f"--temp-dir={folder}"),
         *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}", "--dashboard-agent-listen-port=0"),
         *(f"--ray-client-server-port={_free_port()}", "--object-store-memory=100000000", "--include-dashboard=true"),
@@ -38,7 +40,7 @@ def ray_head(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     with output.open("wb") as stream:
         head = subprocess.Popen(
             command,
-            env={**os.environ, **environment},
+            env={**os.environ, **PATIENCE, **environment},
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -13,6 +13,7 @@ import pytest
 
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
+from tests.ray_patience import patient
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +24,7 @@ MB = 2**20
 def address() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as here:
         here.setenv("RAY_AUTH_MODE", "disabled")
+        patient(here)
         from ray.cluster_utils import Cluster
 
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})

@@ -14,6 +14,7 @@ import pytest
 from plinth.compute.choice import Compute
 from plinth.compute.ray_engine import Ray
 from plinth.errors import MissingError, RecipeError, WorkerError
+from tests.ray_patience import patient
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +27,7 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as here:
         here.setenv("RAY_AUTH_MODE", "disabled")
         here.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        patient(here)
         from ray.cluster_utils import Cluster
 
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})

@@ -1,0 +1,42 @@
+"""Settings of a Ray cluster on a busy machine, for tests: its parts wait for each other for minutes."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+from pytest import MonkeyPatch
+
+#: Names of Ray's `ray_config_def.h`: a raylet that waits for its agent, a head that asks a node for a sign of life,
+#: a node that waits for a worker it has started. Who has gone is still noticed at once: connections break.
+PATIENCE = {
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_health_check_initial_delay_ms": "60000",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_worker_register_timeout_seconds": "300",
+}
+
+
+#: How much longer than the 30 s that Ray allows it a node may take to start.
+TIMES = 20
+
+
+def patient(here: MonkeyPatch) -> None:
+    """For clusters that this process starts."""
+    from ray._private import node
+
+    for name, value in PATIENCE.items():
+        here.setenv(name, value)
+    slow = SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() / TIMES})
+    here.setattr(node, "time", slow)
+
+
+#: The `ray` command with this patience, for `python -c`.
+RAY = f"""
+import time
+from types import SimpleNamespace
+from ray._private import node
+from ray.scripts.scripts import main
+node.time = SimpleNamespace(**{{**vars(time), "monotonic": lambda: time.monotonic() / {TIMES}}})
+main()
+"""
