@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
-from pytest import MonkeyPatch
+import pytest
 
 #: Names of Ray's `ray_config_def.h`: a raylet that waits for its agent, a head that asks a node for a sign of life,
 #: a node that waits for a worker it has started. Who has gone is still noticed at once: connections break.
@@ -21,7 +21,7 @@ PATIENCE = {
 TIMES = 20
 
 
-def patient(here: MonkeyPatch) -> None:
+def patient(here: pytest.MonkeyPatch) -> None:
     """For clusters that this process starts."""
     from ray._private import node
 
