@@ -31,7 +31,7 @@ from registry import api
 RELAY_INTERVAL_S = 10.0
 SPOKEN_EVENTS = frozenset(
     {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "amended", "stopped_by_rule"}
-    | {"restart", "vanished", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
+    | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
     | {"finished", "failed", "stopped"}
 )
 

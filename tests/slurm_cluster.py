@@ -145,7 +145,11 @@ def _munged(folder: Path) -> list[object]:
 
 def _idle(environment: dict[str, str]) -> bool:
     done = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--format=%t"], env=environment, capture_output=True, text=True, timeout=300
+        ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%t"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     return done.stdout.split() == ["idle"] * len(NODES)
 

@@ -23,6 +23,7 @@ MARKED = {
     "rank_failed": "bad",
     "restart": "bad",
     "vanished": "bad",
+    "lost": "bad",
     "save_failed": "bad",
     "upload_failed": "bad",
     "downloaded": "note",

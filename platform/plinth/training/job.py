@@ -208,6 +208,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     """What happened this time and need not happen again: speeds, waits, restarts, memory. For people and plots."""
     story = timeline(config.directory.events)
     steps, commits, restarts = list(story.steps.values()), story.of("checkpoint"), story.of("restart")
+    losses = restarts + story.of("vanished") + story.of("lost")
     if not steps:
         return {"steps": 0, "restarts": len(restarts)}
     seconds = sum(event["step_s"] for event in steps)
@@ -222,8 +223,8 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
         "checkpoint_bytes": commits[-1]["bytes"] if commits else 0,
         "peak_memory_bytes": max(event["memory_bytes"] for event in steps),
         "restarts": len(restarts),
-        "lost_steps": sum(event["lost_steps"] for event in restarts),
-        "lost_s": round(sum(event["lost_s"] for event in restarts), 1),
+        "lost_steps": sum(event["lost_steps"] for event in losses),
+        "lost_s": round(sum(event["lost_s"] for event in losses), 1),
         "redone_steps": story.redone,
         "diverged_steps": story.diverged,
         "interventions": sum(event["action"] != "warn" for event in story.of("intervention")),

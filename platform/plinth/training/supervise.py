@@ -111,15 +111,20 @@ class Supervisor:
             code, reason = self._attempt(audit)
             if code == 0:
                 return "finished", ""
-            if code == LEFT or self.asked_to_stop:
-                return "stopped", f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
+            asked = f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
+            if code == LEFT:
+                return "stopped", asked
+            if self.asked_to_stop:  # and could not be obeyed in time, or by all
+                self._record_loss("lost", reason, audit)
+                return "stopped", asked
             if code == LOST:  # another node may be had from the scheduler, not from here
-                self.ledger.lose(audit=audit)
+                self._record_loss("lost", reason, audit)
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
-                self.ledger.lose(audit=audit)
+                self._record_loss("lost", reason, audit)
                 return "failed", reason
-            self._record_restart(reason, audit)
+            self.restarts += 1
+            self._record_loss("restart", reason, audit, attempt=self.restarts)
             if not self._back_off():
                 return "stopped", "a signal was received between two attempts"
 
@@ -185,19 +190,18 @@ class Supervisor:
             return 1, "; ".join(in_words(rank, code) for rank, code in bad)
         return (LEFT, "") if LEFT in codes else (0, "")
 
-    def _record_restart(self, reason: str, audit: bool) -> None:
+    def _record_loss(self, event: str, reason: str, audit: bool, **more: int) -> None:
         """Tell the timeline what the failure cost: steps since the last commit, and seconds spent on them."""
-        self.restarts += 1
         lost = self.ledger.lose(audit=audit)
         self.events.append(
-            "restart",
-            attempt=self.restarts,
+            event,
             reason=reason,
             phase="audit" if audit else "train",
             from_step=lost.from_step,
             lost_steps=lost.steps,
             lost_s=lost.seconds,
             durable=True,
+            **more,
         )
 
     def _back_off(self) -> bool:

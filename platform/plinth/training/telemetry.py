@@ -25,6 +25,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     refused      a checkpoint that is not what its record says, or has learnt what was left out (step, reason)
     withdrawn    a refused checkpoint is no longer offered by the bucket (step)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
+    lost         what went with an attempt after which it does not: a node is lost, a stop came too soon, all restarts
+                 are used up (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
     evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
