@@ -67,7 +67,8 @@ def start(workspace: Path, recipe: Path) -> subprocess.Popen[bytes]:
     """`plinth run --select run`, in the background; what it says goes to a file."""
     command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), "run", "-r", str(recipe), "--select", "run"]
     with (workspace / "said.log").open("ab") as said:
-        return subprocess.Popen(command, cwd=ROOT, stdout=said, stderr=said)
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
 
 
 @pytest.fixture(scope="module")
