@@ -1,4 +1,4 @@
-"""Runs on a real Ray head that asks for a token: submitted once, found again, stopped, refused."""
+"""Runs on a real Ray cluster of two nodes that asks for a token: submitted once, found again, stopped, refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def address(marks: Path) -> Iterator[str]:
     faults = json.dumps({"marks": str(marks), "faults": []})
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
-        ray_head(Path(folder), environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN, FAULTS=faults)) as found,
+        ray_head(Path(folder), environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN, FAULTS=faults), 2) as found,
     ):
         yield found
 
@@ -127,19 +127,20 @@ def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("known")
-def test_a_run_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) -> None:
+def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) -> None:
     held.hold(marks, 3)
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     config = tiny(
         ctx.workspace.root,
-        launch=Launch(kind="ray", ranks=1, ray=Ray(address=address, python=sys.executable)),
-        supervision=Supervision(backoff_s=0.1, grace_s=300.0),
+        launch=Launch(kind="ray", ranks=2, nodes=2, ray=Ray(address=address, python=sys.executable)),
+        supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
         batches="faulty:open_batches",
     )
     run = config.directory
     first = job.submit_or_find(ctx, config)
     assert job.submit_or_find(ctx, config) == first
-    wait_for(lambda: held.waiting(marks, 1), "step 2")
+    wait_for(lambda: held.waiting(marks, 2), "step 3")
+    assert json.loads((run.root / "nodes" / "report-0001.json").read_bytes())["codes"] == [None]  # a rank is there
     job.cancel(ctx, config)
     with pytest.raises(TrainingError, match="stopped at step"):
         job.follow(ctx, config)

@@ -183,8 +183,8 @@ def test_a_silent_controller_is_no_news(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_cluster")
-def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank on each node: pending, a rank away is killed, requeued in the middle, finished bit for bit."""
+def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank on each node: pending, a rank away is killed, an urgent job takes a node, finished bit for bit."""
     (tmp_path / "marks").mkdir()
     held.hold(tmp_path / "marks", 6)
     faults = {"marks": str(tmp_path / "marks"), "faults": [["kill", 5, 1]]}
@@ -193,7 +193,7 @@ def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: 
     config = tiny(
         ctx.workspace.root,
         launch=Launch(kind="slurm", ranks=2, nodes=2),
-        supervision=Supervision(backoff_s=0.1, grace_s=300.0),
+        supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
         batches="faulty:open_batches",
     )
     run = config.directory
@@ -208,9 +208,11 @@ def test_two_nodes_crash_requeue_finish_and_cancel(tmp_path: Path, monkeypatch: 
     wait_for(lambda: held.waiting(tmp_path / "marks", 2), "step 5", run.log)
     (restart,) = timeline(run.events).of("restart")
     assert "rank 1 was killed by SIGKILL" in restart["reason"]
-    call("scontrol", "requeue", handle.id)
+    call("sbatch", "--partition=urgent", "--nodes=1", "--output=/dev/null", "--wrap=true")
     wait_for(lambda: timeline(run.events).of("stopped"), "the supervisor leaves in order", run.log)
     assert max(checkpoint.committed(run)) == 7
+    assert [event["signal"] for event in timeline(run.events).of("signal")] == ["SIGTERM"]
+    assert timeline(run.events).of("lost") == []
     held.let_go(tmp_path / "marks")
     seen = subprocess.run(
         [sys.executable, "-c", LOOK, str(run.config)], capture_output=True, text=True, timeout=300, check=True

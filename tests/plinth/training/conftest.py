@@ -46,7 +46,7 @@ def tiny(workspace: Path, **changes: Any) -> RunConfig:
         "shards": {"web": "s" * 64},
         "tokenizer": "t" * 64,
         "checkpoints": Checkpoints(every_steps=3, audit_steps=4),
-        "supervision": Supervision(backoff_s=0.1),
+        "supervision": Supervision(backoff_s=0.1, hang_s=1800.0),
         "batches": "synthetic:open_batches",
     }
     return RunConfig(**{**fields, **changes})

@@ -93,7 +93,7 @@ def test_ranks_killed_while_their_state_is_written_lose_nothing_that_was_staged(
     config = make(
         checkpoints=Checkpoints(every_steps=6, audit_steps=2, keep_last=9),
         batches="faulty:open_batches",
-        supervision={"max_restarts": 1, "backoff_s": 0.1},
+        supervision={"max_restarts": 1, "backoff_s": 0.1, "hang_s": 1800.0},
     )
     job = started(config, [["slow", 6, 0, 3.0], ["slow", 6, 1, 3.0]], FAULTS=json.dumps(plan))
     assert job.wait(timeout=600) == 0

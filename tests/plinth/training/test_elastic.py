@@ -24,7 +24,7 @@ def test_two_ranks_then_one_then_a_pipeline(
     make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path
 ) -> None:
     def on(ranks: int, **parallel: int) -> RunConfig:
-        supervision = {"max_restarts": 0, "backoff_s": 0.1}
+        supervision = {"max_restarts": 0, "backoff_s": 0.1, "hang_s": 1800.0}
         block = Parallel(**parallel)  # type: ignore[arg-type]
         return make(
             launch=Launch(ranks=ranks),

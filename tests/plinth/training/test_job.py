@@ -41,7 +41,7 @@ TRAINING = Training(
     micro_batch_sequences=2,
     global_batch_sequences=4,
     checkpoints=Checkpoints(every_steps=4, audit_steps=3),
-    supervision=Supervision(backoff_s=0.1, grace_s=300.0),
+    supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
     launch=Launch(ranks=1),
 )
 

@@ -58,7 +58,11 @@ def test_kept_checkpoints(uninterrupted: RunConfig) -> None:
 def test_killed_in_training_and_in_a_commit(uninterrupted: RunConfig, make: Make, job: Job, tmp_path: Path) -> None:
     """Every phase of a commit is struck in test_crash_matrix, without whole jobs."""
     saves = Checkpoints(every_steps=3, audit_steps=4, mode="sync")
-    config = make(batches="faulty:open_batches", supervision={"max_restarts": 2, "backoff_s": 0.1}, checkpoints=saves)
+    config = make(
+        batches="faulty:open_batches",
+        supervision={"max_restarts": 2, "backoff_s": 0.1, "hang_s": 1800.0},
+        checkpoints=saves,
+    )
     marks = tmp_path / "marks"
     marks.mkdir()
     faults = [["kill", 5, 1], ["record", 9, 0]]
