@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from plinth import fingerprint
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle
+from plinth.launch.base import Handle, Status
 from plinth.storage import locks
 from plinth.storage.atomic import write_bytes
 
@@ -37,6 +38,26 @@ def write_handle(directory: Path, handle: Handle) -> Handle:
     """Write it, whole; returns it."""
     write_bytes(directory / HANDLE, fingerprint.canonical(handle))
     return handle
+
+
+def submit_once(
+    directory: Path,
+    find: Callable[[Path], Handle | None],
+    ask: Callable[[Handle], Status],
+    start: Callable[[], Handle],
+) -> Handle:
+    """The job of this directory that is alive, or one that is started now; its handle is written.
+
+    Args:
+        find: the job that was submitted here last.
+        ask: whether a job is there, now.
+        start: called under the lock. Adopts a job that `find` does not know, because its submitter died too early.
+    """
+    with locked(directory):
+        known = find(directory)
+        if known is None or not ask(known).alive:
+            known = start()
+        return write_handle(directory, known)
 
 
 def tail(log: Path, lines: int) -> str:

@@ -15,7 +15,7 @@ import psutil
 
 from plinth.errors import LaunchError
 from plinth.launch.base import Handle, Status
-from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.files import read_handle, submit_once, tail
 from plinth.storage.atomic import named_failures
 
 
@@ -24,11 +24,7 @@ class Local:
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start `command`, its output appended to `log`, or return the job that runs there already."""
-        with locked(directory):
-            known = self.find(directory)
-            if known is not None and self.poll(known).alive:
-                return known
-            return write_handle(directory, self._start(command, log))
+        return submit_once(directory, self.find, self.poll, lambda: self._start(command, log))
 
     def find(self, directory: Path) -> Handle | None:
         """The handle in `directory`, or None when nothing was submitted there."""

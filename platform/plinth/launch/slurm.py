@@ -19,7 +19,7 @@ from pathlib import Path
 from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, Status
-from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.patience import EVERY_S, Patience
 from plinth.recipe.launching import Launch
 from plinth.storage.atomic import write_bytes
@@ -46,15 +46,10 @@ class Slurm:
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit, or return the job that is alive already, also when its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        with locked(directory):
-            known = self.find(directory)
-            if known is not None and self._ask(known).alive:
-                return known
-            found = _queued(directory)
-            if found is None:
-                found = self._submit(command, directory, log)
-            self._patience.forget()
-            return write_handle(directory, found)
+        self._patience.forget()
+        return submit_once(
+            directory, self.find, self._ask, lambda: _queued(directory) or self._submit(command, directory, log)
+        )
 
     def find(self, directory: Path) -> Handle | None:
         """The handle in `directory`; where there is none but a script, the job that the script became."""
@@ -135,8 +130,8 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
     if nodes > 1:
         lines += [*_ADDRESS, f"export PLINTH_NODES={nodes}"]
         words = f"{_SRUN.format(nodes=nodes)} {words}"
-    ask = 'scancel --signal=TERM "$SLURM_JOB_ID"' if nodes > 1 else script.TERMINATE
-    lines += script.waiting(words, ask)
+    lines += script.waiting(words, _ASK_ALL if nodes > 1 else script.TERMINATE)
+    lines += ["kill $(jobs -p) 2>/dev/null"] if nodes > 1 else []
     lines += [f'[ "$status" = {script.LEFT} ] && scontrol requeue "$SLURM_JOB_ID"', 'exit "$status"', ""]
     return "\n".join(lines)
 
@@ -154,6 +149,10 @@ _SRUN = (
     "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
     "bash -c 'PLINTH_NODE=$SLURM_NODEID exec \"$@\"' node"
 )
+
+
+#: In the background: of a job that Slurm is about to requeue, scancel asks again for 95 s, and Slurm has asked all.
+_ASK_ALL = 'scancel --signal=TERM "$SLURM_JOB_ID" &'
 
 
 def job_name(directory: Path) -> str:
