@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,12 @@ PATIENCE = {
 
 
 #: How much longer than the 30 s that Ray allows it a node may take to start.
-TIMES = 20
+TIMES = 4
+
+#: How often a cluster is started: a raylet gives up on an agent of its own that needs half a minute to start.
+TRIES = 3
+
+MB = 2**20
 
 
 def patient(here: pytest.MonkeyPatch) -> None:
@@ -29,6 +35,23 @@ def patient(here: pytest.MonkeyPatch) -> None:
         here.setenv(name, value)
     slow = SimpleNamespace(**{**vars(time), "monotonic": lambda: time.monotonic() / TIMES})
     here.setattr(node, "time", slow)
+
+
+def two_nodes() -> Any:
+    """A cluster of two nodes with a core each, after `patient`."""
+    from ray.cluster_utils import Cluster
+
+    for left in reversed(range(TRIES)):
+        try:
+            made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
+            made.add_node(num_cpus=1, object_store_memory=80 * MB)
+            made.wait_for_nodes(timeout=300)
+        except Exception:
+            if not left:
+                raise
+        else:
+            return made
+    raise AssertionError
 
 
 #: The `ray` command with this patience, for `python -c`.

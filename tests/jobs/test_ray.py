@@ -13,11 +13,9 @@ import pytest
 
 from tests import tiny_corpus
 from tests.jobs.conftest import RECIPE, ROOT, digests, plinth
-from tests.ray_patience import patient
+from tests.ray_patience import patient, two_nodes
 
 pytestmark = pytest.mark.slow
-
-MB = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +23,7 @@ def address() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as here:
         here.setenv("RAY_AUTH_MODE", "disabled")
         patient(here)
-        from ray.cluster_utils import Cluster
-
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
-        made.add_node(num_cpus=1, object_store_memory=80 * MB)
-        made.wait_for_nodes(timeout=300)
+        made = two_nodes()
         yield made.address
         made.shutdown()
 

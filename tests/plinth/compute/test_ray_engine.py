@@ -14,7 +14,7 @@ import pytest
 from plinth.compute.choice import Compute
 from plinth.compute.ray_engine import Ray
 from plinth.errors import MissingError, RecipeError, WorkerError
-from tests.ray_patience import patient
+from tests.ray_patience import patient, two_nodes
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +28,7 @@ def cluster() -> Iterator[Any]:
         here.setenv("RAY_AUTH_MODE", "disabled")
         here.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patient(here)
-        from ray.cluster_utils import Cluster
-
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
-        made.add_node(num_cpus=1, object_store_memory=80 * MB)
-        made.wait_for_nodes(timeout=300)
+        made = two_nodes()
         yield made
         made.shutdown()
 
