@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,24 +22,39 @@ PATIENCE_S = 300.0
 
 
 @contextlib.contextmanager
-def ray_head(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+def ray_head(folder: Path, environment: Mapping[str, str], nodes: int = 1) -> Iterator[str]:
     """Start it, and end it with the block, by the numbers of its processes; gives the address of its dashboard.
 
     Args:
         folder: with a short path: Ray makes sockets below it.
         environment: of its jobs too; RAY_AUTH_TOKEN is asked of whoever calls.
+        nodes: with the head's; each has a daemon and an object store of its own.
     """
-    port = _free_port()
+    port, output, further = _free_port(), folder / "head.out", []
+    head = _start(
+        output,
+        environment,
+        *("--head", "--port=0", "--num-cpus=2", f"--temp-dir={folder}", "--include-dashboard=true"),
+        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}", f"--ray-client-server-port={_free_port()}"),
+    )
+    try:
+        _wait(f"http://127.0.0.1:{port}/api/jobs/", environment["RAY_AUTH_TOKEN"], head, output)
+        for number in range(1, nodes):
+            address = _address(head, output)
+            further.append(_start(folder / f"node-{number}.out", environment, f"--address={address}", "--num-cpus=1"))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        for process in (*further, head):
+            _end(process)
+
+
+def _start(output: Path, environment: Mapping[str, str], *options: str) -> subprocess.Popen[bytes]:
     command = [
-        *(sys.executable, "-c", RAY),
-        *("start", "--head", "--block", "--disable-usage-stats", "--port=0", "--num-cpus=2", f"--temp-dir={folder}"),
-        *("--dashboard-host=127.0.0.1", f"--dashboard-port={port}", "--dashboard-agent-listen-port=0"),
-        *(f"--ray-client-server-port={_free_port()}", "--object-store-memory=100000000", "--include-dashboard=true"),
-        *("--min-worker-port=0", "--max-worker-port=0"),
+        *(sys.executable, "-c", RAY, "start", "--block", "--disable-usage-stats", "--dashboard-agent-listen-port=0"),
+        *("--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0", *options),
     ]
-    output = folder / "head.out"
     with output.open("wb") as stream:
-        head = subprocess.Popen(
+        return subprocess.Popen(
             command,
             env={**os.environ, **PATIENCE, **environment},
             stdin=subprocess.DEVNULL,
@@ -46,11 +62,6 @@ def ray_head(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        _wait(f"http://127.0.0.1:{port}/api/jobs/", environment["RAY_AUTH_TOKEN"], head, output)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        _end(head)
 
 
 def _wait(url: str, token: str, head: subprocess.Popen[bytes], output: Path) -> None:
@@ -62,6 +73,16 @@ def _wait(url: str, token: str, head: subprocess.Popen[bytes], output: Path) -> 
         assert head.poll() is None, output.read_text()
         assert time.monotonic() < until, output.read_text()
         time.sleep(0.2)
+
+
+def _address(head: subprocess.Popen[bytes], output: Path) -> str:
+    """Where further nodes find the head; it prints that once it is up itself."""
+    until = time.monotonic() + PATIENCE_S
+    while (where := re.search(r"--address='([^']+)'", output.read_text())) is None:
+        assert head.poll() is None, output.read_text()
+        assert time.monotonic() < until, output.read_text()
+        time.sleep(0.2)
+    return where[1]
 
 
 def _end(head: subprocess.Popen[bytes]) -> None:

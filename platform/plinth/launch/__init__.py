@@ -4,9 +4,10 @@
     local       a detached process on this machine
     slurm       a batch job, requeued until the run has finished
     ray_jobs    a job of a Ray cluster's Jobs API
+    ray_nodes   what such a job runs where it is to have several nodes
     kubernetes  a Job, made from what `manifest` says
     choose      the launcher of a kind
-    files       the handle, the lock of submissions, the log
+    files       submits once; the handle, the log
     script      shell that runs a command under a scheduler
     patience    asks a scheduler seldom, and outlives its silence
 

@@ -26,9 +26,9 @@ from typing import Any
 from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, Status
-from plinth.launch.files import locked, read_handle, tail, write_handle
+from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.patience import EVERY_S, Patience
-from plinth.recipe.launching import Launch
+from plinth.recipe.launching import Launch, Ray
 
 TIMEOUT_S = 30.0
 
@@ -53,12 +53,8 @@ class RayJobs:
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit, or return the job that is alive already, also when its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        with locked(directory):
-            known = self.find(directory)
-            if known is None or not self._ask(known).alive:
-                known = self._submit(command, directory, log)
-            self._patience.forget()
-            return write_handle(directory, known)
+        self._patience.forget()
+        return submit_once(directory, self.find, self._ask, lambda: self._submit(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
         """The handle in `directory`; where there is none, the live job of this directory."""
@@ -111,17 +107,24 @@ class RayJobs:
         )
 
     def _body(self, command: Sequence[str], directory: Path, log: Path, name: str) -> dict[str, Any]:
-        asked = self._launch.ray
-        words = [asked.python or sys.executable, *command[1:]] if command[0] == sys.executable else command
+        asked, python = self._launch.ray, self._launch.ray.python or sys.executable
+        words = [python, *command[1:]] if command[0] == sys.executable else list(command)
+        needs = {
+            "entrypoint_num_cpus": asked.cpus,
+            "entrypoint_num_gpus": asked.gpus,
+            "entrypoint_memory": asked.memory_bytes or None,
+            "entrypoint_resources": dict(asked.resources) or None,
+        }
+        if self._launch.nodes > 1:  # the job itself takes nothing; what each node gives is a bundle
+            each = ["bash", "-c", script.logged(words, log)]
+            nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
+            words, needs = [python, "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
         return {
             "entrypoint": shlex.join(["bash", "-c", script.logged(words, log)]),
             "submission_id": name,
             "metadata": {"plinth_directory": str(directory), "plinth_mark": uuid.uuid4().hex},
             "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(int(self._grace_s) + LEAVE_S)}},
-            "entrypoint_num_cpus": asked.cpus,
-            "entrypoint_num_gpus": asked.gpus,
-            "entrypoint_memory": asked.memory_bytes or None,
-            "entrypoint_resources": dict(asked.resources) or None,
+            **needs,
         }
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:
@@ -141,6 +144,12 @@ class RayJobs:
         if found is None or (found["metadata"] or {}).get("plinth_mark") != handle.started or found["status"] in _ENDED:
             return Status.GONE
         return _STATUS.get(found["status"], Status.RUNNING)
+
+
+def _bundle(asked: Ray) -> dict[str, float]:
+    """What each of several nodes gives, as a bundle of a placement group; Ray refuses an empty one."""
+    bundle = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": float(asked.memory_bytes), **asked.resources}
+    return {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
 
 
 def base_name(directory: Path) -> str:

@@ -48,14 +48,16 @@ class Slurm(Frozen):
 
 
 class Ray(Frozen):
-    """A job of a Ray cluster; all ranks on the node that takes it."""
+    """A job of a Ray cluster."""
 
     address: str = Field("http://127.0.0.1:8265", pattern=r"https?://.+", description="Of the cluster's dashboard.")
     python: str = Field("", description="The interpreter on the cluster; empty: the path of the submitter's.")
-    cpus: float = Field(1.0, ge=0, description="Asked for; all ranks share them.")
-    gpus: float = Field(0.0, ge=0, description="Asked for.")
-    memory_bytes: int = Field(0, ge=0, description="Asked for; 0 asks for none.")
-    resources: Mapping[str, float] = Field(default_factory=dict, description="Custom resources of the cluster.")
+    cpus: float = Field(1.0, ge=0, description="Asked for on each node; its ranks share them.")
+    gpus: float = Field(0.0, ge=0, description="Asked for on each node.")
+    memory_bytes: int = Field(0, ge=0, description="Asked for on each node; 0 asks for none.")
+    resources: Mapping[str, float] = Field(
+        default_factory=dict, description="Custom resources, asked for on each node."
+    )
 
 
 class Kubernetes(Frozen):
@@ -106,18 +108,14 @@ def problems(launch: Launch) -> Iterator[Refusal]:
     if launch.ranks % launch.nodes:
         yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
     if launch.nodes > 1 and launch.kind == "local":
-        yield "nodes", f"kind local is this one machine, found {launch.nodes}; expected 1, or slurm or kubernetes"
-    if launch.nodes > 1 and launch.kind == "ray":
-        yield (
-            "nodes",
-            f"a Ray job has its ranks on one node, found {launch.nodes}; expected 1, or slurm or kubernetes",
-        )
+        yield "nodes", f"kind local is this one machine, found {launch.nodes}; expected 1, or slurm, ray or kubernetes"
     if launch.kind == "slurm":
         yield from _slurm(launch)
     if launch.kind == "kubernetes":
         yield from _kubernetes(launch)
-    if launch.kind == "ray" and 0 < launch.ray.gpus < launch.ranks:
-        yield "ray.gpus", f"{launch.ray.gpus:g} for {launch.ranks} ranks; expected one for each, or 0"
+    if launch.kind == "ray" and 0 < launch.ray.gpus < launch.ranks_per_node:
+        found = f"{launch.ray.gpus:g} for {launch.ranks_per_node} ranks of a node"
+        yield "ray.gpus", f"{found}; expected one for each, or 0"
 
 
 def _slurm(launch: Launch) -> Iterator[Refusal]:

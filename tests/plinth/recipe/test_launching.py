@@ -24,7 +24,7 @@ POD = {"image": "i", "claim": "c"}
         ({"kind": "slurm", "ranks": 3, "nodes": 2}, "ranks: 3 ranks cannot be divided evenly over 2 nodes"),
         ({"kind": "slurm", "ranks": 1, "nodes": 2}, "ranks: 1 ranks cannot be divided"),
         ({"ranks": 2, "nodes": 2}, "nodes: kind local is this one machine"),
-        ({"kind": "ray", "ranks": 2, "nodes": 2}, "nodes: a Ray job has its ranks on one node"),
+        ({"kind": "ray", "ranks": 4, "nodes": 2, "ray": {"gpus": 1}}, "ray.gpus: 1 for 2 ranks of a node"),
         ({"kind": "ray", "ranks": 4, "ray": {"gpus": 2}}, "ray.gpus: 2 for 4 ranks"),
         ({"kind": "ray", "ray": {"address": "ray://head:10001"}}, "ray.address"),
         ({"kind": "slurm", "slurm": {"time_limit": "a day"}}, "slurm.time_limit: 'a day' is no time"),

@@ -1,0 +1,127 @@
+"""Several nodes of a Ray cluster: a bundle on each, in each a supervisor, as Slurm's and Kubernetes' are started.
+
+    python -m plinth.launch.ray_nodes NODES BUNDLE COMMAND…
+
+This is what the job runs (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on as many nodes
+(STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to stop is handed to
+all of them. Ends with the status of node 0, which decides; with 75 where that node was lost.
+
+Needs Ray in the interpreter that runs it, of the cluster's version.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plinth.launch.script import LEFT
+
+POLL_S = 0.5
+
+PR_SET_PDEATHSIG = 1
+
+#: What an actor takes by a name of its own; everything else is among its `resources`.
+_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+
+class Node:
+    """On its node, in a process of Ray: runs the command. Knows nothing of Plinth, which Ray's workers may lack."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked = threading.Event()
+
+    def address(self) -> str:
+        """By which other nodes reach this one."""
+        import ray
+
+        return str(ray.util.get_node_ip_address())
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Its exit status. It is asked to stop when this process dies, for then nobody else can."""
+        import ctypes
+        import os
+
+        libc = ctypes.CDLL(None)
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        )
+        if self._asked.is_set():
+            self._process.terminate()
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Ask the command to stop, as soon as it runs."""
+        self._asked.set()
+        if self._process is not None:
+            self._process.terminate()
+
+
+def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event) -> int:
+    """Run a command on each of so many nodes; returns the status of the first."""
+    import ray
+
+    supervisors = _start(nodes, bundle, asked)
+    if not supervisors:
+        return LEFT
+    address = ray.get(supervisors[0].address.remote())
+    ends = [
+        supervisor.run.remote(
+            command, {"PLINTH_NODE": str(node), "PLINTH_NODES": str(nodes), "PLINTH_ADDRESS": address}
+        )
+        for node, supervisor in enumerate(supervisors)
+    ]
+    handed_on = False
+    while ray.wait(ends, num_returns=nodes, timeout=POLL_S)[1]:
+        if asked.is_set() and not handed_on:
+            handed_on = True
+            for supervisor in supervisors:
+                supervisor.stop.remote()
+    try:
+        return int(ray.get(ends[0]))
+    except ray.exceptions.RayActorError:
+        return LEFT
+
+
+def _start(nodes: int, bundle: Mapping[str, float], asked: threading.Event) -> list[Any]:
+    """One actor on each node, once there are as many with what is asked for; none when asked to stop before."""
+    import ray
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group([dict(bundle)] * nodes, strategy="STRICT_SPREAD")
+    while not group.wait(POLL_S):
+        if asked.is_set():
+            return []
+    options: dict[str, Any] = {_OPTIONS[name]: amount for name, amount in bundle.items() if name in _OPTIONS}
+    options["resources"] = {name: amount for name, amount in bundle.items() if name not in _OPTIONS}
+    return [
+        ray.remote(Node)
+        # a call of `stop` beside the one of `run`
+        .options(max_concurrency=2, scheduling_strategy=PlacementGroupSchedulingStrategy(group, index), **options)
+        .remote()
+        for index in range(nodes)
+    ]
+
+
+def main() -> int:
+    """As the job of the cluster."""
+    import ray
+
+    asked = threading.Event()
+    ray.init(address="auto", log_to_driver=False, logging_level="WARNING")
+    for number in (signal.SIGTERM, signal.SIGINT):  # after Ray's own, which leaves at once
+        signal.signal(number, lambda *_: asked.set())
+    return run(int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:], asked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
