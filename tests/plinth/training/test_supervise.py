@@ -146,14 +146,23 @@ def test_hanging_ranks_are_ended_and_started_again(make: Make) -> None:
 
 
 def test_sigterm_is_forwarded_and_ends_as_stopped(make: Make) -> None:
-    result, codes = stopped_when_ready(make(supervision=supervision()), ("obedient", "obedient"))
+    config = make(supervision=supervision())
+    result, codes = stopped_when_ready(config, ("obedient", "obedient"))
+    assert timeline(config.directory.events).of("lost") == []
     assert (result.status, result.restarts, result.reason) == ("stopped", 0, "SIGTERM was received")
     assert codes == [watch.LEFT] * 2
 
 
 def test_ranks_that_do_not_leave_are_ended_after_the_grace(make: Make) -> None:
-    result, codes = stopped_when_ready(make(supervision=supervision(grace_s=0.5)), ("stubborn", "obedient"))
+    config = make(supervision=supervision(grace_s=0.5))
+    for step in (1, 2):  # taken since the last commit, of which there is none
+        Timeline(config.directory.events).append("step", step=step)
+    Timeline(config.directory.events).append("stopped")
+    result, codes = stopped_when_ready(config, ("stubborn", "obedient"))
     assert (result.status, codes[0]) == ("stopped", -signal.SIGKILL)
+    assert (result.reason, result.lost_steps) == ("SIGTERM was received", 2)
+    (lost,) = timeline(config.directory.events).of("lost")
+    assert (lost["reason"], lost["from_step"], lost["lost_steps"]) == ("rank 0 was killed by SIGKILL", 0, 2)
 
 
 def test_sigterm_between_attempts(make: Make) -> None:
