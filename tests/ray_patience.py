@@ -41,10 +41,11 @@ def two_nodes() -> Any:
     """A cluster of two nodes with a core each, after `patient`."""
     from ray.cluster_utils import Cluster
 
+    node = {"num_cpus": 1, "object_store_memory": 80 * MB}
     for left in reversed(range(TRIES)):
         try:
-            made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 * MB})
-            made.add_node(num_cpus=1, object_store_memory=80 * MB)
+            made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+            made.add_node(**node)
             made.wait_for_nodes(timeout=300)
         except Exception:
             if not left:
