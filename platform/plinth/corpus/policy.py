@@ -125,6 +125,7 @@ class _Compiled:
                 spans = ", ".join(name for name, kind in schema.items() if kind == EDIT_TYPE) or "none"
                 raise RecipeError(f"{where}.edits.{reason}: {column!r} is no column of spans", expected=spans)
         self.columns = {name for _, rule in self.rules for name in rule.columns} | {name for _, name in self.edits}
+        self.labels = {name for name in self.columns if pa.types.is_string(schema[name])}
 
 
 @lru_cache(maxsize=16)
@@ -146,7 +147,9 @@ def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, A
     wanted = {name: sorted({c.split(".")[1] for c in compiled.columns if c.startswith(f"{name}.")}) for name in parts}
     wanted[DOCUMENTS] = sorted({*wanted[DOCUMENTS], "source_bytes"})  # counted, whatever the rules read
     sources = [(name, part, wanted[name]) for name, part in parts.items() if wanted[name]]
-    for batches in iter_aligned(store, *((part, names) for _, part, names in sources), rows=BATCH_ROWS):
+    labels = [[one for one in names if f"{name}.{one}" in compiled.labels] for name, _, names in sources]
+    aligned = iter_aligned(store, *((part, names) for _, part, names in sources), rows=BATCH_ROWS, labels=labels)
+    for batches in aligned:
         columns = {
             f"{name}.{column}": batch.column(column)
             for (name, _, names), batch in zip(sources, batches, strict=True)

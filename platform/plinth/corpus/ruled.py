@@ -29,11 +29,13 @@ class Ruled:
     Args:
         rules: reason and expression, in order.
         edits: reason and column of spans.
+        labels: the columns of strings among those that the rules read.
         known: reasons of rules whose outcome is stored; their columns need not be read.
     """
 
     rules: tuple[tuple[str, Expression], ...]
     edits: tuple[tuple[str, str], ...]
+    labels: frozenset[str] = frozenset()
     known: frozenset[str] = frozenset()
 
     @property
@@ -98,4 +100,5 @@ def ruled(policy: Policy, annotators: tuple[str, ...], where: str) -> Ruled:
     check(policy, annotators, where)
     schema = columns_of(annotators)
     rules = tuple((rule.reason, parse(rule.drop, schema, f"{where}.{rule.reason}")) for rule in policy.rules)
-    return Ruled(rules, tuple((rule.reason, rule.spans) for rule in policy.edits))
+    labels = {name for _, rule in rules for name in rule.columns if pa.types.is_string(schema[name])}
+    return Ruled(rules, tuple((rule.reason, rule.spans) for rule in policy.edits), frozenset(labels))

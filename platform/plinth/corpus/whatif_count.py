@@ -18,19 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus import firing
-from plinth.corpus.policy import DOCUMENTS
 from plinth.corpus.ruled import Ruled, ruled
 from plinth.corpus.sampling import ranks
 from plinth.corpus.sidecars import Slot
+from plinth.corpus.whatif_read import Ids, batches, strings_at
 from plinth.recipe.policies import Policy
-from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 
-#: Rows evaluated at once: long enough that a kernel call costs nothing, short enough to stay in the cache.
-BATCH_ROWS = 1 << 16
 DIRECTIONS = ("newly_dropped", "newly_kept")
-#: Columns read of the sidecars that are always there; `fired` only where it spares a rule.
-_ALWAYS = {"policy": ("keep", "reason"), "verdicts": ("decision", "cluster_size"), "exact": ("text_bytes",)}
 
 Bools = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
@@ -74,10 +69,10 @@ class Answer:
 def judge(root: Path, task: Task) -> Answer:
     """Judge one part; reads no text."""
     store, counts, flips = Store(root), no_counts(), list[Flip]()
-    ids = _Ids(store, task.slot)
+    ids = Ids(store, task.slot)
     rules = rules_of(task.policy, task.before, task.annotators, "policy")
     first = 0
-    for columns, sides, rows in _batches(store, task.slot, rules):
+    for columns, sides, rows in batches(store, task.slot, rules):
         before = sides["policy"]
         fired = rules.fired(columns, rows, before.get("fired"))
         kept_before = before["keep"].to_numpy(zero_copy_only=False)
@@ -103,22 +98,6 @@ def rules_of(policy: Policy, before: Policy | None, annotators: tuple[str, ...],
     """The new policy, knowing what the old one says of rules that did not change; parsed once, not for each part."""
     rules = ruled(policy, annotators, where)
     return rules.knowing(before) if before else rules
-
-
-Sides = dict[str, dict[str, pa.Array]]
-
-
-def _batches(store: Store, slot: Slot, rules: Ruled) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
-    """Columns that the rules read, and those of the published judgement, side by side."""
-    always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.known else []))}
-    wanted = {**rules.sidecars, **always}
-    parts = {DOCUMENTS: slot.documents, **slot.sides}
-    readers = {name: iter_batches(store, parts[name], columns, BATCH_ROWS) for name, columns in wanted.items()}
-    for batches in zip(*readers.values(), strict=True):
-        named = dict(zip(readers, batches, strict=True))
-        columns = {f"{name}.{one}": named[name].column(one) for name, own in rules.sidecars.items() for one in own}
-        sides = {name: {one: named[name].column(one) for one in own} for name, own in always.items()}
-        yield columns, sides, batches[0].num_rows
 
 
 def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, size: I64) -> I64:
@@ -159,21 +138,21 @@ def _count_flips(
         at = np.flatnonzero(mask)
         if not at.size:
             continue
-        flip, picked = counts[direction], pa.array(at)
+        flip = counts[direction]
         flip["documents"] += int(at.size)
         flip["bytes"] += int(size[at].sum())
-        why = new.take(pa.array(after[at])) if direction == "newly_dropped" else before.take(picked)
+        why = new.take(pa.array(after[at])) if direction == "newly_dropped" else strings_at(before, at)
         for reason, documents, volume in _grouped(why, size[at]):
             own = flip["reasons"].setdefault(reason, {"documents": 0, "bytes": 0})
             own["documents"] += documents
             own["bytes"] += volume
         if direction == "newly_dropped":
-            decision = verdicts["decision"].take(picked)
+            decision = strings_at(verdicts["decision"], at)
             for name, documents, volume in _grouped(decision, size[at]):
                 flip["decisions"][name] = flip["decisions"].get(name, 0) + documents
                 flip["trained_bytes"] += volume if name == "train" else 0
             alive = pc.not_equal(decision, "drop").to_numpy(zero_copy_only=False)
-            crowd = verdicts["cluster_size"].take(picked).to_numpy(zero_copy_only=False) > 1
+            crowd = verdicts["cluster_size"].take(pa.array(at)).to_numpy(zero_copy_only=False) > 1
             flip["survivors"] += int(np.count_nonzero(alive & crowd))
 
 
@@ -182,9 +161,9 @@ def _count_moved(counts: dict[str, Any], rules: Ruled, after: I64, mask: Bools, 
     at = np.flatnonzero(mask)
     if not at.size:
         return
-    new, old = pa.array(rules.reasons, pa.string()).take(pa.array(after[at])), before.take(pa.array(at))
-    other = pc.not_equal(new, old)
-    counts["other_reason"] += int(pc.sum(other).as_py() or 0)
+    numbers = {reason: number for number, reason in enumerate(rules.reasons)}
+    old = np.array([numbers.get(one, -1) for one in before.dictionary.to_pylist()], dtype=np.int64)
+    counts["other_reason"] += int(np.count_nonzero(old[before.indices.take(pa.array(at)).to_numpy()] != after[at]))
 
 
 def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
@@ -194,7 +173,7 @@ def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
 
 
 def _chosen(
-    known: _Ids, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
+    known: Ids, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
 ) -> Iterator[Flip]:
     """The flips of a batch with the smallest hashes of their ids."""
     if not any(mask.any() for mask in masks.values()):
@@ -209,21 +188,6 @@ def _chosen(
             row = int(at[one])
             new = rules.reasons[after[row]] if after[row] >= 0 else None
             yield Flip(int(rank[one]), task.slot.bucket, direction, task.part, first + row, before[row].as_py(), new)
-
-
-class _Ids:
-    """The ids of a part; read only as far as something flips."""
-
-    def __init__(self, store: Store, slot: Slot) -> None:
-        self._batches, self._row = iter_batches(store, slot.documents, ["id"], BATCH_ROWS), 0
-
-    def at(self, first: int) -> pa.Array:
-        """Those of the batch that starts at a row, which no earlier call was past."""
-        for batch in self._batches:
-            here, self._row = self._row, self._row + batch.num_rows
-            if here == first:
-                return batch.column("id")
-        raise AssertionError("unreachable: the batch was just read")
 
 
 def no_rule() -> dict[str, int]:

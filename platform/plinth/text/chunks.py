@@ -50,6 +50,17 @@ read8: Any = intrinsic(_read8)
 write8: Any = intrinsic(_write8)
 
 
+def _ones(typingctx: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+#: `ones(value)`: number of bits that are set in a uint64.
+ones: Any = intrinsic(_ones)
+
+
 @njit(inline="always")
 def low_bytes(value: Any, size: Any) -> Any:
     """The first `size` (1 to 8) bytes in memory of eight; zeros for the rest."""

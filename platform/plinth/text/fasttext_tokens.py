@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types, uint64
-from numba.extending import intrinsic
+from numba import njit, uint64
 
 from plinth.text.characters import ALPHA, flags
-from plinth.text.chunks import low_bytes, read, read8
+from plinth.text.chunks import low_bytes, ones, read, read8
 from plinth.text.codepoints import decode
 from plinth.text.ngrams import U8
 from plinth.text.word_hashes import mix
@@ -62,17 +61,6 @@ def point_flags() -> npt.NDArray[np.uint8]:
     table[0x85] &= 0xFF ^ BROKEN  # NEL is a line end
     table[0xFFFD] |= BROKEN
     return table
-
-
-def _ones(typingctx: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.uint64(types.uint64), generate
-
-
-#: `ones(value)`: number of bits that are set in a uint64.
-ones: Any = intrinsic(_ones)
 
 
 @njit(inline="always")

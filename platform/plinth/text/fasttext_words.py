@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint32, uint64
 
-from plinth.text.chunks import read8, write8
+from plinth.text.chunks import ones, read8, write8
 from plinth.text.fasttext_file import F32, LABEL_PREFIX, LANES, Model
-from plinth.text.fasttext_tokens import bare, key_of, ones
+from plinth.text.fasttext_tokens import bare, key_of
 from plinth.text.ngrams import I64, U8, U64
 
 U32 = npt.NDArray[np.uint32]

@@ -66,3 +66,27 @@ def test_every_condition_is_arrows(text: str, start: int) -> None:
     rule, rows = parse(text, SCHEMA, "rule"), 5 - start
     columns = {name: values.slice(start, rows) for name, values in COLUMNS.items()}
     assert mask(rule, columns, rows).tolist() == rule.evaluate(columns, rows).to_pylist()
+
+
+LABELS = {"a.label": pa.string(), "b.label": pa.string(), "c.n": pa.int32()}
+STRINGS = st.sampled_from(["en", "de", "", None])
+ASKED = (
+    "a.label != 'en'", "a.label in ['de', '']", "a.label is None", "not a.label == 'en'", "a.label < 'e'",
+    "a.label == b.label", "a.label == 'en' and c.n > 1", "not (b.label is not None or a.label not in ['de'])",
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(STRINGS, STRINGS, st.integers(0, 3)), max_size=12), st.integers(0, 3))
+def test_a_condition_on_labels_is_that_on_the_strings(rows: list[tuple[str | None, str | None, int]], cut: int) -> None:
+    plain = {name: pa.array([row[i] for row in rows], kind).slice(cut) for i, (name, kind) in enumerate(LABELS.items())}
+    labels = {name: one.dictionary_encode() if pa.types.is_string(one.type) else one for name, one in plain.items()}
+    size = len(plain["c.n"])
+    for text in ASKED:
+        rule = parse(text, LABELS, "rule")
+        assert mask(rule, labels, size).tolist() == rule.evaluate(plain, size).to_pylist(), text
+
+
+def test_a_slice_of_labels_with_values_that_no_row_has() -> None:
+    whole = pa.DictionaryArray.from_arrays(pa.array([2, None, 0, 1], pa.int32()), pa.array(["en", "de", "fr", "xx"]))
+    rule = parse("a.label != 'en'", LABELS, "rule")
+    assert mask(rule, {"a.label": whole.slice(1)}, 3).tolist() == [False, False, True]

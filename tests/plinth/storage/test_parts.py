@@ -49,6 +49,22 @@ def test_bytes_do_not_depend_on_how_the_batches_were_cut(store: Store, cuts: lis
     assert parts.write_batches(store, "p", SCHEMA, batches) == parts.write_table(store, "p", whole)
 
 
+@pytest.mark.parametrize(("group", "rows"), [(7, 64), (64, 64), (64, 7), (5, 3)])
+def test_labels_come_as_dictionaries_in_the_same_batches(store: Store, group: int, rows: int) -> None:
+    """Row groups have dictionaries of their own; batches do not end where they do."""
+    made = pa.table(
+        {"label": [None if i % 3 == 0 else f"label {i // 9}" for i in range(200)], "number": list(range(200))}
+    )
+    part = parts.write_batches(store, "part", made.schema, made.to_batches(), group_rows=group)
+    plain = list(parts.iter_batches(store, part, rows=rows))
+    labelled = list(parts.iter_batches(store, part, rows=rows, labels=["label"]))
+    assert [pa.types.is_dictionary(batch.column("label").type) for batch in labelled] == [True] * len(plain)
+    decoded = [{"label": b.column("label").dictionary_decode(), "number": b.column("number")} for b in labelled]
+    assert [pa.record_batch(one) for one in decoded] == plain
+    aligned = list(parts.iter_aligned(store, (part, ["number"]), (part, ["label"]), rows=rows, labels=[[], ["label"]]))
+    assert [[one.num_rows for one in pair] for pair in aligned] == [[batch.num_rows] * 2 for batch in plain]
+
+
 def test_known_row(store: Store) -> None:
     part = parts.write_table(store, "p", table(2 * ROWS))
     assert parts.read_row(store, part, ROWS + 3, ["n"]) == {"n": ROWS + 3}
