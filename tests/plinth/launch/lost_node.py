@@ -2,7 +2,7 @@
 
     pytest -m slow tests/plinth/launch/lost_node.py
 
-Two to four minutes, most of which Slurm waits before it calls a node down; hence not among the tests that always run.
+Takes minutes, in which Slurm misses the node and KillWait passes; hence not among the tests that always run.
 """
 
 from __future__ import annotations
