@@ -18,7 +18,7 @@ RECIPE = ROOT / "jobs" / "recipes" / "tiny.yaml"
 def plinth(workspace: Path, *words: object, check: bool = True, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the command line on a workspace."""
     command = [sys.executable, "-m", "jobs.cli", "-w", str(workspace), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=1200, **options)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=3600, **options)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done

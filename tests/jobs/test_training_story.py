@@ -121,6 +121,8 @@ def found_again(run: Told, recipe: Path, clis: list[subprocess.Popen[bytes]]) ->
         time.sleep(0.1)
     (rank,) = run.ranks
     rank.suspend()
+    while rank.status() != psutil.STATUS_STOPPED:  # or SIGTERM would be dealt with before
+        time.sleep(0.05)
     said = run.workspace / "said.log"
     before = said.stat().st_size
     clis.append(start(run.workspace, recipe))
