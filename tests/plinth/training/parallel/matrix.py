@@ -5,12 +5,8 @@
     interaction   values of two or three axes; it is refused when every case that has it is
 
 A case is refused by `plinth.recipe.parallel`, with a reason, or it trains as one plain process does. `cover` picks
-cases that have every pair of values that is not refused (a covering array; Cohen et al., IEEE TSE 23(7), 1997): those are
-trained by a test. All cases of two ranks, and all triples on four and eight, are trained by
-
-    python tests/plinth/training/parallel/matrix.py
-
-which writes `matrix.json` beside this file and the tables of docs/parallel.md.
+cases that have every pair of values that is not refused, or every triple (a covering array; Cohen et al., IEEE TSE
+23(7), 1997). A test trains the pairs, `matrix_train.py` the triples.
 """
 
 from __future__ import annotations
@@ -28,9 +24,6 @@ from plinth.recipe.training import Launch, Model
 MODEL = Model(layers=3, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
 SEQUENCE_TOKENS, ROWS = 32, 8
-
-#: Largest difference in loss (nats) and, relative, in the gradient norm. BF16 and FP16 have 8 and 11 bits.
-BOUNDS = {"fp32": (2e-6, 2e-5), "bf16": (0.03, 0.05), "fp16": (0.005, 0.02)}
 
 
 class Case(NamedTuple):
@@ -66,6 +59,11 @@ class Case(NamedTuple):
             word(axis, value) for axis, value in self._asdict().items() if axis == "zero_stage" or value != usual[axis]
         )
 
+    @property
+    def model(self) -> Model:
+        """As many layers as it takes; where they are compiled no more, because that is what takes time."""
+        return MODEL.model_copy(update={"layers": self.pipeline}) if self.compile else MODEL
+
     def fields(self) -> dict[str, Any]:
         """Of a `RunConfig`. A batch schedule doubles the batch in step 2, a length schedule the rows' length."""
         data = self.ranks // self.block.model_ranks
@@ -74,7 +72,7 @@ class Case(NamedTuple):
             "parallel": self.block,
             "launch": Launch(ranks=self.ranks),
             "precision": self.precision,
-            "model": MODEL,
+            "model": self.model,
             "sequence_tokens": SEQUENCE_TOKENS,
             "global_batch_sequences": first,
             "micro_batch_sequences": first // data // self.accumulated,
@@ -88,10 +86,8 @@ class Case(NamedTuple):
 
     def refusals(self) -> list[str]:
         """Why the recipe is refused: nothing when it is not."""
-        found = problems(
-            self.block, MODEL, ranks=self.ranks, sequence_tokens=SEQUENCE_TOKENS, precision=self.precision
-        )
-        return [message for _, message in found]
+        size = {"ranks": self.ranks, "sequence_tokens": SEQUENCE_TOKENS}
+        return [message for _, message in problems(self.block, self.model, precision=self.precision, **size)]
 
 
 AXES: dict[str, tuple[Any, ...]] = {
@@ -137,6 +133,20 @@ def interactions(strength: int) -> Iterator[Interaction]:
             yield tuple(zip(names, values, strict=True))
 
 
+def phrase(interaction: Interaction) -> str:
+    """An interaction in words."""
+    return " + ".join(word(axis, value) for axis, value in interaction)
+
+
+@cache
+def refused(strength: int) -> dict[Interaction, str]:
+    """Interactions that no case has, and why; none that says no more than a smaller one that is refused already."""
+    have = covered(feasible(), strength)
+    smaller = [set(known) for less in range(2, strength) for known in refused(less)]
+    new = (each for each in interactions(strength) if each not in have)
+    return {each: reason(each) for each in new if not any(known <= set(each) for known in smaller)}
+
+
 def within(case: Case, strength: int) -> set[Interaction]:
     """The interactions that a case has."""
     return set(combinations(zip(AXES, case, strict=True), strength))
@@ -166,16 +176,8 @@ def _cost(case: Case) -> tuple[int, bool]:
     return case.ranks, case.compile
 
 
-def reason(interaction: Interaction) -> str | None:
-    """Why no case has this interaction; None when one does. The reason is that of the case that is nearest to running."""
+def reason(interaction: Interaction) -> str:
+    """Why an interaction is refused, by the case of it that is nearest to running."""
     wanted = set(interaction)
-    nearest: tuple[int, str] | None = None
-    for case in cases():
-        if wanted <= set(zip(AXES, case, strict=True)):
-            refusals = case.refusals()
-            if not refusals:
-                return None
-            if nearest is None or len(refusals) < nearest[0]:
-                nearest = len(refusals), refusals[0]
-    assert nearest is not None
-    return nearest[1]
+    found = (case.refusals() for case in cases() if wanted <= set(zip(AXES, case, strict=True)))
+    return min(found, key=len)[0]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from plinth.recipe.parallel import LossScale, Parallel
@@ -21,20 +20,15 @@ import together
 
 MODEL = Model(layers=5, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
-#: Largest difference in loss (nats) and, relative, in the gradient norm. BF16 and FP16 have 8 and 11 bits.
-BOUNDS = {"fp32": (2e-6, 2e-5), "bf16": (0.03, 0.05), "fp16": (0.005, 0.02)}
-
 Combination = tuple[dict[str, Any], dict[str, Any]]
 
 TWO: dict[str, Combination] = {
     "zero 0, four micro batches": ({"zero_stage": 0}, {"micro_batch_sequences": 2}),
-    "zero 1, one micro batch": ({}, {}),
     "zero 1, untied": ({}, {"micro_batch_sequences": 2, "model": {"tied_embeddings": False, "z_loss": 1e-2}}),
     "zero 1, recomputed, no mask": (
         {"activation_checkpointing": 2},
         {"micro_batch_sequences": 4, "model": {"document_mask": False}},
     ),
-    "bf16, zero 1": ({}, {"precision": "bf16", "micro_batch_sequences": 2}),
     "bf16, zero 0": ({"zero_stage": 0}, {"precision": "bf16", "micro_batch_sequences": 2}),
     "fp16, zero 1": ({"loss_scale": LossScale(initial_power=30)}, {"precision": "fp16", "micro_batch_sequences": 2}),
 }
@@ -69,19 +63,9 @@ def test_stages_agree_with_one_plain_process(
         fields = {"micro_batch_sequences": together.ROWS, "global_batch_sequences": together.ROWS, **changes}
         fields["model"] = MODEL.model_copy(update=changes.get("model", {}))
         configs[name] = make(parallel=block, launch=Launch(ranks=ranks), **fields)
-    answers = run_ranks(ranks, together.train_all, configs, True)
-    wrong = []
+    answers = run_ranks(ranks, together.train_all, configs, True, timeout_s=together.LONG_S)
+    wrong = {}
     for name, config in configs.items():
-        losses, norms, parameters = together.plain_run(config)
-        loss_bound, norm_bound = BOUNDS[config.precision]
-        ours = np.mean([answer[name][0] for answer in answers], axis=0)
-        off = float(np.abs(ours - losses).max())
-        relative = max(float(np.abs(np.divide(answer[name][1], norms) - 1).max()) for answer in answers)
-        if not (off <= loss_bound and relative <= norm_bound):
-            wrong.append(f"{name}: loss off by {off:.2g} (at most {loss_bound:g}), norm by {relative:.2g}")
-        found = answers[0][name][2]
-        assert list(found) == list(parameters), name
-        if config.precision == "fp32":
-            far = [key for key, value in parameters.items() if not np.allclose(found[key], value.numpy(), atol=1e-3)]
-            wrong += [f"{name}: parameters {far}"] if far else []
-    assert not wrong, "\n".join(wrong)
+        plain = together.plain_run(config)
+        wrong[name] = together.difference(config, answers, name, plain).beyond(config.precision)
+    assert not {name: text for name, text in wrong.items() if text}
