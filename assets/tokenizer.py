@@ -68,11 +68,12 @@ def _make_audit(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     rows = [{"bucket": name, **facts} for name, facts in made.stats["buckets"].items()]
     failures = len(made.stats["failures"])
-    rows = [{**row, "failures": failures} for row in rows]
+    rows = [{**row, "failures": failures, "unjudged": len(made.stats["unjudged"])} for row in rows]
     expectations = [
         rows_between(1),
         no_nulls("fertility"),
         between("failures", 0, 0),
+        between("unjudged", 0, 0, "warning"),
         between("bytes_per_token", 1, 64),
     ]
     return Suite("tokenizer-audit", rows, expectations)

@@ -76,6 +76,8 @@ def _show(stats: Mapping[str, Any]) -> None:
     )
     for line in stats["failures"]:
         output.say(f"fails: {line}")
+    for line in stats["unjudged"]:
+        output.say(f"note: {line}")
 
 
 def _facts(facts: Mapping[str, Any]) -> list[str]:

@@ -93,7 +93,8 @@ def _rates(recipe: Recipe) -> Iterator[Found]:
 def _batches(recipe: Recipe) -> Iterator[Found]:
     training = recipe.training
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
-    for key, message in batches.problems(training, ranks, micro, recipe.mixture.sequence_tokens):
+    wrong = list(batches.problems(training, ranks, micro, recipe.mixture.sequence_tokens))
+    for key, message in wrong:
         yield ("training", *key), message
     for key, length in batches.lengths(training):
         if length % training.parallel.sequence:
@@ -105,6 +106,20 @@ def _batches(recipe: Recipe) -> Iterator[Found]:
             f"{recipe.mixture.total_tokens} tokens are {sequences} sequences of {recipe.mixture.sequence_tokens}, "
             f"fewer than one step's {training.global_batch_sequences}",
         )
+    elif not wrong:
+        yield from _misplaced(recipe, sequences)
+
+
+def _misplaced(recipe: Recipe, sequences: int) -> Iterator[Found]:
+    """The first change that never takes effect: later it would be found after days of work on the corpus."""
+    from plinth.tokens.steps import Misplaced, schedule
+
+    training = recipe.training
+    changes = (training.batch_schedule, training.length_schedule, training.amendments)
+    try:
+        schedule(sequences, recipe.mixture.sequence_tokens, training.global_batch_sequences, *changes)
+    except Misplaced as error:
+        yield ("training", *error.key), error.why
 
 
 def _slices(recipe: Recipe) -> Iterator[Found]:

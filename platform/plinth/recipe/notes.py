@@ -11,7 +11,35 @@ PER_DOCUMENT = "per-document"
 
 def notes(recipe: Recipe) -> list[str]:
     """Sentences, each about one place of the recipe."""
-    return [*_licences(recipe)]
+    return [*_licences(recipe), *_never(recipe), *_domains(recipe)]
+
+
+def _never(recipe: Recipe) -> Iterator[str]:
+    """What is to happen every so many steps, in a run that has fewer."""
+    from plinth.tokens.steps import schedule
+
+    training, mixture = recipe.training, recipe.mixture
+    changes = (training.batch_schedule, training.length_schedule, training.amendments)
+    sequences = mixture.total_tokens // mixture.sequence_tokens
+    total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total
+    guard, looks = training.guard, training.validation
+    seldom = [
+        ("guard.min_steps", guard.min_steps if guard.enabled else 0, "the guard judges none of them"),
+        ("validation.every_steps", looks.every_steps if looks else 0, "held-out slices are measured at the end only"),
+        ("checkpoints.every_steps", training.checkpoints.every_steps, "nothing is saved before the end"),
+    ]
+    for key, steps, so in seldom:
+        if steps >= total:
+            yield f"training.{key}: {steps:,}, and the run has {total:,} steps: {so}"
+
+
+def _domains(recipe: Recipe) -> Iterator[str]:
+    """Bounds of the tokenizer's audit for a domain that no source declares."""
+    declared = {source.domain for bucket in recipe.corpus.buckets.values() for source in bucket.sources}
+    for domain in recipe.tokenizer.max_fertility_by_domain:
+        if domain not in declared:
+            have = ", ".join(sorted(declared))
+            yield f"tokenizer.max_fertility_by_domain.{domain}: no source declares this domain; have {have}"
 
 
 def _licences(recipe: Recipe) -> Iterator[str]:

@@ -29,7 +29,7 @@ from plinth.tokens.audit_part import AXES, COUNTS, Task, measure
 from plinth.tokens.vocabulary import token_bytes
 
 ASSET = "tokenizer/audit"
-VERSION = "2"
+VERSION = "3"
 
 
 def run(
@@ -47,8 +47,8 @@ def run(
     Languages come from `column` of the language sidecars, joined to curated documents by id, domains from the
     documents. Stats: `buckets`, `languages` and `domains` (sums, `fertility`, `bytes_per_token`,
     `characters_per_token`, `fragment_share`; null where there is nothing to divide by), `round_trip` (texts,
-    failed), those of `audit_vocabulary.facts`, and `failures`: a line for every bound that does not hold, which
-    a blocking check reads.
+    failed), those of `audit_vocabulary.facts`, `failures`: a line for every bound that does not hold, which
+    a blocking check reads, and `unjudged`: a line for every bound of a group that has no text here.
 
     Raises:
         IntegrityError: curated parts or sidecars do not belong to the documents.
@@ -71,7 +71,7 @@ def run(
     for axis in AXES:
         stats[axis] = {name: _facts(sums) for name, sums in sorted(add_stats(found).get(axis, {}).items())}
     stats["round_trip"] = _round_trip(encode.load(ctx.store, blob), found)
-    stats["failures"] = failures(params, stats)
+    stats["failures"], stats["unjudged"] = failures(params, stats), unjudged(params, stats)
     inputs: dict[str, Manifest | str] = {tokenizer.ASSET: trained}
     for name, group in (("curated", curated), ("documents", documents), ("language", language)):
         inputs |= {f"{bucket}/{name}": source for bucket, source in sorted(group.items()) if bucket in curated}
@@ -92,6 +92,17 @@ def failures(params: recipe.Tokenizer, stats: Mapping[str, Any]) -> list[str]:
     if stats["round_trip"]["failed"]:
         lines.append(f"{stats['round_trip']['failed']} of {stats['round_trip']['texts']} texts did not come back")
     return lines + audit_vocabulary.failures(params, dict(stats))
+
+
+def unjudged(params: recipe.Tokenizer, stats: Mapping[str, Any]) -> list[str]:
+    """A line for every bound that judged nothing, because no text has its language or domain: perhaps misspelt."""
+    bounds = {"languages": params.max_fertility_by_language, "domains": params.max_fertility_by_domain}
+    return [
+        f"{axis[:-1]} {name}: no text to judge by its bound; there are {', '.join(sorted(stats[axis])) or 'none'}"
+        for axis, named in bounds.items()
+        for name in named
+        if stats[axis].get(name, {}).get("fertility") is None
+    ]
 
 
 def _too_many(what: str, groups: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[str]:

@@ -21,6 +21,20 @@ from plinth.errors import MissingError, RecipeError
 from plinth.recipe.batches import Amendment, BatchChange, Change, LengthChange
 
 
+class Misplaced(RecipeError):
+    """A change of a schedule takes effect no later than the one listed before it, or never."""
+
+    def __init__(self, name: str, index: int, change: Change, why: str) -> None:
+        tokens, step = change.from_tokens, change.from_step
+        point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
+        super().__init__(
+            f"training.{name}[{index}]: the change {point} has no place in the run",
+            found=why,
+            remedy="list changes in the order in which they take effect, all before the end of the run",
+        )
+        self.key, self.why = (name, index), f"{point} has no place in the run: {why}"
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Steps from `first_step` on, which begin at `first_position`: `batch` sequences each, in rows of `length`."""
@@ -152,22 +166,24 @@ def schedule(
     scheduled after it, of the batch if it names one, of the length if it names one.
 
     Raises:
-        RecipeError: a change takes effect no later than the one listed before it, or never.
+        Misplaced: a change takes effect no later than the one listed before it, or never.
     """
     queues: list[list[Change]] = [list(amendments), list(batches), list(lengths)]
     names = ("amendments", "batch_schedule", "length_schedule")
+    listed = [len(queue) for queue in queues]
     last: list[int] = [-1, -1, -1]
     made = [Stretch(0, 0, batch, sequence_tokens)]
     while any(queues):
         now = made[-1]
         coming = [(_effect(queue[0], now, sequence_tokens), kind) for kind, queue in enumerate(queues) if queue]
         step, kind = min(coming)
-        change = queues[kind].pop(0)
+        index, change = listed[kind] - len(queues[kind]), queues[kind].pop(0)
         if step <= last[kind] or step < now.first_step:
-            raise _misplaced(names[kind], change, f"it takes effect at step {step + 1}, no later than the one before")
+            why = f"it takes effect at step {step + 1:,}, no later than the one before"
+            raise Misplaced(names[kind], index, change, why)
         position = now.first_position + (step - now.first_step) * now.batch
         if position + _batch(change, now) > sequences:
-            raise _misplaced(names[kind], change, f"the run ends before, with its {sequences:,} sequences")
+            raise Misplaced(names[kind], index, change, f"the run ends before, with its {sequences:,} sequences")
         last[kind] = step
         if isinstance(change, Amendment):
             for queue, named in ((queues[1], change.global_batch_sequences), (queues[2], change.sequence_tokens)):
@@ -194,12 +210,3 @@ def _batch(change: Change, now: Stretch) -> int:
 def _length(change: Change, now: Stretch) -> int:
     named = change.sequence_tokens if isinstance(change, LengthChange | Amendment) else None
     return now.length if named is None else named
-
-
-def _misplaced(name: str, change: Change, why: str) -> RecipeError:
-    point = f"from_step: {change.from_step}" if change.from_step is not None else f"from_tokens: {change.from_tokens}"
-    return RecipeError(
-        f"training.{name}: the change {point} has no place in the run",
-        found=why,
-        remedy="list changes in the order in which they take effect, all before the end of the run",
-    )

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import count as forward
+from itertools import islice
 from typing import Any
 
 from plinth.errors import PlinthError
@@ -25,10 +27,13 @@ from plinth.training.blame import Scored
 from plinth.training.config import RunConfig
 from plinth.training.model import Decoder
 from plinth.training.sightings import Sightings
-from plinth.training.telemetry import timeline
+from plinth.training.telemetry import Story, timeline
 
 #: Earlier steps that tell what is typical, and how many of the last the search for them covers.
 BASELINE, REACH = 4, 64
+
+#: Rules of the guard that suspect a step's batch; the others watch stretches of a run.
+OF_BATCH = ("nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations")
 
 #: Sequences of a batch up to which every one gets a backward pass of its own.
 GRADIENT_ROWS = 64
@@ -56,20 +61,31 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
         As `replay`.
     """
     view = _View(config, losses.checkpoint_before(config, step, wanted))
-    compared = baseline_steps(step, baseline)
+    compared = baseline_steps(step, baseline, spoilt(timeline(config.directory.events)))
     usual = ranking.typical(document for other in compared for document in view.documents(other))
     gradients = config.steps.batch(step - 1) <= GRADIENT_ROWS
     found = ranking.rank(list(view.documents(step, gradients=gradients)), usual, view.text, most=100)
     return {**view.about(step), "baseline_steps": compared, **found}
 
 
-def baseline_steps(step: int, count: int) -> list[int]:
-    """Steps spread evenly over those before `step`; those after the first where there are none."""
-    reach = min(REACH, step - 1)
-    if reach < 1:
-        return [step + 1 + at for at in range(count)]
-    count = min(count, reach)
-    return sorted({step - 1 - at * reach // count for at in range(count)})
+def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list[int]:
+    """Steps spread evenly over the last `REACH` before `step` that are not `without`; those after where there are none.
+
+    A bad step among them would pass for typical: the second step of a window would be excused by the first.
+    """
+    before = list(islice((other for other in range(step - 1, 0, -1) if other not in without), REACH))
+    if not before:
+        return list(islice((other for other in forward(step + 1) if other not in without), count))
+    count = min(count, len(before))
+    return sorted({before[at * len(before) // count] for at in range(count)})
+
+
+def spoilt(told: Story) -> set[int]:
+    """Steps that were left out, kept back, or in the window of a rule that suspects the batch."""
+    interventions = [event for event in told.events if event["event"] == "intervention"]
+    windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
+    kept_back = {step for step, event in told.steps.items() if event.get("vetoed")}
+    return told.skipped | kept_back | {step for first, last in windows for step in range(first, last + 1)}
 
 
 class _View:

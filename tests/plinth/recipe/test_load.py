@@ -12,6 +12,7 @@ import yaml
 
 from plinth.errors import RecipeError
 from plinth.recipe.load import check, fingerprint, load, resolved
+from plinth.recipe.notes import notes
 
 RIGHT = """\
 name: small
@@ -153,6 +154,27 @@ def test_rates_fit_together(write: Write) -> None:
     tail = "training:\n  optimizer: {lr: 1e-4, min_lr: 1e-3, warmup_fraction: 0.9, decay_fraction: 0.2}\n"
     keys = [problem.key for problem in check(write(text=RIGHT + tail))[1]]
     assert keys == ["training.optimizer.min_lr", "training.optimizer.warmup_fraction"]
+
+
+def test_a_change_after_the_last_step_is_found_before_the_corpus_is_made(write: Write) -> None:
+    late = "training:\n  batch_schedule:\n    - {from_step: 2, global_batch_sequences: 16}\n    "
+    late += "- {from_step: 900, global_batch_sequences: 8}\nrelease:"
+    loaded, (problem,) = check(write(replace={"release:": late}))
+    assert loaded is None
+    assert (problem.key, problem.mark.line) == (
+        "training.batch_schedule[1]",
+        RIGHT.count("\n", 0, RIGHT.index("release:")) + 4,
+    )
+    assert "from_step 900 has no place in the run: the run ends before, with its" in problem.message
+
+
+def test_notes_name_what_never_happens(write: Write) -> None:
+    quiet = "training:\n  global_batch_sequences: 8\n  checkpoints: {every_steps: 500}\nrelease:"
+    bound = "tokenizer: {max_fertility_by_domain: {example.com: 2}}\nmixture:"
+    loaded = load(write(replace={"release:": quiet, "mixture:": bound}))
+    said = notes(loaded)
+    assert any(line.startswith("training.checkpoints.every_steps: 500, and the run has ") for line in said)
+    assert "tokenizer.max_fertility_by_domain.example.com: no source declares this domain; have example.org" in said
 
 
 def test_batch_must_divide_over_ranks(write: Write) -> None:

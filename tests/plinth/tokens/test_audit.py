@@ -108,6 +108,15 @@ def test_bounds(changes: dict[str, Any], expected: list[str]) -> None:
     assert audit.failures(recipe.Tokenizer(**changes), stats) == expected
 
 
+def test_a_bound_that_judged_nothing_is_told() -> None:
+    stats = {"languages": {"de": {"fertility": 5.0}, "en": {"fertility": 2.0}}, "domains": {}}
+    bounds = {"max_fertility_by_language": {"english": 2.0, "de": 9.0}, "max_fertility_by_domain": {"a.example": 2.0}}
+    assert audit.unjudged(recipe.Tokenizer(**bounds), stats) == [
+        "language english: no text to judge by its bound; there are de, en",
+        "domain a.example: no text to judge by its bound; there are none",
+    ]
+
+
 def test_lost_bytes_and_lost_texts_are_failures() -> None:
     stats = {"buckets": {}, "languages": {}, "domains": {}, "round_trip": {"failed": 2, "texts": 3}}
     stats |= {**SOUND, "byte_tokens": 255}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plinth.training import blame
+from plinth.training import blame, forensics
 from plinth.training.guard.documents import stand_out
 from plinth.training.sightings import Seen
 from plinth.training.telemetry import Timeline, timeline
@@ -66,6 +66,24 @@ def test_sources_that_came_with_the_trouble_stand_out() -> None:
         ("b.example", 0.4, 0.1),
         ("a.example", 0.6, 0.9),
     ]
+
+
+def test_what_is_typical_is_not_asked_of_spoilt_steps(tmp_path: Path) -> None:
+    """The second step of a window is held against steps before the window, not against the first."""
+    events = Timeline(tmp_path / "events.jsonl")
+    for step in range(1, 13):
+        events.append("step", step=step, loss=1.0, grad_norm=1.0, batch="b", vetoed=step == 8)
+    for rule, action, window in (("loss_spike", "rollback", [10, 11]), ("throughput", "warn", [1, 12])):
+        told = {"rule": rule, "number": 1, "factor": 1.0, "window": window}
+        events.append("intervention", step=11, action=action, **told)
+    events.append("skipped", step=6, rule="loss_spike", window=[6, 6])
+    bad = forensics.spoilt(timeline(events.path))
+    assert bad == {6, 8, 10, 11}
+    assert forensics.baseline_steps(12, 4, bad) == [2, 4, 7, 9]
+    assert forensics.baseline_steps(11, 2, bad) == [4, 9]
+    assert forensics.baseline_steps(1000, 4) == [951, 967, 983, 999]
+    assert forensics.baseline_steps(1000, 1, range(900, 1000)) == [899]  # a long window reaches back further
+    assert forensics.baseline_steps(3, 2, {1, 2, 4}) == [5, 6]
 
 
 def test_a_rollback_takes_steps_back_and_skipped_ones_stay_out(tmp_path: Path) -> None:
