@@ -10,6 +10,7 @@
 Of one training run:
     course_of_run   its timeline as series over one axis, and what it cost
     panels          series as SVG panels
+    streams         the streams of a mixture, as many as can be told apart
     run_page        `page(events, about) -> str`; a script of it reads values out at the pointer
 
 Does not belong here: reading manifests, runs or registries.

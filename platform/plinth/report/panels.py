@@ -13,7 +13,7 @@ from html import escape
 from typing import Any, Literal
 
 from plinth.report.course_of_run import Course, Mark, Series
-from plinth.report.style import ACCENT, PALETTE
+from plinth.report.style import ACCENT, colours
 
 Axis = Literal["time", "step"]
 
@@ -145,15 +145,16 @@ def shares(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, floa
     if not rows:
         return ""
     height, names = 90, sorted(rows[0]["realised"])
+    palette = colours(names)
     inner = height - TOP - BOTTOM
     out = []
     for row, (left, right) in zip(rows, places, strict=True):
         before = 0.0
-        for number, name in enumerate(names):
+        for name in names:
             share = float(row["realised"][name])
             out.append(
                 f'<rect x="{left:.1f}" y="{TOP + inner * before:.1f}" width="{max(0.3, right - left):.1f}" '
-                f'height="{inner * share:.1f}" fill="{PALETTE[number % len(PALETTE)]}">'
+                f'height="{inner * share:.1f}" fill="{palette[name]}">'
                 f"<title>{escape(name)} {share:.1%}</title></rect>"
             )
             before += share

@@ -16,6 +16,7 @@ from plinth.records import Frozen
 from plinth.report import panels, style
 from plinth.report.course_of_run import MARKED, Cost, Course, Event, Series, course, words
 from plinth.report.panels import Axis, Line, Panel, Scale
+from plinth.report.streams import gathered
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _view(axis: Axis, told: Course, about: About) -> dict[str, Any]:
     for panel in _panels(told, about):
         drawn = panels.draw(panel, scale, told.marks)
         if drawn:
-            lines = [{"name": line.name, "colour": line.colour} for line in panel.lines]
+            lines = [{"name": line.name, "colour": line.colour, "faint": line.faint} for line in panel.lines]
             points = panels.points(panel, scale)
             made.append({"key": panel.key, "title": panel.title, "lines": lines, "svg": drawn, "points": points})
     made += _extra(told, about, scale)
@@ -133,7 +134,7 @@ def _extra(told: Course, about: About, scale: Scale) -> list[dict[str, Any]]:
     if places:
         rows = [row for row, _ in places]
         names = sorted(rows[0]["realised"])
-        lines = [{"name": name, "colour": PALETTE[i % len(PALETTE)]} for i, name in enumerate(names)]
+        lines = [{"name": name, "colour": colour, "faint": False} for name, colour in style.colours(names).items()]
         drawn = panels.shares(rows, [place for _, place in places], "mixture")
         made.append({"key": "mixture", "title": "mixture", "lines": lines, "svg": drawn})
     return [{"lines": [], "points": {}, **one} for one in made if one["svg"]]
@@ -148,7 +149,7 @@ def _places(told: Course, about: About, scale: Scale) -> list[tuple[Mapping[str,
     if scale.axis == "time":
         reached.sort()
     found, before = [], scale.low
-    for row in about.mixture:
+    for row in gathered(about.mixture):
         end = row["stop"] * about.sequence_tokens
         at = next((x for x, value in reached if value >= end and x >= before), None)
         stop = reached[-1][0] if at is None else at

@@ -19,7 +19,15 @@ WIDTH_INCHES = 6.4
 
 def colours(names: Iterable[str]) -> dict[str, str]:
     """A colour for each name, the same wherever the same names are shown."""
-    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(sorted(set(names)))}
+    return {name: tone(i) for i, name in enumerate(sorted(set(names)))}
+
+
+def tone(number: int) -> str:
+    """The palette; then its colours paler, then darker; the 19th is the first again."""
+    turn, place = divmod(number, len(PALETTE))
+    towards, much = ((0, 0.0), (255, 0.5), (0, 0.45))[turn % 3]
+    parts = (int(PALETTE[place][at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (towards - part) * much):02X}" for part in parts)
 
 
 def settings() -> Any:

@@ -32,3 +32,5 @@ def test_percent_never_rounds_something_to_nothing_or_everything(share: float, s
 def test_colours_depend_on_the_names_alone() -> None:
     assert style.colours(["web", "code"]) == style.colours(["code", "web", "web"])
     assert len(set(style.colours("abcdef").values())) == 6
+    assert len(set(style.colours("abcdefghijklmnopqr").values())) == 18
+    assert style.colours("abcdef").items() <= style.colours("abcdefghi").items()
