@@ -69,13 +69,16 @@ class RayJobs:
         return self._patience(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe."""
+        """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe.
+
+        A job that was submitted a moment ago cannot be stopped yet; the cluster says so, and is asked again.
+        """
         self._patience.forget()
-        if not self._ask(handle).alive:
-            return
-        _request(handle.host, "POST", f"{handle.id}/stop")
-        until = time.monotonic() + grace_s
-        while self._ask(handle).alive and time.monotonic() < until:
+        until, asked = time.monotonic() + grace_s, False
+        while self._ask(handle).alive:
+            asked = asked or bool(_request(handle.host, "POST", f"{handle.id}/stop")["stopped"])
+            if time.monotonic() >= until:
+                return
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
