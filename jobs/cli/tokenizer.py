@@ -76,7 +76,7 @@ def _show(stats: Mapping[str, Any]) -> None:
     )
     for line in stats["failures"]:
         output.say(f"fails: {line}")
-    for line in stats["unjudged"]:
+    for line in stats.get("unjudged", ()):  # absent where an older version audited
         output.say(f"note: {line}")
 
 
