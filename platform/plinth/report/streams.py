@@ -25,7 +25,7 @@ def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mappin
     if len(totals) <= most:
         return list(rows)
     largest = sorted(totals, key=lambda name: (-totals[name], name))[: most - 1]
-    found = []
+    found: list[Mapping[str, Any]] = []
     for row in rows:
         shares = {name: row["realised"].get(name, 0.0) for name in largest}
         rest = sum(share for name, share in row["realised"].items() if name not in shares)
