@@ -12,6 +12,7 @@ Needs Ray in the interpreter that runs it, of the cluster's version.
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -38,9 +39,9 @@ class Node:
 
     def address(self) -> str:
         """By which other nodes reach this one."""
-        import ray
+        from ray import util
 
-        return str(ray.util.get_node_ip_address())
+        return str(util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Its exit status. It is asked to stop when this process dies, for then nobody else can."""
@@ -117,7 +118,7 @@ def main() -> int:
     import ray
 
     asked = threading.Event()
-    ray.init(address="auto", log_to_driver=False, logging_level="WARNING")
+    ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
     for number in (signal.SIGTERM, signal.SIGINT):  # after Ray's own, which leaves at once
         signal.signal(number, lambda *_: asked.set())
     return run(int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:], asked)
