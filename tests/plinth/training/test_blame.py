@@ -74,8 +74,7 @@ def test_what_is_typical_is_not_asked_of_spoilt_steps(tmp_path: Path) -> None:
     for step in range(1, 13):
         events.append("step", step=step, loss=1.0, grad_norm=1.0, batch="b", vetoed=step == 8)
     for rule, action, window in (("loss_spike", "rollback", [10, 11]), ("throughput", "warn", [1, 12])):
-        told = {"rule": rule, "number": 1, "factor": 1.0, "window": window}
-        events.append("intervention", step=11, action=action, **told)
+        events.append("intervention", step=11, action=action, rule=rule, number=1, factor=1.0, window=window)
     events.append("skipped", step=6, rule="loss_spike", window=[6, 6])
     bad = forensics.spoilt(timeline(events.path))
     assert bad == {6, 8, 10, 11}
