@@ -150,5 +150,4 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
     assert "stopped at step 4" in job.launcher_of(config).logs(run.log, 20)
     second = job.submit_or_find(ctx, config)
     assert second.id.endswith("-0002")
-    job.cancel(ctx, config)  # a job that the cluster has hardly begun to start
-    wait_for(lambda: job.launcher_of(config).poll(second) is Status.GONE, "the second job is gone")
+    job.cancel(ctx, config)
