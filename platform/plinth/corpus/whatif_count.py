@@ -6,9 +6,9 @@ The task of `whatif`; its answer is small whatever the part holds.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from plinth.corpus import firing
 from plinth.corpus.ruled import Ruled, ruled
 from plinth.corpus.sampling import ranks
 from plinth.corpus.sidecars import Slot
-from plinth.corpus.whatif_read import Ids, batches, strings_at
+from plinth.corpus.whatif_read import Later, batches, strings_at
 from plinth.recipe.policies import Policy
 from plinth.storage.store import Store
 
@@ -69,7 +69,8 @@ class Answer:
 def judge(root: Path, task: Task) -> Answer:
     """Judge one part; reads no text."""
     store, counts, flips = Store(root), no_counts(), list[Flip]()
-    ids = Ids(store, task.slot)
+    ids = Later(store, task.slot.documents, ["id"])
+    verdicts = Later(store, task.slot.sides["verdicts"], ["decision", "cluster_size"], ["decision"])
     rules = rules_of(task.policy, task.before, task.annotators, "policy")
     first = 0
     for columns, sides, rows in batches(store, task.slot, rules):
@@ -82,7 +83,7 @@ def judge(root: Path, task: Task) -> Answer:
         _count_edits(counts, rules, columns, keep)
         masks = {"newly_dropped": kept_before & ~keep, "newly_kept": ~kept_before & keep}
         reasons = before["reason"]
-        _count_flips(counts, masks, rules, after, reasons, sides["verdicts"], size)
+        _count_flips(counts, masks, rules, after, reasons, partial(verdicts.at, first), size)
         _count_moved(counts, rules, after, ~kept_before & ~keep, reasons)
         if task.samples:
             flips += _chosen(ids, task, masks, first, rules, after, reasons)
@@ -129,7 +130,7 @@ def _count_flips(
     rules: Ruled,
     after: I64,
     before: pa.Array,
-    verdicts: Mapping[str, pa.Array],
+    verdicts: Callable[[], pa.RecordBatch],
     size: I64,
 ) -> None:
     """Documents and bytes that change sides: by the rule that drops them now, or the one that did."""
@@ -147,12 +148,13 @@ def _count_flips(
             own["documents"] += documents
             own["bytes"] += volume
         if direction == "newly_dropped":
-            decision = strings_at(verdicts["decision"], at)
+            published = verdicts()
+            decision = strings_at(published.column("decision"), at)
             for name, documents, volume in _grouped(decision, size[at]):
                 flip["decisions"][name] = flip["decisions"].get(name, 0) + documents
                 flip["trained_bytes"] += volume if name == "train" else 0
             alive = pc.not_equal(decision, "drop").to_numpy(zero_copy_only=False)
-            crowd = verdicts["cluster_size"].take(pa.array(at)).to_numpy(zero_copy_only=False) > 1
+            crowd = published.column("cluster_size").take(pa.array(at)).to_numpy(zero_copy_only=False) > 1
             flip["survivors"] += int(np.count_nonzero(alive & crowd))
 
 
@@ -173,12 +175,12 @@ def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
 
 
 def _chosen(
-    known: Ids, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
+    known: Later, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
 ) -> Iterator[Flip]:
     """The flips of a batch with the smallest hashes of their ids."""
     if not any(mask.any() for mask in masks.values()):
         return
-    ids = known.at(first)
+    ids = known.at(first).column("id")
     for direction, mask in masks.items():
         at = np.flatnonzero(mask)
         if not at.size:

@@ -18,9 +18,9 @@ from plinth.storage.store import Store
 #: Rows evaluated at once: long enough that a kernel call costs nothing, short enough to stay in the cache.
 BATCH_ROWS = 1 << 16
 #: Columns read of the sidecars that are always there; `fired` only where it spares a rule.
-_ALWAYS = {"policy": ("keep", "reason"), "verdicts": ("decision", "cluster_size"), "exact": ("text_bytes",)}
+_ALWAYS = {"policy": ("keep", "reason"), "exact": ("text_bytes",)}
 #: The strings among them.
-_LABELS = {"policy": ["reason"], "verdicts": ["decision"]}
+_LABELS = {"policy": ["reason"]}
 
 I64 = npt.NDArray[np.int64]
 Sides = dict[str, dict[str, pa.Array]]
@@ -52,16 +52,16 @@ def strings_at(column: pa.Array, rows: I64) -> pa.Array:
     return column.take(pa.array(rows)).dictionary_decode()
 
 
-class Ids:
-    """The ids of a part; read only as far as something flips."""
+class Later:
+    """Columns of a part that are read only as far as somebody asks: most documents do not change sides."""
 
-    def __init__(self, store: Store, slot: Slot) -> None:
-        self._batches, self._row = iter_batches(store, slot.documents, ["id"], BATCH_ROWS), 0
+    def __init__(self, store: Store, part: Part, columns: Sequence[str], labels: Sequence[str] = ()) -> None:
+        self._batches, self._row = iter_batches(store, part, columns, BATCH_ROWS, labels), 0
 
-    def at(self, first: int) -> pa.Array:
-        """Those of the batch that starts at a row, which no earlier call was past."""
+    def at(self, first: int) -> pa.RecordBatch:
+        """The batch that starts at a row, which no earlier call was at or past."""
         for batch in self._batches:
             here, self._row = self._row, self._row + batch.num_rows
             if here == first:
-                return batch.column("id")
+                return batch
         raise AssertionError("unreachable: the batch was just read")
