@@ -111,7 +111,7 @@ def happen(run: Told, clis: list[subprocess.Popen[bytes]]) -> None:
 
 
 def found_again(run: Told, recipe: Path, clis: list[subprocess.Popen[bytes]]) -> psutil.Process:
-    """Training outlives the command line that began it; the same command finds it and tells of it from the start.
+    """Training outlives the command line that began it; the same command finds it and tells of it.
 
     Returns the rank, which is suspended: however long a command line takes to start, the run has not ended by then.
     """
@@ -120,14 +120,26 @@ def found_again(run: Told, recipe: Path, clis: list[subprocess.Popen[bytes]]) ->
         assert psutil.pid_exists(run.supervisor.pid), "training ended with the command line"
         time.sleep(0.1)
     (rank,) = run.ranks
-    rank.suspend()
-    while rank.status() != psutil.STATUS_STOPPED:  # or SIGTERM would be dealt with before
-        time.sleep(0.05)
+    suspend(rank)
     said = run.workspace / "said.log"
     before = said.stat().st_size
     clis.append(start(run.workspace, recipe))
-    run.until(lambda _: b"run: " in said.read_bytes()[before:], clis[-1])
-    return rank
+    for pause_s in range(1, 60):
+        time.sleep(pause_s)
+        seen = len(run.story.steps)
+        rank.resume()  # a step now and then, for the command line to tell of
+        run.until(lambda story, seen=seen: len(story.steps) > seen, clis[-1])
+        suspend(rank)
+        if b"run: " in said.read_bytes()[before:]:
+            return rank
+    raise AssertionError("the second command line did not tell of the run")
+
+
+def suspend(rank: psutil.Process) -> None:
+    """Until it stands still: a signal that comes before would be dealt with first."""
+    rank.suspend()
+    while rank.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.02)
 
 
 def sigterm_waits_for(rank: psutil.Process) -> bool:
