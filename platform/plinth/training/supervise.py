@@ -195,13 +195,13 @@ class Supervisor:
         lost = self.ledger.lose(audit=audit)
         self.events.append(
             event,
+            **more,
             reason=reason,
             phase="audit" if audit else "train",
             from_step=lost.from_step,
             lost_steps=lost.steps,
             lost_s=lost.seconds,
             durable=True,
-            **more,
         )
 
     def _back_off(self) -> bool:
