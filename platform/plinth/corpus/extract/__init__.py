@@ -2,7 +2,7 @@
 
     page      a page, what came out of it, and the byte format between the two processes
     charset   bytes -> HTML text
-    engines   resiliparse and trafilatura: HTML text -> main content
+    engines   resiliparse and trafilatura: HTML text -> main content, title
     listings  code as it stands in the page, without line numbers
     facts     title, canonical address, date, language, by one scan of the head
     dates     a date as pages write it -> ISO 8601

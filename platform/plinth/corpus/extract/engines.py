@@ -1,10 +1,9 @@
-"""The extractors: HTML text in, main content and facts out. Loaded in the child process only."""
+"""The extractors: HTML text in, main content and title out. Loaded in the child process only."""
 
 from __future__ import annotations
 
-from plinth.corpus.extract.facts import page_facts
 from plinth.corpus.extract.listings import plain_listings, with_listings, without_gutters
-from plinth.corpus.extract.page import Extract, Text
+from plinth.corpus.extract.page import Extract
 
 
 def engine(name: str) -> Extract:
@@ -16,11 +15,11 @@ def _resiliparse() -> Extract:
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree
 
-    def extract(html: str) -> Text:
+    def extract(html: str) -> tuple[str, str | None]:
         tree = HTMLTree.parse(html)
         without_gutters(tree, html)
         text = extract_plain_text(tree, main_content=True, preserve_formatting=True, alt_texts=False)
-        return Text(_spaces(text), page_facts(html, tree.title))
+        return _spaces(text), tree.title
 
     return extract
 
@@ -29,15 +28,15 @@ def _trafilatura() -> Extract:
     from trafilatura import extract as main_content
     from trafilatura import load_html
 
-    def extract(html: str) -> Text:
+    def extract(html: str) -> tuple[str, str | None]:
         tree = load_html(html)
         if tree is None:
-            return Text("")
-        facts = page_facts(html, tree.findtext("./head/title"))
-        listings = plain_listings(tree)
+            return "", None
+        title = tree.findtext("./head/title")
+        listings = plain_listings(tree, html)
         # Favour precision, without comments: FineWeb's choice.
         text = main_content(tree, favor_precision=True, include_comments=False) or ""
-        return Text(_spaces(with_listings(text, listings)), facts)
+        return _spaces(with_listings(text, listings)), title
 
     return extract
 

@@ -10,10 +10,10 @@ import re
 from html import unescape
 from typing import Any
 
-#: Classes under which highlighters write line numbers (Pygments, Rouge, SyntaxHighlighter, highlight.js, GitHub).
-GUTTERS = ("linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number", "hljs-ln-numbers", "blob-num")
-#: One of these is in each of them.
-_MARKS = ("lineno", "gutter", "line-n", "ln-n", "blob-n")
+#: Classes under which highlighters write line numbers (Pygments, Rouge, SyntaxHighlighter).
+GUTTERS = ("linenos", "lineno", "linenodiv", "gutter", "rouge-gutter", "line-number")
+#: One of these is in each of those.
+_MARKS = ("lineno", "gutter", "line-n")
 _SELECTOR = ", ".join(f".{name}" for name in GUTTERS)
 _XPATH = "|".join(f"//*[contains(concat(' ', normalize-space(@class), ' '), ' {name} ')]" for name in GUTTERS)
 _BLOCKS = ("div", "p", "li", "tr")
@@ -23,24 +23,30 @@ _UNSEEN = "//template | //*[@hidden]"
 
 def without_gutters(tree: Any, html: str) -> None:
     """Take line numbers out of a tree of resiliparse."""
-    if "<pre" in html and any(mark in html for mark in _MARKS) and tree.body is not None:
+    if "<pre" in html and _has_gutters(html) and tree.body is not None:
         for element in tree.body.query_selector_all(_SELECTOR).values():
             if _NUMBERS.fullmatch(element.text):
                 element.decompose()
 
 
-def plain_listings(tree: Any) -> list[str]:
+def plain_listings(tree: Any, html: str) -> list[str]:
     """Make a tree of lxml one whose code Trafilatura can read; the text of each `pre`, in order."""
-    for element in tree.xpath(_UNSEEN):
-        element.drop_tree()
+    if "<template" in html or "hidden" in html:
+        for element in tree.xpath(_UNSEEN):
+            element.drop_tree()
     if tree.find(".//pre") is None:
         return []
-    for element in tree.xpath(_XPATH):
-        if _NUMBERS.fullmatch(element.text_content()) and element.getparent() is not None:
-            element.drop_tree()
+    if _has_gutters(html):
+        for element in tree.xpath(_XPATH):
+            if _NUMBERS.fullmatch(element.text_content()) and element.getparent() is not None:
+                element.drop_tree()
     for table in list(tree.iter("table")):
         _unwrap(table)
     return [text for pre in list(tree.iter("pre")) if (text := _flat(pre).strip("\r\n"))]
+
+
+def _has_gutters(html: str) -> bool:
+    return any(mark in html for mark in _MARKS)
 
 
 def with_listings(text: str, listings: list[str]) -> str:

@@ -55,7 +55,8 @@ class Failure:
 
 _NO_FACTS = (0,) * len(FACTS)
 Answer = Text | Failure
-Extract = Callable[[str], Text]
+#: HTML -> main content, and the title where there is one.
+Extract = Callable[[str], tuple[str, str | None]]
 
 
 def request(pages: Sequence[Page]) -> bytes:
