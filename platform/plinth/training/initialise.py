@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +37,6 @@ CUT = 3.0
 #: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Part of what the values are.
 TILE = (256, 1024)
 
-#: Elements that are worked on at once: PyTorch divides 32,768 and more over threads, and on busy machines the waiting
-#: for one another takes many times the work.
-STRIP = 16_384
-
 _RESIDUAL = ("o_proj.weight", "down_proj.weight")
 _EMBEDDINGS = ("embed_tokens", "lm_head")
 
@@ -49,6 +47,18 @@ class Part(NamedTuple):
     shape: tuple[int, ...]  # of the whole
     row: int = 0  # first one held
     column: int = 0
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch works on one thread within: a tile is too small to divide, and on a busy machine the waiting of threads
+    for one another took fifty times the work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def part_of(parameter: nn.Parameter) -> Part:
@@ -74,6 +84,7 @@ class Initial:
         self.config, self.seed = config, seed
 
     @torch.no_grad()
+    @one_thread()
     def fill(self, target: Tensor, name: str, part: Part) -> None:
         """Write the values of a part into `target`, in its precision and on its device.
 
@@ -96,10 +107,7 @@ class Initial:
                 columns = slice(max(first[1], left), min(end[1], left + TILE[1]))
                 held = tile[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left]
                 there = target[rows.start - first[0] : rows.stop - first[0]]
-                there = there[:, columns.start - first[1] : columns.stop - first[1]]
-                step = len(held) if target.is_cuda else max(1, STRIP // TILE[1])
-                for to, strip in zip(torch.split(there, step), torch.split(held, step), strict=True):
-                    to.copy_(strip)
+                there[:, columns.start - first[1] : columns.stop - first[1]].copy_(held)
 
     def _tile(
         self, scratch: npt.NDArray[np.float32], name: str, shape: tuple[int, ...], place: tuple[int, int], std: float
@@ -109,14 +117,12 @@ class Initial:
         key = hashlib.sha256(f"{self.seed} {name} {place[0]} {place[1]}".encode()).digest()
         uniform = scratch[: rows * columns]
         np.random.Generator(np.random.PCG64DXSM(int.from_bytes(key, "little"))).random(dtype=np.float32, out=uniform)
-        values, cut = torch.from_numpy(uniform), math.erf(CUT / math.sqrt(2.0))
-        for strip in torch.split(values, STRIP):
-            # 24 bits in [0, 1) to the middles of as many steps of (-1, 1), exactly; at an end the inverse is infinite
-            strip.mul_(2.0).sub_(1.0 - 2.0**-24)
-            if self.config.init == "trunc-normal":
-                strip.mul_(cut)
-            strip.erfinv_().mul_(std * math.sqrt(2.0))
-        return values.view(rows, columns)
+        values = torch.from_numpy(uniform)
+        # 24 bits in [0, 1) to the middles of as many steps of (-1, 1), exactly; at an end the inverse would be infinite
+        values.mul_(2.0).sub_(1.0 - 2.0**-24)
+        if self.config.init == "trunc-normal":
+            values.mul_(math.erf(CUT / math.sqrt(2.0)))
+        return values.erfinv_().mul_(std * math.sqrt(2.0)).view(rows, columns)
 
 
 def initialise(model: nn.Module, initial: Initial) -> None:
