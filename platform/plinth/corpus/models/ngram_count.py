@@ -182,4 +182,3 @@ def _add(keys: U64, counts: I64, more: U64, times: I64) -> tuple[U64, I64]:
     out = np.zeros(both.size, dtype=np.int64)
     np.add.at(out, where, np.concatenate([counts, times]))
     return both, out
-
