@@ -22,17 +22,13 @@ from plinth.recipe.batches import Amendment, BatchChange, Change, LengthChange
 
 
 class Misplaced(RecipeError):
-    """A change of a schedule takes effect no later than the one listed before it, or never."""
+    """A change of a schedule takes effect no later than the one listed before it, or never.
 
-    def __init__(self, name: str, index: int, change: Change, why: str) -> None:
-        tokens, step = change.from_tokens, change.from_step
-        point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
-        super().__init__(
-            f"training.{name}[{index}]: the change {point} has no place in the run",
-            found=why,
-            remedy="list changes in the order in which they take effect, all before the end of the run",
-        )
-        self.key, self.why = (name, index), f"{point} has no place in the run: {why}"
+    `key` and `why` say so for a reader who knows the recipe's lines; a copy from another process has them empty.
+    """
+
+    key: tuple[str, int] = ("", 0)
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,10 +176,10 @@ def schedule(
         index, change = listed[kind] - len(queues[kind]), queues[kind].pop(0)
         if step <= last[kind] or step < now.first_step:
             why = f"it takes effect at step {step + 1:,}, no later than the one before"
-            raise Misplaced(names[kind], index, change, why)
+            raise _misplaced(names[kind], index, change, why)
         position = now.first_position + (step - now.first_step) * now.batch
         if position + _batch(change, now) > sequences:
-            raise Misplaced(names[kind], index, change, f"the run ends before, with its {sequences:,} sequences")
+            raise _misplaced(names[kind], index, change, f"the run ends before, with its {sequences:,} sequences")
         last[kind] = step
         if isinstance(change, Amendment):
             for queue, named in ((queues[1], change.global_batch_sequences), (queues[2], change.sequence_tokens)):
@@ -192,6 +188,18 @@ def schedule(
         stretch = Stretch(step, position, _batch(change, now), _length(change, now))
         made = [*(made[:-1] if step == now.first_step else made), stretch]
     return Steps(sequences, sequence_tokens, tuple(made))
+
+
+def _misplaced(name: str, index: int, change: Change, why: str) -> Misplaced:
+    tokens, step = change.from_tokens, change.from_step
+    point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
+    error = Misplaced(
+        f"training.{name}[{index}]: the change {point} has no place in the run",
+        found=why,
+        remedy="list changes in the order in which they take effect, all before the end of the run",
+    )
+    error.key, error.why = (name, index), f"{point} has no place in the run: {why}"
+    return error
 
 
 def _effect(change: Change, now: Stretch, sequence_tokens: int) -> int:

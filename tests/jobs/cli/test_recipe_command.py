@@ -61,13 +61,14 @@ def test_check_says_right(plinth: Plinth, right: Path) -> None:
 
 
 def test_check_notes_a_licence_that_the_gate_will_stop(plinth: Plinth, right: Path) -> None:
-    assert "note:" not in plinth("recipe", "check", right).out
+    assert "permitted_licences" not in plinth("recipe", "check", right).out
     right.write_text(RECIPE.replace("licence: MIT", "licence: CC-BY-4.0 OR GPL-3.0-only"))
     outcome = plinth("recipe", "check", right)
     assert outcome.code == 0
     assert "sources[0].licence: CC-BY-4.0 OR GPL-3.0-only is not among `corpus.permitted_licences`" in outcome.out
-    (note,) = json.loads(plinth("recipe", "check", right, "--json").out)["notes"]
+    note, *others = json.loads(plinth("recipe", "check", right, "--json").out)["notes"]
     assert "stops every document" in note
+    assert {other.split(":")[0] for other in others} == {"training.guard.min_steps", "training.checkpoints.every_steps"}
 
 
 def test_check_names_every_problem(plinth: Plinth, wrong: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_run_ends_as_the_clean_one_does_and_without_the_guard_it_does_not(
     assert max(story.steps[step]["loss"] for step in poisoned.POISON) > 5
     expected = final_loss(clean)
     assert final_loss(guarded[0]) < 1.01 * expected
-    assert final_loss(spoilt) > 1.02 * expected
+    assert final_loss(spoilt) > 1.01 * expected
 
 
 def test_audit_replays_windows_left_out_and_updates_kept_back(guarded: tuple[RunConfig, Story]) -> None:
