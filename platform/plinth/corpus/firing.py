@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.corpus.expressions import Expression
 from plinth.corpus.masks import mask
 from plinth.text.chunks import ones

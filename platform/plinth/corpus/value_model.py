@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 from numpy.typing import NDArray
 
+from plinth.compiled import njit
 from plinth.text.word_hashes import mix
 
 ORDER = 5

@@ -14,9 +14,10 @@ import gzip
 import math
 from collections.abc import Iterable
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from plinth.compiled import njit
 
 
 def gzip_bits(data: bytes) -> int:
@@ -63,7 +64,7 @@ def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]
     return pairs, pair_mass, last_mass, order_1
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _count(counts: NDArray[np.uint32], text: NDArray[np.uint8]) -> None:
     context = 0
     for byte in text:
@@ -72,7 +73,7 @@ def _count(counts: NDArray[np.uint32], text: NDArray[np.uint8]) -> None:
         context = slot & 0xFFFF
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _bits(
     counts: NDArray[np.uint32],
     pairs: NDArray[np.float64],

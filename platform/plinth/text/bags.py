@@ -15,8 +15,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.ngrams import I64, U64, ngram_hashes
 
 I16 = npt.NDArray[np.int16]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.characters import BREAK, SPACE, flags
 from plinth.text.codepoints import decode, utf8
 from plinth.text.ngrams import I64, U8

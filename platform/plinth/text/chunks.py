@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types, uint64
+from numba import types, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from plinth.compiled import njit
 
 U8 = npt.NDArray[np.uint8]
 

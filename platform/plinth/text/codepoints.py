@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
+
+from plinth.compiled import njit
 
 LETTER, SEPARATOR, SINGLE = 0, 1, 2
 

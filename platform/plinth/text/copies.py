@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.chunks import characters, hash_padded, hash_run, read8, spread, write8
 from plinth.text.ngrams import I64, U8, U64
 from plinth.text.sets import room_for, seen, shift_for, slot_of

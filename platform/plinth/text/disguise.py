@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.codepoints import decode
 from plinth.text.fold_letters import BOTH, FOLDED, INVISIBLE, LEET, LEET_L, MARK, SIGN, code
 from plinth.text.ngrams import I64, U8, U64

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.codepoints import utf8
 from plinth.text.fasttext_file import EOS, F32, I32, Model
 from plinth.text.fasttext_scores import Judge, judge, likeliest, room

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.fasttext_file import F32, I32, LANES, Model
 from plinth.text.fasttext_tokens import bare
 from plinth.text.ngrams import I64

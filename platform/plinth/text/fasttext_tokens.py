@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.characters import ALPHA, flags
 from plinth.text.chunks import low_bytes, ones, read, read8
 from plinth.text.codepoints import decode

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint32, uint64
+from numba import uint32, uint64
 
+from plinth.compiled import njit
 from plinth.text.chunks import ones, read8, write8
 from plinth.text.fasttext_file import F32, LABEL_PREFIX, LANES, Model
 from plinth.text.fasttext_tokens import bare, key_of

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.codepoints import utf8
 from plinth.text.ngrams import I64, U8, U64
 from plinth.text.word_hashes import hash_words, scratch

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.codepoints import LOWER, WIDE_SPACES, decode, utf8
 from plinth.text.ngrams import U8
 

@@ -11,7 +11,8 @@ import unicodedata
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from plinth.compiled import njit
 
 #: A code of the table: the letter's code point, and flags.
 FOLDED = 0x1FFFFF  # bits of the letter; 0: separates pieces

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.characters import ALPHA, SPACE, flags
 from plinth.text.codepoints import decode, utf8
 from plinth.text.grams import extend, in_all_copies, in_every_gram, repeated_words, room

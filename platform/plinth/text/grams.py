@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.ngrams import I64, U64
 from plinth.text.sets import room_for, shift_for, slot_of
 

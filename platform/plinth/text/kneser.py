@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.ngrams import I64, U64
 from plinth.text.sentences import BOUNDARY
 

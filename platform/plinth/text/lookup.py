@@ -6,8 +6,9 @@ The filter has at least 16 bits per value, so 15 of 16 strangers cost one look a
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.ngrams import I64, U64
 
 

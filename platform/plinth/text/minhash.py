@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.codepoints import utf8
 from plinth.text.lanes import LANES, lower_upper_halves
 from plinth.text.ngrams import I64, U8, U64, hash_ngrams

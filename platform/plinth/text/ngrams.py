@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.codepoints import utf8
 from plinth.text.word_hashes import hash_words, mix, scratch
 

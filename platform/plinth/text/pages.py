@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.characters import SPACE, flags
 from plinth.text.codepoints import decode, utf8
 from plinth.text.ngrams import I64, U8

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
 from plinth.text.ngrams import I64, U8, U64, hash_ngrams, ngram_hashes
 from plinth.text.word_hashes import mix

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.classes import SPACE, WORD, classes
 from plinth.text.codepoints import decode, utf8
 from plinth.text.ngrams import I64, U8, U64

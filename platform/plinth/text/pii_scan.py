@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.codepoints import utf8
 from plinth.text.ngrams import I64, U8
 from plinth.text.pii_words import HASHES, OTHER, SIZE, WORD_MEANINGS

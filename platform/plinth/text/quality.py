@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.characters import ALPHA, BREAK, PUNCTUATION, SPACE, TERMINAL, flags
 from plinth.text.chunks import characters, hash_run, is_ascii, read
 from plinth.text.codepoints import decode, utf8

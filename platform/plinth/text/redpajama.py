@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.classes import NOT_UPPER, SPACE, UPPER, WORD, classes, expansions
 from plinth.text.codepoints import decode, utf8
 from plinth.text.grams import covered, extend, repeated_words, room

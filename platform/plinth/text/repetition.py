@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text import copies
 from plinth.text.characters import flags
 from plinth.text.chunks import characters, hash_run, is_ascii

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.codepoints import LETTER, LOWER, WIDE_SPACES, decode, kind, utf8
 from plinth.text.ngrams import I64, U8, U64
 

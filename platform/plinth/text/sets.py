@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from plinth.compiled import njit
 
 U64 = npt.NDArray[np.uint64]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.characters import BREAK, SPACE, flags
 from plinth.text.codepoints import decode
 from plinth.text.ngrams import I64, U8

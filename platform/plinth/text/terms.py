@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
 from plinth.text.disguise import FILTER_BITS, MIN_LETTERS, hidden_terms, look_up, room_in
 from plinth.text.fold_letters import FOLDED, INVISIBLE, code

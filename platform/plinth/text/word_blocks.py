@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.chunks import read8, write8
 
 U8 = npt.NDArray[np.uint8]

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.text.chunks import ascii_end
 from plinth.text.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind
 from plinth.text.word_blocks import BLOCK, ROOM, WORD_FACTOR, hash_block

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 from tokenizers import Tokenizer
 
+from plinth.compiled import njit
 from plinth.text.chunks import hash_run, read, spread
 from plinth.text.codepoints import utf8
 from plinth.tokens.words import Pattern, classes, pattern_of, word_end

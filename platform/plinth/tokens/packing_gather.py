@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
+from plinth.compiled import njit
 from plinth.tokens.packing_fit import Pieces
 from plinth.tokens.pointers import LANES, fetch, lowest, moved, pointer
 from plinth.tokens.reader import ShardReader, Tokens

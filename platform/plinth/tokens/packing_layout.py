@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
+from plinth.compiled import njit
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from plinth.compiled import njit
 
 
 class Expanded(NamedTuple):

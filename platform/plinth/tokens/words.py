@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from tokenizers import Regex, pre_tokenizers
 
+from plinth.compiled import njit
 from plinth.recipe.tokenizer import Tokenizer as Params
 from plinth.text.codepoints import decode
 from plinth.tokens import pipelines

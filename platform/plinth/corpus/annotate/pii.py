@@ -21,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 from pydantic import Field, field_validator
 
+from plinth.compiled import njit
 from plinth.corpus.annotate import pii_keys, pii_names, pii_national, pii_network, pii_numbers
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.pii_hits import Hit

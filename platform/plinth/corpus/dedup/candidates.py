@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
 from plinth.corpus.dedup import dense, runs, shuffle

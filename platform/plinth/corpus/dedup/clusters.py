@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
 from plinth.corpus.dedup import runs

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
 from plinth.corpus.dedup import dense, runs

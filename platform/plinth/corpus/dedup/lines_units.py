@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.corpus.dedup.spans import I64, U64
 from plinth.recipe.spans import Lines as Params
 from plinth.text.lines import Lines, edges, paragraphs

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.corpus.dedup import facts
 from plinth.corpus.dedup.runs import I64, U64
 from plinth.text.ngrams import shared

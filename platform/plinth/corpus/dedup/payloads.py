@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.compute.stage import Item, run_items
 from plinth.context import Context
 from plinth.corpus.dedup import dense, runs, shingles, shuffle

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit, uint64
+from numba import uint64
 
+from plinth.compiled import njit
 from plinth.recipe.dedup import MinHash
 from plinth.text import minhash
 from plinth.text.codepoints import decode, utf8

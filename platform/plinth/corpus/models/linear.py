@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.corpus.models.calibrate import sigmoid
 from plinth.corpus.models.measures import balanced, log_loss
 from plinth.records import Frozen

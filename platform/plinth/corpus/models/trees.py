@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from plinth.compiled import njit
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba import njit
 
+from plinth.compiled import njit
 from plinth.corpus.protected.index import Index
 from plinth.text.lookup import Lookup
 from plinth.text.ngrams import I64, U64, ngram_hashes

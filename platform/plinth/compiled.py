@@ -1,0 +1,90 @@
+"""`njit`, whose cache on disk knows what a kernel calls.
+
+numba asks of a cached kernel only whether its own file is as it was. The functions that it calls and the tables that
+it reads are compiled into it, so after a change in their files it would go on computing what they said before: wrong
+hashes, wrong order, and nothing to see. Here a kernel is compiled anew when any file of ours changes that its
+module imports, directly or through others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numba
+from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
+
+ROOT = Path(__file__).parent
+
+_IMPORT = re.compile(r"^\s*from (plinth[\w.]*) import (?:\(([^)]*)\)|([^\n]*))|^\s*import (plinth[\w.]*)", re.MULTILINE)
+
+
+@lru_cache(maxsize=1024)
+def imported(file: Path) -> frozenset[Path]:
+    """Files of ours that a file imports, at its top or below."""
+    found: set[Path] = set()
+    for module, block, line, alone in _IMPORT.findall(file.read_text()):
+        names = re.findall(r"\w+", re.sub(r"\bas \w+|#[^\n]*", "", block or line))
+        for dotted in (module or alone, *(f"{module}.{name}" for name in names if module)):
+            place = ROOT.joinpath(*dotted.split(".")[1:])
+            found |= {each for each in (place.with_suffix(".py"), place / "__init__.py") if each.is_file()}
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def stamp(file: Path) -> bytes:
+    """SHA-256 over a file of ours and all that it imports of ours."""
+    seen, todo = {file}, [file]
+    while todo:
+        new = imported(todo.pop()) - seen
+        seen |= new
+        todo += new
+    told = hashlib.sha256()
+    for each in sorted(seen):
+        told.update(hashlib.sha256(each.read_bytes()).digest())
+    return told.digest()
+
+
+class _Ours:
+    """For kernels of this package only; numba asks its own locators for all others."""
+
+    _py_file: str
+
+    def get_source_stamp(self) -> bytes:
+        return stamp(Path(self._py_file))
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Any:
+        return super().from_function(py_func, py_file) if ROOT in Path(py_file).parents else None  # type: ignore[misc]
+
+
+class Given(_Ours, UserProvidedCacheLocator):
+    """In the folder that NUMBA_CACHE_DIR names."""
+
+
+class InTree(_Ours, InTreeCacheLocator):
+    """Beside the source."""
+
+
+class OfUser(_Ours, UserWideCacheLocator):
+    """In the user's cache folder, where the source's cannot be written."""
+
+
+_THEIRS = ("UserProvidedCacheLocator", "InTreeCacheLocator", "UserWideCacheLocator", "IPythonCacheLocator")
+_LOCATORS = ",".join([*(f"{__name__}.{each.__name__}" for each in (Given, InTree, OfUser)), *_THEIRS])
+
+if TYPE_CHECKING:
+    from numba import njit  # noqa: TID251
+else:
+
+    def njit(*args: Any, **options: Any) -> Any:
+        """`numba.njit`; told each time where caches are, since numba forgets it when its environment changes."""
+        if not numba.config.CACHE_LOCATOR_CLASSES:
+            numba.config.CACHE_LOCATOR_CLASSES = _LOCATORS
+        return numba.njit(*args, **options)  # noqa: TID251
+
+
+__all__ = ["njit"]
