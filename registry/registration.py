@@ -6,10 +6,9 @@ like a candidate, and the next call finds the pieces that are there and goes on.
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from plinth import fingerprint
@@ -17,7 +16,7 @@ from plinth.context import Context
 from plinth.provenance.statements import Chain
 from plinth.recipe import Recipe
 from plinth.records import Manifest
-from plinth.storage.atomic import named_failures
+from plinth.storage import locks
 from registry import client as mlflow_client
 from registry.candidate import Facts, Run, model_name
 from registry.gates import GateResult, failed
@@ -33,16 +32,9 @@ HOW_TO_APPROVE = (
 )
 
 
-@contextmanager
-def locked(ctx: Context) -> Iterator[None]:
+def locked(ctx: Context) -> AbstractContextManager[None]:
     """One writer of the registry at a time; MLflow itself has no transactions over several calls."""
-    path = ctx.workspace.mlflow / "registry.lock"
-    with named_failures(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a")
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    return locks.locked(ctx.workspace.mlflow / "registry.lock")
 
 
 def ensure_run(client: Any, experiment: str, run_id: str) -> Any:

@@ -8,7 +8,6 @@ server of one's own is named by `MLFLOW_TRACKING_URI` and always wins.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -26,6 +25,7 @@ import psutil
 from plinth.errors import RegistryError
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.locks import locked
 from plinth.storage.workspace import Workspace
 
 HOST = "127.0.0.1"
@@ -229,16 +229,9 @@ def _path(workspace: Workspace) -> Path:
     return workspace.mlflow / "server.json"
 
 
-@contextlib.contextmanager
-def _locked(workspace: Workspace) -> Iterator[None]:
+def _locked(workspace: Workspace) -> AbstractContextManager[None]:
     """Two callers at once must not start two servers."""
-    path = workspace.mlflow / "server.lock"
-    with named_failures(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a")
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    return locked(workspace.mlflow / "server.lock")
 
 
 def _free_port() -> int:

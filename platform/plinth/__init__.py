@@ -7,6 +7,7 @@ recipe/      the user's YAML as frozen models; the only description of a whole r
 records      what flows between stages: Part, Manifest, Step
 errors       one tree of exceptions: found, expected, what to do
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
+compiled     `njit` for all kernels: cached ones follow what they call
 storage/     the only room that touches bytes at rest
 compute/     map a function over parts on any number of workers
 text/        compiled kernels over Arrow buffers
