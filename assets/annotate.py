@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from assets.expectations import Suite, between, equal_columns, rows_between
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
+from assets.framework.expectations import Suite, between, equal_columns, rows_between
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
 from plinth.corpus import annotate
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import dagster as dg
 
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus import claims
+from plinth.corpus.curate import claims
 from plinth.errors import GateError
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, job
 from registry import api, candidate

@@ -22,13 +22,13 @@ from assets import (
     shards,
     slices,
     sources,
-    spans,
+    span_dedup,
     tokenizer,
     training,
 )
-from assets.stage import Stage
+from assets.framework.stage import Stage
 from plinth.errors import MissingError
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 
 STEMS = (
     sources,
@@ -39,7 +39,7 @@ STEMS = (
     slices,
     policy,
     dedup,
-    spans,
+    span_dedup,
     holdout,
     contamination,
     protected,

@@ -7,12 +7,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets.present import table
-from assets.spans import switched_on
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import curate, verdicts
-from plinth.recipe import Recipe
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from assets.span_dedup import switched_on
+from plinth.compute.context import Context
+from plinth.corpus.curate import curate, verdicts
+from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import dagster as dg
 
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus.dedup import exact, index, minhash
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.dedup import exact
+from plinth.corpus.dedup.near import index, minhash
 from plinth.errors import RecipeError
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, equal_columns, no_nulls, rows_between
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import documents
+from assets.framework.expectations import Suite, between, equal_columns, no_nulls, rows_between
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.documents import documents
 from plinth.corpus.illegal.gate import gate_of
-from plinth.corpus.sources import inventory, remembered
+from plinth.corpus.sources.inventory import inventory, remembered
+from plinth.corpus.sources.parameters import Bucket
 from plinth.errors import IntegrityError, SourceError
-from plinth.recipe import Bucket, Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import picture, table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
 from plinth.evaluation import job
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

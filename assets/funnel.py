@@ -7,13 +7,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, build_docs, equal_columns, rows_between
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import picture, table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import funnel
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, between, build_docs, equal_columns, rows_between
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.funnel import funnel
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

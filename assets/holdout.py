@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from assets.inputs import by_bucket, each, shared_owner
-from assets.spans import survivors
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import holdout
-from plinth.recipe import Recipe
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.stage import Inputs, Say, Stage
+from assets.span_dedup import survivors
+from plinth.compute.context import Context
+from plinth.corpus.protected import holdout
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

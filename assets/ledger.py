@@ -10,14 +10,15 @@ import dagster as dg
 
 from assets import curate
 from assets.annotate import annotator_parameters
-from assets.expectations import Suite, equal_columns, rows_between
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import ledger, verdicts
-from plinth.corpus.ledger_columns import BASE
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, equal_columns, rows_between
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.curate import verdicts
+from plinth.provenance.ledger import ledger
+from plinth.provenance.ledger.columns import BASE
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from assets.expectations import Suite, between, rows_between
-from assets.inputs import shared_owner
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import lists
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, between, rows_between
+from assets.framework.inputs import shared_owner
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.lists import lists
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, rows_between
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import picture, table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, between, rows_between
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens import mixture, realised
-from plinth.tokens.advice import advice
+from plinth.tokens.mixture import mixture, mixture_audit
+from plinth.tokens.mixture.advice import advice
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -54,7 +54,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
     rows = [
         {
             **row,
-            "excess": row["share_error"] - max(realised.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
+            "excess": row["share_error"] - max(mixture_audit.TOLERANCE, 8 * row["legs"] / row["phase_sequences"]),
             "repeated": row["epochs"] - row["max_epochs"],
             "realised_error": off,
         }
@@ -65,7 +65,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
         between("excess", None, 0),
         between("repeated", None, 0),
         between("sequences", 0, None),
-        between("realised_error", 0, realised.TOLERANCE),
+        between("realised_error", 0, mixture_audit.TOLERANCE),
     ]
     return Suite("mixture", rows, expectations)
 
@@ -76,7 +76,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     off = made.stats["realised"]
     shown: dict[str, Any] = {
         "mixture": picture(plots.mixture(mixture.rows(made))),
-        "course": picture(plots.mixture_course(realised.course(made.stats), made.stats["sequence_tokens"])),
+        "course": picture(plots.mixture_course(mixture_audit.course(made.stats), made.stats["sequence_tokens"])),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": dg.MetadataValue.md(
             table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])

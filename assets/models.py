@@ -8,13 +8,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, rows_between
-from assets.inputs import shared_owner
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
+from assets.framework.expectations import Suite, between, rows_between
+from assets.framework.inputs import shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
 from plinth.corpus import models
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, equal_columns
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, between, equal_columns
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens import packing_index
+from plinth.tokens.packing import packed
 
 #: Padding above this share of the targets is a warning: documents that leave much room in every sequence, or few.
 MOST_PADDING = 0.01
@@ -28,13 +28,13 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset=f"{name}/packed",
             deps=(f"{name}/shards",),
             make=partial(_make, name, recipe),
-            version=packing_index.VERSION,
+            version=packed.VERSION,
             params={"sequence_tokens": recipe.mixture.sequence_tokens},
             group="tokens",
             description=f"Documents of {name} in sequences of {recipe.mixture.sequence_tokens} tokens, best-fit.",
             owner=bucket.owner,
             kinds=("arrow",),
-            schema=packing_index.SCHEMA,
+            schema=packed.SCHEMA,
             suite=_suite,
             present=_present,
         )
@@ -43,7 +43,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return packing_index.run(ctx, name, recipe.mixture, inputs[f"{name}/shards"])
+    return packed.run(ctx, name, recipe.mixture, inputs[f"{name}/shards"])
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -7,12 +7,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import policy
-from plinth.recipe import Recipe
-from plinth.recipe.sources import Bucket
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.policy import policy
+from plinth.corpus.sources.parameters import Bucket
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, rows_between
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import table
-from assets.spans import survivors
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import lists, protected
-from plinth.recipe import Recipe
-from plinth.recipe.protected import ProtectedSet
+from assets.framework.expectations import Suite, between, rows_between
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from assets.span_dedup import survivors
+from plinth.compute.context import Context
+from plinth.corpus.lists import lists
+from plinth.corpus.protected import protected, sets
+from plinth.corpus.protected.parameters import ProtectedSet
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 
@@ -31,7 +32,7 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         deps=(),
         make=partial(_read, name, given),
         outside=partial(_outside, given.path),
-        version=protected.SET_VERSION,
+        version=sets.SET_VERSION,
         params=given.model_dump(mode="json"),
         group="sources",
         description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
@@ -63,7 +64,7 @@ def _outside(location: str, ctx: Context) -> str:
 
 
 def _read(name: str, given: ProtectedSet, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return protected.read_set(ctx, name, given)
+    return sets.read_set(ctx, name, given)
 
 
 def _compare(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -7,15 +7,15 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, equal_columns, rows_between
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, between, equal_columns, rows_between
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens import shards
-from plinth.tokens.axes import sidecars_of
-from plinth.tokens.streams import Stream, streams_of
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.axes import sidecars_of
+from plinth.tokens.shards.streams import Stream, streams_of
 
 
 def stages(recipe: Recipe) -> list[Stage]:

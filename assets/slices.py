@@ -9,15 +9,17 @@ from typing import Any
 import dagster as dg
 
 from assets.annotate import annotator_parameters
-from assets.expectations import Suite, between, rows_between
-from assets.inputs import each, shared_owner
-from assets.present import picture, table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.corpus import annotate, slices
-from plinth.corpus.slices import reviews
-from plinth.recipe import Recipe
-from plinth.recipe.gates import GateSlices
+from assets.framework.expectations import Suite, between, rows_between
+from assets.framework.inputs import each, shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus import annotate
+from plinth.corpus.slices import evaluate, rates, reviews
+from plinth.corpus.slices.measured_gates import gate
+from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.slices.rule import GateRule, rule_of
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 
@@ -28,7 +30,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _stage(recipe: Recipe, name: str, params: GateSlices) -> Stage:
     given = annotator_parameters(recipe)
-    rule = slices.rule_of(slices.gate(name), params, recipe.corpus.policies, tuple(given))
+    rule = rule_of(gate(name), params, recipe.corpus.policies, tuple(given))
     read = {one: given[one] for one in rule.annotators}
     resources = [key for one, raw in read.items() for key in annotate.annotator(one).needs(_parameters(one, raw))]
     keys = tuple(dict.fromkeys([*resources, *(f"lists/{one}" for one in params.lists)]))
@@ -39,13 +41,13 @@ def _stage(recipe: Recipe, name: str, params: GateSlices) -> Stage:
         deps=(*keys, *documents),
         make=partial(_make, recipe, name, params, rule, read, keys),
         outside=reviewed if params.reviews else None,
-        version=slices.VERSION,
+        version=evaluate.VERSION,
         params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions},
         group="models",
         description=f"What the gate `{name}` removes of good and bad text, by slice: {' or '.join(rule.texts)}",
         owner=shared_owner(recipe),
         kinds=("parquet",),
-        schema=slices.SCHEMA,
+        schema=evaluate.SCHEMA,
         suite=partial(_suite, params),
         present=_present,
     )
@@ -64,7 +66,7 @@ def _make(
     recipe: Recipe,
     name: str,
     params: GateSlices,
-    rule: slices.GateRule,
+    rule: GateRule,
     read: Mapping[str, Mapping[str, Any]],
     keys: tuple[str, ...],
     ctx: Context,
@@ -73,7 +75,7 @@ def _make(
 ) -> Manifest:
     documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
     said = reviews.read(ctx.workspace) if params.reviews else ()
-    return slices.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
+    return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
 
 
 def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
@@ -97,12 +99,12 @@ def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import gates
+    from plinth.report import gate_figure
 
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
-        "rates": picture(gates.rates(made.stats)),
-        "slices": dg.MetadataValue.md(table(list(slices.HEADER), slices.table(made.stats))),
+        "rates": picture(gate_figure.rates(made.stats)),
+        "slices": dg.MetadataValue.md(table(list(rates.HEADER), rates.table(made.stats))),
         "made_as": dg.MetadataValue.md(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),
     }

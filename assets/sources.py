@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from assets.expectations import Suite, between, no_nulls, rows_between
-from assets.stage import Inputs, Say, Stage
+from assets.framework.expectations import Suite, between, no_nulls, rows_between
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus.sources import inventory, remembered
-from plinth.recipe import Bucket, Recipe, Source
+from plinth.corpus.sources.inventory import inventory, remembered
+from plinth.corpus.sources.parameters import Bucket, Source
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 
 VERSION = "2"

@@ -7,15 +7,16 @@ from typing import Any
 
 import dagster as dg
 
-from assets.expectations import Suite, between, no_nulls, rows_between
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
-from plinth.recipe import Recipe
+from assets.framework.expectations import Suite, between, no_nulls, rows_between
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.tokens import audit, tokenizer
-from plinth.tokens.audit_vocabulary import DEAD
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.audit import audit
+from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD
 
 KINDS = {
     "bpe-bytes": "Byte-level BPE",

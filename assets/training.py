@@ -15,17 +15,18 @@ from typing import Any
 
 import dagster as dg
 
-from assets.inputs import by_bucket, each, shared_owner
-from assets.present import picture, table
-from assets.stage import Inputs, Say, Stage
-from plinth.context import Context
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
 from plinth.errors import PlinthError
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
-from plinth.report.course_of_run import words
-from plinth.training import config, job, page
+from plinth.report.run import build
+from plinth.report.run.metrics import words
+from plinth.training import config, job
 from plinth.training.config import UNIDENTIFIED, RunConfig
-from plinth.training.telemetry import timeline
+from plinth.training.telemetry.timeline import timeline
 from registry import api
 
 RELAY_INTERVAL_S = 10.0
@@ -105,9 +106,9 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             job.follow(ctx, prepared, on_event)
         except PlinthError:
             with contextlib.suppress(PlinthError):  # what happened to the run is worth more than why it has no page
-                meter.tell(f"page: {page.write(ctx, prepared)}")
+                meter.tell(f"page: {build.write(ctx, prepared)}")
             raise
-    relay.finish([page.write(ctx, prepared), prepared.directory.events])
+    relay.finish([build.write(ctx, prepared), prepared.directory.events])
     return job.run_manifest(ctx, prepared)
 
 
@@ -189,7 +190,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "loss": picture(plots.loss(list(story.steps.values()), spoken)),
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
-        "page": dg.MetadataValue.path(page.write(ctx, prepared)),
+        "page": dg.MetadataValue.path(build.write(ctx, prepared)),
         "log": dg.MetadataValue.path(prepared.directory.log),
         "events": dg.MetadataValue.path(prepared.directory.events),
     }

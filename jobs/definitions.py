@@ -12,13 +12,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.build import asset
 from assets.catalog import stages
-from assets.resources import PlinthResource
+from assets.framework.build import asset
+from assets.framework.resources import PlinthResource
 from jobs import sensors
-from plinth.compute.choice import DEFAULT, Compute
-from plinth.recipe import Recipe
+from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.load import load
+from plinth.recipe.recipe import Recipe
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS, LINE, RELEASE = "make_corpus", "make_line", "make_release"

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from assets.expectations import docs_index
-from plinth.context import Context
+from assets.framework.expectations import docs_index
+from plinth.compute.context import Context
 from plinth.provenance import lineage
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report import data as report
 from plinth.report.page import page
 from plinth.storage.atomic import write_bytes
-from plinth.tokens import mixture
+from plinth.tokens.mixture import mixture
 from plinth.training import config, job
-from plinth.training.telemetry import timeline
+from plinth.training.telemetry.timeline import timeline
 from registry import api
 
 

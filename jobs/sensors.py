@@ -11,11 +11,10 @@ from typing import Any
 import dagster as dg
 
 from plinth import fingerprint
-from plinth.context import Context
-from plinth.corpus.sources import inventory, remembered
-from plinth.corpus.sources.inventory import wanted_suffixes
+from plinth.compute.context import Context
+from plinth.corpus.sources.inventory import inventory, remembered, wanted_suffixes
 from plinth.errors import PlinthError
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from jobs.instance import home
-from jobs.remembered import remember
+from jobs.last_recipe import remember
 from plinth.errors import PlinthError
 from plinth.storage.workspace import Workspace
 from registry.server import ensure_server

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, TrustError
 from plinth.provenance import statements
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from registry import approval, candidate, materialise, promotion, registration, releases, taint, timeline
 from registry import client as mlflow_client

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from registry import dsse, keys
 from registry.candidate import Candidate

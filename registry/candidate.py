@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError, SignatureError
 from plinth.provenance.statements import Chain, chain
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from registry import dsse, keys
 from registry.client import source_directory

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.provenance.statements import Chain
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from registry import approval, keys, signing, taint
 from registry.candidate import Candidate, signed_chain
 from registry.gates import Evidence, Finding, SliceScore

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import LineageError
 from plinth.records import Manifest
 from plinth.storage.atomic import named_failures, replacing, sync_directory

@@ -13,10 +13,10 @@ import contextlib
 import io
 from typing import Any, Final, Literal, NamedTuple
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from plinth.provenance.statements import Chain
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from registry import candidate as candidates
 from registry import client as mlflow_client
 from registry import evidence, gates, releases, taint

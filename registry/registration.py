@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.provenance.statements import Chain
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import locks
 from registry import client as mlflow_client

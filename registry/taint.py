@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
-from plinth.provenance.downstream import Descendant, downstream
+from plinth.provenance.impact import Descendant, downstream
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import lineage
 from plinth.provenance.statements import Chain

@@ -12,19 +12,28 @@ from typing import Any
 
 import pyarrow as pa
 
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus import annotate, contamination, curate, funnel, holdout, policy, verdicts
-from plinth.corpus.dedup import exact, minhash
-from plinth.corpus.documents import document_id
-from plinth.recipe import tokens as recipe
-from plinth.recipe.dedup import Dedup
-from plinth.recipe.heldout import Contamination, Holdout
-from plinth.recipe.policies import Policy
+from plinth.corpus import annotate
+from plinth.corpus.curate import curate, verdicts
+from plinth.corpus.dedup import exact
+from plinth.corpus.dedup.near import minhash
+from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.documents.documents import document_id
+from plinth.corpus.funnel import funnel
+from plinth.corpus.policy import policy
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.protected import contamination, holdout
+from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, shards, tokenizer
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 
 RULES = (
     {"reason": "licence", "drop": "not licence.permitted"},
@@ -71,12 +80,12 @@ def build(folder: Path, rules: Policy = POLICY) -> Context:
         b: _keep(ctx, verdicts.run(ctx, b, documents[b], policies[b], same, near, held, overlap)) for b in PLANTED
     }
     curated = {b: _keep(ctx, curate.run(ctx, b, documents[b], decided[b])) for b in PLANTED}
-    trained = _keep(ctx, tokenizer.run(ctx, recipe.Tokenizer(vocab_size=300), curated))
+    trained = _keep(ctx, tokenizer.run(ctx, Tokenizer(vocab_size=300), curated))
     cut = {
-        b: _keep(ctx, shards.run(ctx, b, recipe.Shards(tokens_per_shard=1024), trained, curated[b])) for b in PLANTED
+        b: _keep(ctx, shards.run(ctx, b, Shards(tokens_per_shard=1024), trained, curated[b])) for b in PLANTED
     }
-    phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 0.75, "prose": 0.25}),)
-    wanted = recipe.Mixture(sequence_tokens=16, total_tokens=16 * 40, phases=phases, block_sequences=4, max_epochs=50)
+    phases = (Phase(name="main", fraction=1.0, weights={"web": 0.75, "prose": 0.25}),)
+    wanted = Mixture(sequence_tokens=16, total_tokens=16 * 40, phases=phases, block_sequences=4, max_epochs=50)
     mixed = _keep(ctx, mixture.run(ctx, wanted, cut))
     _keep(ctx, funnel.run(ctx, documents, decided, curated, cut, mixed))
     return ctx

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from plinth.context import Context
-    from plinth.recipe import Recipe
+    from plinth.compute.context import Context
+    from plinth.recipe.recipe import Recipe
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +30,7 @@ class Settings:
         Raises:
             MissingError: when neither is there.
         """
-        from jobs.remembered import recall
+        from jobs.last_recipe import recall
 
         return self.recipe or recall(self.workspace)
 
@@ -46,7 +46,7 @@ class Settings:
         Raises:
             MissingError: when there is no workspace.
         """
-        from plinth.context import Context
+        from plinth.compute.context import Context
         from plinth.errors import MissingError
         from plinth.storage.workspace import Workspace
 

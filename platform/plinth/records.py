@@ -124,3 +124,8 @@ class Step(Frozen):
         return fingerprint.digest(
             {"step": self.name, "version": self.version, "params": self.params, "inputs": list(inputs)}
         )
+
+
+def bucket_of(name: str) -> str:
+    """The bucket of an asset key or of a stream's name: what stands before the first slash."""
+    return name.partition("/")[0]

@@ -6,12 +6,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.build import asset, up_to_date
-from assets.expectations import Suite, between
-from assets.resources import PlinthResource
-from assets.stage import Stage
+from assets.framework.build import asset, up_to_date
+from assets.framework.expectations import Suite, between
+from assets.framework.resources import PlinthResource
+from assets.framework.stage import Stage
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 
@@ -96,7 +96,7 @@ def test_up_to_date_needs_the_same_code_parameters_inputs_and_blobs(tmp_path):
 
 
 def test_the_event_log_stays_small(tmp_path):
-    from assets.present import MAX_STATS_CHARACTERS, metadata
+    from assets.framework.present import MAX_STATS_CHARACTERS, metadata
 
     ctx = Context(Workspace(tmp_path).ensure())
     big = manifest("a/one", Step(name="probe", version="1"), {}, [], {f"k{i}": i for i in range(5000)})
@@ -108,7 +108,7 @@ def test_the_event_log_stays_small(tmp_path):
 def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
     from dataclasses import replace
 
-    from assets.present import metadata
+    from assets.framework.present import metadata
 
     def broken(ctx, made):
         raise ValueError("no such colour")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from assets.expectations import Suite, between, build_docs, equal_columns, no_nulls, rows_between, validate
+from assets.framework.expectations import Suite, between, build_docs, equal_columns, no_nulls, rows_between, validate
 from plinth.storage.workspace import Workspace
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def test_an_empty_table_is_a_failure_where_rows_are_expected(workspace):
 
 
 def test_the_same_suite_runs_again_in_another_context_and_docs_are_built(workspace):
-    from assets import expectations
+    from assets.framework import expectations
 
     for _ in range(2):
         expectations._context.cache_clear()

@@ -8,7 +8,7 @@ import pytest
 
 from assets import packing
 from assets.catalog import stages
-from assets.expectations import validate
+from assets.framework.expectations import validate
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from assets import shards
 from assets.catalog import stages
-from assets.expectations import validate
+from assets.framework.expectations import validate
 from plinth.recipe.load import check, load
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace

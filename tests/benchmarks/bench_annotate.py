@@ -26,7 +26,7 @@ for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
 import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
 
-from plinth.corpus.annotate import ANNOTATORS  # noqa: E402
+from plinth.corpus.annotate.registry import ANNOTATORS  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
 
 SCORES = ("gopher_quality", "gopher_repetition", "fineweb", "c4")

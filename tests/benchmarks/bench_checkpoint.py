@@ -31,9 +31,9 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
     the writer's processor time."""
     import synthetic
 
-    from plinth.training import engine as engines
-    from plinth.training.saving import Saver
-    from plinth.training.telemetry import Timeline
+    from plinth.training.checkpoint.saving import Saver
+    from plinth.training.engine import engine as engines
+    from plinth.training.telemetry.timeline import Timeline
 
     rank = engines.join(config)
     engine = engines.open_engine(config, rank)
@@ -87,9 +87,10 @@ def main() -> None:
     arguments = parser.parse_args()
     from conftest import tiny
 
-    from plinth.recipe.training import Checkpoints, Model
-    from plinth.training import checkpoint
-    from plinth.training.telemetry import timeline
+    from plinth.model.parameters import Model
+    from plinth.training.checkpoint import checkpoint
+    from plinth.training.checkpoint.parameters import Checkpoints
+    from plinth.training.telemetry.timeline import timeline
     from tests.ranks import run_ranks
 
     dim = arguments.dim

@@ -29,8 +29,8 @@ for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
+from plinth.compute.context import Context  # noqa: E402
 from plinth.compute.stage import manifest  # noqa: E402
-from plinth.context import Context  # noqa: E402
 from plinth.corpus import models  # noqa: E402
 from plinth.corpus.annotate import domain, quality_classifier  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
@@ -38,7 +38,7 @@ from plinth.corpus.slices import generate  # noqa: E402
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Step  # noqa: E402
 from plinth.storage.parts import write_table  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
-from plinth.text.terms import Terms  # noqa: E402
+from plinth.text.terms.terms import Terms  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "classifier.json"
 REPEATS, BITS = 3, 20

@@ -29,13 +29,15 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus import contamination, curate, holdout, verdicts
-from plinth.corpus.dedup import exact, minhash
-from plinth.recipe.dedup import Dedup
-from plinth.recipe.heldout import Contamination, Holdout
-from plinth.recipe.policies import Policy
+from plinth.corpus.curate import curate, verdicts
+from plinth.corpus.dedup import exact
+from plinth.corpus.dedup.near import minhash
+from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.protected import contamination, holdout
+from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
@@ -128,7 +130,7 @@ def line(ctx: Context, annotators: bool, clock: Callable[[str, Callable[[], Any]
     documents = {BUCKET: ctx.refs.current(f"{BUCKET}/documents")}
     mine, policies = documents[BUCKET], {BUCKET: ctx.refs.current(f"{BUCKET}/policy")}
     if annotators:
-        from plinth.corpus import policy
+        from plinth.corpus.policy import policy
 
         sides = clock("annotators", lambda: _annotated(ctx, mine))
         rules = Policy.model_validate(yaml.safe_load(BASE.read_text())["corpus"]["policies"]["code"])

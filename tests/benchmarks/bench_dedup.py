@@ -29,15 +29,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit, uint64
 
+from plinth.compute.context import Context
 from plinth.compute.engine import Inline, Local
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus.dedup import exact, minhash
-from plinth.recipe.dedup import Dedup, MinHash
+from plinth.corpus.dedup import exact
+from plinth.corpus.dedup.near import minhash
+from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.text.word_hashes import mix
+from plinth.text.words.word_hashes import mix
 
 PARAMS = Dedup(minhash=MinHash(verify="signature"), keep="smallest_id")
 PART_ROWS = 100_000

@@ -22,11 +22,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from plinth.corpus.extract import Extractor, Page
+from plinth.corpus.extract.extractor import Extractor
+from plinth.corpus.extract.page import Page
 from plinth.corpus.extract.process import end_spares
 from plinth.corpus.extract.records import extracted
+from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord
-from plinth.recipe.sources import Extraction
 
 FOLDERS = ("/usr/share/doc", "/usr/lib/python3", "/usr/lib/node_modules", "/usr/local/lib")
 #: Bytes of HTML per page, from and below.

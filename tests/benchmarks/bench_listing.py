@@ -2,8 +2,9 @@
 
     python tests/benchmarks/bench_listing.py [--tokens N]
 
-10^9 documents (log-normal, 1,000 tokens in the mean) in shards and index parts of the sizes that `plinth.tokens.shards`
-makes. The index would be 40 GB, and only what a search reads of it is kept: each part is written whole once, searched,
+10^9 documents (log-normal, 1,000 tokens in the mean) in shards and index parts of the sizes that
+`plinth.tokens.shards.shards` makes.
+The index would be 40 GB, and only what a search reads of it is kept: each part is written whole once, searched,
 and what was read stays, at its place in a file of the full length; what is listed is compared with what was drawn. So
 reads are answered by the page cache; where a disk answers its latency is added. Each measurement is one call in a fresh
 process, after imports: the mixture's manifest is loaded from its file, a step is listed that nobody has listed before.
@@ -27,16 +28,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
-from plinth.recipe.shards import Shards
+from plinth.compute.context import Context
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture
-from plinth.tokens.batch import documents_of_step
-from plinth.tokens.index import DTYPES, open_lookup, write_index
-from plinth.tokens.order import Order
-from plinth.tokens.shards import INDEX_DOCUMENTS
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.batch import documents_of_step
+from plinth.tokens.order.order import Order
+from plinth.tokens.shards.index import DTYPES, open_lookup, write_index
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.shards import INDEX_DOCUMENTS
 
 RESULTS = Path(__file__).parent / "results" / "listing.json"
 MEAN_DOCUMENT, WIDTH = 1000, 4096
@@ -92,7 +93,7 @@ def _measured(folder: str, mix: str, batch: int, steps: Sequence[int], drawn: _D
 
 def _listed(folder: str, mix: str, step: int, batch: int) -> dict[str, Any]:
     """One call as `plinth batch` makes it, timed from the manifest's file on; then once more with all open."""
-    import plinth.tokens.packing_layout  # noqa: F401
+    import plinth.tokens.packing.layout  # noqa: F401
 
     ctx = Context(Workspace(folder))
     at = _now()
@@ -121,10 +122,10 @@ class _Drawn:
         self.tokens = self.count * self.span
         self.index: list[Part] = []
         self.documents: dict[tuple[int, int], list[list[int]]] = {}
-        self.params = recipe.Mixture(
+        self.params = Mixture(
             sequence_tokens=WIDTH,
             total_tokens=self.tokens - 2 * WIDTH,
-            phases=(recipe.Phase(name="main", fraction=1.0, weights={"web": 1.0}),),
+            phases=(Phase(name="main", fraction=1.0, weights={"web": 1.0}),),
         )
         self.plan = mixture.plan(self.params, {"web": (self.tokens - 1) // WIDTH})
         self.order = Order(_manifest("mixture", (), self.plan))

@@ -21,18 +21,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
+from plinth.compute.context import Context
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, packing_index
-from plinth.tokens.batch import documents_of_step, steps_of_document
-from plinth.tokens.index import write_index
-from plinth.tokens.loader import Loader
-from plinth.tokens.order import Order
-from plinth.tokens.packing_fit import pack
-from plinth.tokens.packing_layout import open_layouts
-from plinth.tokens.reader import ShardReader
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.batch import documents_of_step, steps_of_document
+from plinth.tokens.order.order import Order
+from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing.best_fit import pack
+from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.shards.index import write_index
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 MEAN_DOCUMENT = 1000
@@ -64,7 +65,7 @@ def main() -> None:
 
 
 def _bucket(ctx: Context, name: str, tokens: int, seed: int) -> Manifest:
-    """Shards of random documents, as `plinth.tokens.shards` would have written them."""
+    """Shards of random documents, as `plinth.tokens.shards.shards` would have written them."""
     random = np.random.default_rng(seed)
     shards: list[Part] = []
     indexes: list[Part] = []
@@ -102,9 +103,9 @@ def _index(
 
 
 def _mix(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) -> Manifest:
-    phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 0.7, "code": 0.3}),)
+    phases = (Phase(name="main", fraction=1.0, weights={"web": 0.7, "code": 0.3}),)
     total = sum(manifest.stats["tokens"] for manifest in shards.values())
-    params = recipe.Mixture(sequence_tokens=width, total_tokens=total, phases=phases, packing=packing)
+    params = Mixture(sequence_tokens=width, total_tokens=total, phases=phases, packing=packing)
     packed = {name: packing_index.run(ctx, name, params, made) for name, made in shards.items()}
     for index in packed.values():
         ctx.refs.save(index)

@@ -30,16 +30,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
+from plinth.compute.context import Context
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture
-from plinth.tokens.index import write_index
-from plinth.tokens.loader import Loader
-from plinth.tokens.order import Order
-from plinth.tokens.reader import ShardReader
-from plinth.tokens.verified import compare
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.order import Order
+from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.reading.verified import compare
+from plinth.tokens.shards.index import write_index
 
 RESULTS = Path(__file__).parent / "results" / "loader_peers.json"
 MEAN_DOCUMENT = 1000
@@ -108,8 +108,8 @@ def _index(ctx: Context, number: int, ends: np.ndarray, start: int, random: np.r
 
 
 def _order(tokens: int, width: int) -> Manifest:
-    phases = (recipe.Phase(name="main", fraction=1.0, weights={"web": 1.0}),)
-    params = recipe.Mixture(sequence_tokens=width, total_tokens=tokens - 2 * width, phases=phases)
+    phases = (Phase(name="main", fraction=1.0, weights={"web": 1.0}),)
+    params = Mixture(sequence_tokens=width, total_tokens=tokens - 2 * width, phases=phases)
     plan = mixture.plan(params, {"web": (tokens - 1) // width})
     return Manifest(asset="mixture", step="drawn", version="1", params={}, inputs={}, parts=(), stats=plan)
 

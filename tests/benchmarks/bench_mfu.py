@@ -35,9 +35,13 @@ PEAKS = {"B200": 2.25e15, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S"
 
 def configured(workspace: str, arguments: argparse.Namespace, cuda: bool) -> Any:
     """A run of one rank; on a CPU the smallest preset over short sequences."""
-    from plinth.recipe.presets import PRESETS
-    from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision
+    from plinth.launch.parameters import Launch, Supervision
+    from plinth.model.parameters import Model
+    from plinth.model.presets import PRESETS
+    from plinth.training.checkpoint.parameters import Checkpoints
     from plinth.training.config import RunConfig
+    from plinth.training.engine.parameters import Optimizer
+    from plinth.training.parallel.parameters import Parallel
 
     preset, sequence, micro = arguments.preset, arguments.sequence, arguments.micro
     if not cuda:
@@ -91,7 +95,7 @@ def seconds_of(config: Any, rank: Any) -> list[float]:
     import torch
 
     from plinth.training.data import Batch
-    from plinth.training.engine import open_engine
+    from plinth.training.engine.engine import open_engine
 
     engine, random = open_engine(config, rank), np.random.default_rng(1)
     shape = (config.accumulation(), config.micro_batch_sequences, config.sequence_tokens + 1)
@@ -113,9 +117,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train on the one device there is, and put the numbers together."""
     import torch
 
-    from plinth.planning import model as counts
-    from plinth.training import engine as engines
-    from plinth.training.supervise import free_port
+    from plinth.model import flops as counts
+    from plinth.training.engine import engine as engines
+    from plinth.training.supervise.supervisor import free_port
 
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ.update({**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})

@@ -66,12 +66,12 @@ def megabytes(texts: Sequence[str]) -> float:
 
 
 def ours(texts: Sequence[str]) -> Callable[[], Any]:
-    from plinth.text import minhash
+    from plinth.text.similarity import signatures
 
     column = pa.array(texts, pa.large_string())
-    a, b = minhash.permutations(PERMUTATIONS, 1)
-    minhash.signatures(column[:2], N, a, b)
-    return lambda: minhash.signatures(column, N, a, b)
+    a, b = signatures.permutations(PERMUTATIONS, 1)
+    signatures.signatures(column[:2], N, a, b)
+    return lambda: signatures.signatures(column, N, a, b)
 
 
 def datatrove(texts: Sequence[str]) -> Callable[[], Any]:

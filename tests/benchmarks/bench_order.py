@@ -16,13 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plinth.recipe import tokens as recipe
-from plinth.recipe.batches import BatchChange
-from plinth.recipe.mixture import Phase
 from plinth.records import Manifest
-from plinth.tokens import mixture
-from plinth.tokens.order import Order
-from plinth.tokens.steps import schedule
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.order import Order
+from plinth.tokens.order.parameters import BatchChange
+from plinth.tokens.order.steps import schedule
 
 RESULTS = Path(__file__).parent / "results" / "order.json"
 AVAILABLE = {"code": 40_000_003, "web": 150_000_001, "books": 9_999_991}
@@ -44,7 +43,7 @@ def main() -> None:
 
 def _measure(tokens: int, kind: str) -> dict[str, Any]:
     phase = Phase(name="p", fraction=1.0, weights=START, to_weights=END if kind == "ramp" else None)
-    params = recipe.Mixture(sequence_tokens=4096, total_tokens=tokens, phases=(phase,), max_epochs=1e9)
+    params = Mixture(sequence_tokens=4096, total_tokens=tokens, phases=(phase,), max_epochs=1e9)
     plan_s, stats = _timed(lambda: mixture.plan(params, AVAILABLE), 1)
     manifest = Manifest(asset="mixture", step="m", version="1", params={}, inputs={}, parts=(), stats=stats)
     open_s, order = _timed(lambda: Order(manifest), REPEATS)

@@ -34,14 +34,16 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 import yaml  # noqa: E402
 
+from plinth.compute.context import Context  # noqa: E402
 from plinth.compute.engine import Inline  # noqa: E402
 from plinth.compute.stage import manifest  # noqa: E402
 from plinth.compute.threads import Threads, cores  # noqa: E402
-from plinth.context import Context  # noqa: E402
-from plinth.corpus import firing, policy, verdicts, whatif  # noqa: E402
-from plinth.corpus.annotate import annotator  # noqa: E402
+from plinth.corpus.annotate.registry import annotator  # noqa: E402
+from plinth.corpus.curate import verdicts  # noqa: E402
 from plinth.corpus.dedup import exact  # noqa: E402
-from plinth.recipe.policies import Policy  # noqa: E402
+from plinth.corpus.policy import policy, rule_kernels  # noqa: E402
+from plinth.corpus.policy.parameters import Policy  # noqa: E402
+from plinth.corpus.policy.whatif import whatif  # noqa: E402
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step  # noqa: E402
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_batches, write_batches  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
@@ -158,7 +160,7 @@ def in_memory(chosen: Policy, rows: int) -> dict[str, float]:
 
     def rules() -> None:
         for chunk in chunks:
-            firing.fired([rule for _, rule in compiled.rules], chunk, len(chunk["licence.permitted"]))
+            rule_kernels.fired([rule for _, rule in compiled.rules], chunk, len(chunk["licence.permitted"]))
 
     def verdicts() -> None:
         stats = policy._no_counts()

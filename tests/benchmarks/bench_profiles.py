@@ -21,9 +21,9 @@ for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
 import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
 
-from plinth.corpus.annotate import annotator  # noqa: E402
+from plinth.corpus.annotate.registry import annotator  # noqa: E402
 from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
-from plinth.corpus.profiles import PROFILES  # noqa: E402
+from plinth.corpus.policy.profiles.registry import PROFILES  # noqa: E402
 
 REQUIRED = 60
 REPEATS = 5

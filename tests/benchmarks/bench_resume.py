@@ -32,10 +32,12 @@ def corpus(ctx: Any, documents: int) -> tuple[Any, Any]:
     """Tokenizer and shards of documents of 5 to 60 words; there is nothing to learn from them."""
     import pyarrow as pa
 
-    from plinth.recipe.tokens import Shards, Tokenizer
     from plinth.records import DOCUMENT_SCHEMA, Manifest
     from plinth.storage.parts import write_table
-    from plinth.tokens import shards, tokenizer
+    from plinth.tokens.shards import shards
+    from plinth.tokens.shards.parameters import Shards
+    from plinth.tokens.tokenizer import tokenizer
+    from plinth.tokens.tokenizer.parameters import Tokenizer
 
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghijklmnopqrst", k=draw.randint(2, 9))) for _ in range(2000)]
@@ -50,13 +52,16 @@ def corpus(ctx: Any, documents: int) -> tuple[Any, Any]:
 
 def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
     """The run, and its positions by what they are: the number of steps that have been trained."""
-    from plinth.context import Context
-    from plinth.recipe.batches import BatchChange, LengthChange
-    from plinth.recipe.tokens import Mixture, Phase
-    from plinth.recipe.training import Launch, Parallel, Training
+    from plinth.compute.context import Context
+    from plinth.launch.parameters import Launch
     from plinth.storage.workspace import Workspace
-    from plinth.tokens import mixture, packing_index
+    from plinth.tokens.mixture import mixture
+    from plinth.tokens.mixture.parameters import Mixture, Phase
+    from plinth.tokens.order.parameters import BatchChange, LengthChange
+    from plinth.tokens.packing import packed as packing_index
     from plinth.training import config
+    from plinth.training.parallel.parameters import Parallel
+    from plinth.training.parameters import Training
 
     ctx = Context(Workspace(workspace).ensure())
     trained, sharded = corpus(ctx, documents)
@@ -105,9 +110,9 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
 
 def save(config: Any, steps: list[int]) -> None:
     """On one rank: a checkpoint at each of these steps. Only their positions differ."""
-    from plinth.training import engine as engines
-    from plinth.training.saving import Saver
-    from plinth.training.telemetry import Timeline
+    from plinth.training.checkpoint.saving import Saver
+    from plinth.training.engine import engine as engines
+    from plinth.training.telemetry.timeline import Timeline
     from plinth.training.trainer import Trainer
 
     rank = engines.join(config)
@@ -123,8 +128,8 @@ def save(config: Any, steps: list[int]) -> None:
 
 def resume(config: Any, step: int) -> dict[str, float]:
     """On one rank: seconds of everything from the verification to the end of the first step."""
-    from plinth.training import checkpoint
-    from plinth.training import engine as engines
+    from plinth.training.checkpoint import checkpoint
+    from plinth.training.engine import engine as engines
     from plinth.training.trainer import Trainer
 
     rank = engines.join(config)
@@ -148,8 +153,8 @@ def main() -> None:
     for name, value in (("documents", 30_000), ("rounds", 2)):
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
-    from plinth.recipe.training import Checkpoints
-    from plinth.training import checkpoint
+    from plinth.training.checkpoint import checkpoint
+    from plinth.training.checkpoint.parameters import Checkpoints
     from tests.ranks import run_ranks
 
     slowest: dict[str, dict[str, float]] = {}

@@ -22,13 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from plinth.recipe.decoder import Model
-from plinth.recipe.parallel import Parallel
-from plinth.recipe.presets import PRESETS
-from plinth.recipe.training import Checkpoints, Launch, Optimizer, Supervision
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.decoder import Decoder
+from plinth.model.initialisation import Initial, Part
+from plinth.model.parameters import Model
+from plinth.model.presets import PRESETS
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.initialise import Initial, Part
-from plinth.training.model import Decoder
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
 
 RESULTS = Path(__file__).parent / "results" / "start.json"
@@ -90,8 +92,8 @@ def start(config: RunConfig, through: str, folder: Path) -> dict[str, float]:
     """On one rank: growth of the peak, bytes, at each point through the last."""
     import deepspeed
 
-    from plinth.training import engine as engines
-    from plinth.training import pieces, universal
+    from plinth.training.checkpoint import sharded_state, universal
+    from plinth.training.engine import engine as engines
 
     torch.set_num_threads(1)
     rank, take, grown = engines.join(config), deepspeed.initialize, {}
@@ -111,7 +113,7 @@ def start(config: RunConfig, through: str, folder: Path) -> dict[str, float]:
         grown["open"] = float(memory("VmHWM") - before)
         engine.train_step(_batch(config, rank.index), 1e-3)
         grown["step"] = float(memory("VmHWM") - before)
-        pieces.write(universal.capture(engine), folder, rank.index)
+        sharded_state.write(universal.capture(engine), folder, rank.index)
         torch.distributed.barrier()
         held = begin_anew()
         universal.restore(engine, folder)

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from plinth.recipe.decoder import Model
-from plinth.recipe.optimizer import Optimizer
-from plinth.training.groups import parameter_groups
-from plinth.training.model import Decoder, build
-from plinth.training.stats import Stats
+from plinth.model.decoder import Decoder, build
+from plinth.model.parameters import Model
+from plinth.training.engine.layer_statistics import Stats
+from plinth.training.engine.parameter_groups import parameter_groups
+from plinth.training.engine.parameters import Optimizer
 
 RESULTS = Path(__file__).parent / "results" / "stats.json"
 VOCABULARY = 8192

@@ -26,10 +26,12 @@ from typing import Any
 import pyarrow as pa
 from bench_minhash import real_documents
 
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus.dedup import lines, semantic, substring
-from plinth.recipe.spans import Lines, Semantic, Substring
+from plinth.corpus.dedup.lines import lines
+from plinth.corpus.dedup.semantic import semantic
+from plinth.corpus.dedup.span_parameters import Lines, Semantic, Substring
+from plinth.corpus.dedup.substring import substring
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace

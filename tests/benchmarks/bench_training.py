@@ -34,14 +34,20 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     """A run of the demo's size over this machine's Python sources."""
     import pyarrow as pa
 
-    from plinth.context import Context
-    from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
-    from plinth.recipe.training import Launch, Parallel, Training
+    from plinth.compute.context import Context
+    from plinth.launch.parameters import Launch
     from plinth.records import DOCUMENT_SCHEMA, Manifest
     from plinth.storage.parts import write_table
     from plinth.storage.workspace import Workspace
-    from plinth.tokens import mixture, shards, tokenizer
+    from plinth.tokens.mixture import mixture
+    from plinth.tokens.mixture.parameters import Mixture, Phase
+    from plinth.tokens.shards import shards
+    from plinth.tokens.shards.parameters import Shards
+    from plinth.tokens.tokenizer import tokenizer
+    from plinth.tokens.tokenizer.parameters import Tokenizer
     from plinth.training import config
+    from plinth.training.parallel.parameters import Parallel
+    from plinth.training.parameters import Training
 
     ctx = Context(Workspace(workspace).ensure())
     rows, size = [], 0
@@ -71,9 +77,9 @@ class Bare:
         import deepspeed
         import torch
 
-        from plinth.training.groups import parameter_groups
-        from plinth.training.model import build
-        from plinth.training.settings import deepspeed_config
+        from plinth.model.decoder import build
+        from plinth.training.engine.deepspeed_settings import deepspeed_config
+        from plinth.training.engine.parameter_groups import parameter_groups
 
         model = build(config.model, config.vocab_size, config.seed).to(rank.device)
         settings = deepspeed_config(config, precision, sum(p.numel() for p in model.parameters()))
@@ -93,7 +99,7 @@ def rank_main(path: str) -> None:
     """One rank: odd steps by our loop, even ones by the bare loop; rank 0 writes `bench.json`."""
     started = time.perf_counter()
     from plinth.training import config as configuration
-    from plinth.training import engine as engines
+    from plinth.training.engine import engine as engines
     from plinth.training.loop import Run
 
     config = configuration.load(path)
@@ -141,7 +147,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run both ranks and put the numbers together."""
     with tempfile.TemporaryDirectory() as folder:
         config = prepared(Path(folder), arguments)
-        from plinth.training.supervise import free_port
+        from plinth.training.supervise.supervisor import free_port
 
         port = str(free_port())
         common = {**os.environ, "WORLD_SIZE": str(config.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

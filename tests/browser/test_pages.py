@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from registry import api

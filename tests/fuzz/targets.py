@@ -15,17 +15,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from plinth.corpus.expressions import parse
-from plinth.corpus.listfiles import entries
-from plinth.corpus.normalize import normalize
+from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.lists.listfiles import entries
+from plinth.corpus.policy.expressions import parse
+from plinth.corpus.sources.parameters import Normalisation, Source, Terms
 from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import PlinthError
-from plinth.recipe.lines import read as read_yaml
-from plinth.recipe.sources import Normalisation, Source, Terms
+from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
-from plinth.text import minhash, pages, quality, repetition, sentences
-from plinth.text.fold import fold_text
+from plinth.text.rules import c4_pages, gopher_quality, repetition
+from plinth.text.similarity import signatures
+from plinth.text.unicode.fold import fold_text
+from plinth.text.words import sentences
 
 MAX_RECORD = 2**20
 
@@ -116,12 +118,12 @@ def kernels(data: bytes) -> None:
     """Every kernel reads any text, whatever stands before and after it in the buffer."""
     text = data.decode("utf-8", "replace")
     alone, among = pa.array([text], pa.large_string()), pa.array(["é", text, "x y"], pa.large_string())
-    assert (quality.gopher_counts(alone)[0] == quality.gopher_counts(among)[1]).all()
-    assert (quality.fineweb_counts(alone, 30)[0] == quality.fineweb_counts(among, 30)[1]).all()
-    assert (pages.page_counts(alone, 3, 1000)[0] == pages.page_counts(among, 3, 1000)[1]).all()
+    assert (gopher_quality.gopher_counts(alone)[0] == gopher_quality.gopher_counts(among)[1]).all()
+    assert (gopher_quality.fineweb_counts(alone, 30)[0] == gopher_quality.fineweb_counts(among, 30)[1]).all()
+    assert (c4_pages.page_counts(alone, 3, 1000)[0] == c4_pages.page_counts(among, 3, 1000)[1]).all()
     assert (repetition.repetition_shares(alone)[0] == repetition.repetition_shares(among)[1]).all()
-    a, b = minhash.permutations(16, 1)
-    assert (minhash.signatures(alone, 5, a, b)[0][0] == minhash.signatures(among, 5, a, b)[0][1]).all()
+    a, b = signatures.permutations(16, 1)
+    assert (signatures.signatures(alone, 5, a, b)[0][0] == signatures.signatures(among, 5, a, b)[0][1]).all()
     hashes, _, offsets = sentences.tokens(among)
     assert (sentences.tokens(alone)[0] == hashes[offsets[1] : offsets[2]]).all()
     assert fold_text(fold_text(text)) == fold_text(text)

@@ -50,7 +50,7 @@ def test_every_stage_is_an_asset(cascade: Path) -> None:
 
 
 def test_planted_repeats_are_cut_but_for_the_first(cascade: Path) -> None:
-    from plinth.context import Context
+    from plinth.compute.context import Context
     from plinth.storage.parts import read_table
     from plinth.storage.workspace import Workspace
 

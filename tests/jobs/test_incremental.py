@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from assets.catalog import stages
-from jobs.line import plan
-from plinth.context import Context
+from jobs.pipeline import plan
+from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace

@@ -48,8 +48,8 @@ def test_every_asset_is_up_to_date_afterwards(line):
 
 
 def test_no_unpermitted_licence_reaches_the_curated_text(line):
-    from plinth.context import Context
-    from plinth.corpus.claims import contaminated, licences
+    from plinth.compute.context import Context
+    from plinth.corpus.curate.claims import contaminated, licences
     from plinth.storage.workspace import Workspace
 
     ctx = Context(Workspace(line))

@@ -5,11 +5,11 @@ import json
 import dagster as dg
 import pytest
 
-from assets.build import execute
 from assets.catalog import stages
+from assets.framework.build import execute
 from jobs import definitions
 from jobs.sensors import record_failure
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from tests import tiny_corpus

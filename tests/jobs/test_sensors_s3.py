@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.build import execute
 from assets.catalog import stages
+from assets.framework.build import execute
 from jobs.sensors import arrival
-from plinth.context import Context
-from plinth.recipe import Recipe
+from plinth.compute.context import Context
 from plinth.recipe.load import load
+from plinth.recipe.recipe import Recipe
 from plinth.storage import listing
 from plinth.storage.workspace import Workspace
 from tests import tiny_corpus

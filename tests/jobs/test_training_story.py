@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from plinth.training.telemetry import Story, timeline
+from plinth.training.telemetry.timeline import Story, timeline
 from tests import story_corpus
 from tests.jobs.conftest import ROOT, answer, plinth
 
@@ -159,7 +159,7 @@ def end(run: Told, clis: list[subprocess.Popen[bytes]]) -> None:
     with suppress(
         ValueError, FileNotFoundError, psutil.NoSuchProcess, ProcessLookupError
     ):  # no run was made; it has ended
-        if "plinth.training.supervise" in run.supervisor.cmdline():
+        if "plinth.training.supervise.supervisor" in run.supervisor.cmdline():
             os.killpg(run.supervisor.pid, signal.SIGKILL)
     stop_server(Workspace(run.workspace))
 

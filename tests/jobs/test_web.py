@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from tests import web_corpus

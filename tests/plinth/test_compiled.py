@@ -68,5 +68,5 @@ def _answer(package: Path) -> list[str]:
 
 
 def test_what_a_file_rests_on() -> None:
-    found = {file.name for file in compiled.imported(compiled.ROOT / "text" / "minhash.py")}
-    assert {"compiled.py", "lanes.py"} <= found
+    found = {file.name for file in compiled.imported(compiled.ROOT / "text" / "similarity" / "signatures.py")}
+    assert {"compiled.py", "simd_minhash.py"} <= found

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save as save_safetensors
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.provenance import statements
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from registry import api, client, promotion, registration, releases, signing, verified
 from registry import materialise as directories

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from registry import approval, keys
 from registry.candidate import Candidate

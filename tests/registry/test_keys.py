@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from registry import keys
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from registry import keys, releases
 from registry.releases import Release

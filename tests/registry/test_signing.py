@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.provenance import statements
 from registry import candidate, dsse, keys, materialise, signing

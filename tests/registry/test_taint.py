@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from registry import candidate, taint
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeVar
 
-from plinth.compute.attempts import died, drive, outcome, over_limit
+from plinth.compute.retries import died, drive, outcome, over_limit
 
 T = TypeVar("T")
 R = TypeVar("R")

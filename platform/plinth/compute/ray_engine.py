@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from plinth.compute.attempts import died, drive, outcome, over_limit
+from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.errors import MissingError, WorkerError
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
 

@@ -17,16 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.context import Context
-from plinth.corpus.ledger import PROTECTED
-from plinth.corpus.ruled import ruled
+from plinth.compute.context import Context
+from plinth.corpus.curate.survivors import CLUSTERING, cluster_of, survivors
+from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
+from plinth.corpus.policy.compiled_policy import ruled
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.whatif.whatif import annotations_of
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.reviews import Review
-from plinth.corpus.survivors import CLUSTERING, cluster_of, survivors
-from plinth.corpus.verdicts import STAGE_OF
-from plinth.corpus.whatif import annotations_of
 from plinth.errors import MissingError, PlinthError
-from plinth.recipe.policies import Policy
 from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_aligned, iter_batches, read_row
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numba import uint64
 
 from plinth.compiled import njit
-from plinth.text.word_hashes import mix
+from plinth.text.words.word_hashes import mix
 
 U64 = npt.NDArray[np.uint64]
 

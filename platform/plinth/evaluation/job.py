@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 
 import plinth
 from plinth.compute import stage
+from plinth.compute.context import Context
 from plinth.compute.progress import Meter
-from plinth.context import Context
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation import slices
+from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import Document
-from plinth.recipe.release import Evaluation
 from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
 from plinth.storage.parts import read_table, write_table
-from plinth.tokens.sample import sample, texts
+from plinth.tokens.tokenizer.sample import sample, texts
 
 if TYPE_CHECKING:
     from plinth.evaluation.baselines import Trigram

@@ -24,9 +24,9 @@ from torch.nn import functional
 
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.windows import Window, windows
-from plinth.tokens.encode import encode_texts
-from plinth.training.export import load_model
-from plinth.training.model import Decoder
+from plinth.model.decoder import Decoder
+from plinth.model.hugging_face import load_model
+from plinth.tokens.tokenizer.encode import encode_texts
 
 IGNORED = -100  # a target that is not scored
 

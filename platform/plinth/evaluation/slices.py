@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.corpus.sidecars import slots
 from plinth.errors import StageError
 from plinth.records import Manifest

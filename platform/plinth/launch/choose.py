@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plinth.errors import LaunchError
 from plinth.launch.base import Launcher
-from plinth.recipe.launching import Launch
+from plinth.launch.parameters import Launch
 
 
 def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:

@@ -18,8 +18,8 @@ from plinth.errors import LaunchError
 from plinth.launch import manifest
 from plinth.launch.base import Handle, Status
 from plinth.launch.files import locked, read_handle, tail, write_handle
-from plinth.launch.patience import EVERY_S, Patience
-from plinth.recipe.launching import Launch
+from plinth.launch.parameters import Launch
+from plinth.launch.status_cache import EVERY_S, Patience
 
 TIMEOUT_S = 30.0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.launch import script
-from plinth.recipe.launching import Launch
+from plinth.launch.parameters import Launch
 
 Manifest = dict[str, Any]
 

@@ -20,8 +20,8 @@ from plinth.errors import LaunchError
 from plinth.launch import script
 from plinth.launch.base import Handle, Status
 from plinth.launch.files import read_handle, submit_once, tail
-from plinth.launch.patience import EVERY_S, Patience
-from plinth.recipe.launching import Launch
+from plinth.launch.parameters import Launch
+from plinth.launch.status_cache import EVERY_S, Patience
 from plinth.storage.atomic import write_bytes
 
 SCRIPT = "job.sbatch"

@@ -12,13 +12,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plinth.context import Context
-from plinth.corpus import verdicts
-from plinth.corpus.ledger import source_of
+from plinth.compute.context import Context
+from plinth.corpus.curate import verdicts
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
-from plinth.provenance import evidence, search, seen
-from plinth.provenance.evidence import Place
-from plinth.recipe.policies import Policy
+from plinth.provenance import document as evidence
+from plinth.provenance import exposure, search
+from plinth.provenance.document import Place
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
 
@@ -175,12 +176,12 @@ def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
 def _after(ctx: Context, story: dict[str, Any]) -> None:
     """Curated text, tokens, training."""
     bucket, id_ = story["bucket"], story["id"]
-    for key, find in (("curated", evidence.curated), ("shards", seen.tokens)):
+    for key, find in (("curated", evidence.curated), ("shards", exposure.tokens)):
         manifest = _current(ctx, f"{bucket}/{key}")
         found = find(ctx, manifest, id_) if manifest else None
         if found:
             story["tokens" if key == "shards" else key] = found
-    story["training"] = seen.runs(ctx, bucket, id_)
+    story["training"] = exposure.runs(ctx, bucket, id_)
 
 
 def _row(ctx: Context, place: Place, asset: str, stem: str, stale: list[str]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
 from plinth.provenance.statements import PROVENANCE_SCHEMA, Chain, Link, chain
 from plinth.records import Frozen, Manifest, Part

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pyarrow.compute as pc
 
-from plinth.context import Context
-from plinth.provenance.evidence import DOCUMENTS, Place, published
+from plinth.compute.context import Context
+from plinth.provenance.document import DOCUMENTS, Place, published
 from plinth.storage.parts import iter_batches
 
 #: Fewer characters would find half the corpus.

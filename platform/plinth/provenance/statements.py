@@ -18,7 +18,7 @@ from typing import Any
 import plinth
 from plinth import fingerprint
 from plinth.errors import LineageError, PlinthError
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
 

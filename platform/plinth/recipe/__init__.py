@@ -13,7 +13,7 @@
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.
 """
 
-from plinth.recipe.model import Recipe
-from plinth.recipe.sources import Bucket, Source, Terms
+from plinth.corpus.sources.parameters import Bucket, Source, Terms
+from plinth.recipe.recipe import Recipe
 
 __all__ = ["Bucket", "Recipe", "Source", "Terms"]

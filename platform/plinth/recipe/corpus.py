@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from plinth.recipe.dedup import Dedup
-from plinth.recipe.gates import GateSlices
-from plinth.recipe.heldout import Contamination, Holdout
-from plinth.recipe.illegal import Illegal
-from plinth.recipe.policies import Policy
-from plinth.recipe.protected import Protected
-from plinth.recipe.sources import Bucket, Documents
+from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.illegal.parameters import Illegal
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.corpus.protected.parameters import Protected
+from plinth.corpus.slices.parameters import GateSlices
+from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Frozen
 
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.slices.parameters import GateSlices
 from plinth.errors import RecipeError
-from plinth.recipe.gates import GateSlices
-from plinth.recipe.lines import Key
-from plinth.recipe.policies import Policy
+from plinth.recipe.yaml_lines import Key
 
 
 def problems_of_gates(corpus: Mapping[str, Any], annotators: tuple[str, ...]) -> Iterator[tuple[Key, str, str]]:
     """Where, what, and a hint: gates that do not exist, or whose rules cannot be found or read."""
-    from plinth.corpus.slices import gate, rule_of
+    from plinth.corpus.slices.measured_gates import gate
+    from plinth.corpus.slices.rule import rule_of
 
     slices, lists = corpus.get("slices"), corpus.get("lists") or {}
     policies = _policies(corpus)

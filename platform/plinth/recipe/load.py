@@ -18,8 +18,8 @@ from pydantic_core import ErrorDetails
 
 from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
-from plinth.recipe.lines import Key, Lined, Mark, Problem, dotted, merge, read
-from plinth.recipe.model import Recipe
+from plinth.recipe.recipe import Recipe
+from plinth.recipe.yaml_lines import Key, Lined, Mark, Problem, dotted, merge, read
 
 #: Messages of pydantic that a person who writes YAML would not understand.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
@@ -120,7 +120,7 @@ def _follow(path: Path, chain: tuple[Path, ...]) -> Lined:
 
 
 def _validate(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
-    from plinth.recipe.columns import problems_of_columns
+    from plinth.recipe.column_checks import problems_of_columns
 
     inner = [(key, message, hint) for key, message, hint in problems_of_columns(lined.data)]
     problems = [Problem(lined.mark(key, top), dotted(key), message, hint) for key, message, hint in inner]

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plinth.recipe.lines import Key, Lined, read
 from plinth.recipe.load import check_over, load, shown
-from plinth.recipe.model import Recipe
+from plinth.recipe.recipe import Recipe
+from plinth.recipe.yaml_lines import Key, Lined, read
 
 #: A file that has one of these is a recipe of its own.
 WHOLE = frozenset({"extends", "name"})

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from plinth.recipe.model import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import EDIT_TYPE
 
 INTRODUCTION = """\
@@ -139,8 +139,8 @@ def _meaning(field: FieldInfo) -> str:
 
 
 def _expressions() -> Iterator[str]:
-    from plinth.corpus import expressions
-    from plinth.corpus.policy import DOCUMENT_COLUMNS
+    from plinth.corpus.policy import expressions
+    from plinth.corpus.policy.policy import DOCUMENT_COLUMNS
 
     text = (expressions.__doc__ or "").strip().partition("\n\n")[2]
     own = ", ".join(f"`documents.{name}`" for name in DOCUMENT_COLUMNS)
@@ -149,7 +149,7 @@ def _expressions() -> Iterator[str]:
 
 
 def _annotators() -> Iterator[str]:
-    from plinth.recipe.columns import annotators
+    from plinth.recipe.column_checks import annotators
 
     yield "## Annotators"
     yield ""
@@ -166,7 +166,7 @@ def _annotators() -> Iterator[str]:
 
 
 def _trainers() -> Iterator[str]:
-    from plinth.corpus.models import TRAINERS
+    from plinth.corpus.models.registry import TRAINERS
 
     yield from (
         "",

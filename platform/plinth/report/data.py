@@ -79,6 +79,6 @@ class ReportData(Frozen):
     languages: Mapping[str, Row] = Field(default_factory=dict, description="`stats['languages']` of the evaluation.")
     run: RunStory | None = None
     funnel: Row | None = Field(None, description="Statistics of the asset `funnel`.")
-    mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.rows` of the mixture.")
+    mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.mixture.rows` of the mixture.")
     lineage: tuple[Ancestor, ...] = ()
     next: tuple[Next, ...] = ()

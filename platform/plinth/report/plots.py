@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plinth.report import course as figure_of_course
 from plinth.report import figures
+from plinth.report import mixture_plot as figure_of_course
 from plinth.report import sankey as figure_of_sankey
 from plinth.report.render import png
 

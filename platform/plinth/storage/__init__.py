@@ -1,4 +1,4 @@
-"""The only room that touches bytes at rest.
+"""The only package that touches bytes at rest.
 
     uris        what a location leads to, `file://` and `s3://` through fsspec
     files       files of a source, read once and compared with the inventory
@@ -13,6 +13,8 @@
     parts       tables to and from Parquet blobs in the store
     steps       the step cache: key -> parts, written last
     refs        manifests by digest, and the published manifest of each asset
+    state       a workspace with its store, step cache and refs, opened
+    tensor_file tensors in the safetensors layout, written and hashed in one pass
 
 Does not belong here: what the bytes mean.
 """

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from plinth import fingerprint
-from plinth.context import Context
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
 from plinth.storage.checkout import checkout, resolve, safe_name
+from plinth.storage.state import State
 
 if TYPE_CHECKING:
     from dvc_data.hashfile.db import HashFileDB
@@ -30,7 +30,7 @@ MANIFEST_NAME = "manifest.json"
 REMOTE_NAME = "plinth"
 
 
-def directory_object(ctx: Context, manifest: Manifest) -> str:
+def directory_object(state: State, manifest: Manifest) -> str:
     """Put the manifest's DVC directory object into the store and return its name (`<md5>.dir`).
 
     Raises:
@@ -40,7 +40,7 @@ def directory_object(ctx: Context, manifest: Manifest) -> str:
     from dvc_data.hashfile.tree import Tree
 
     tree: Any = cast(Any, Tree)()
-    own = ctx.store.put_bytes(fingerprint.canonical(manifest))
+    own = state.store.put_bytes(fingerprint.canonical(manifest))
     entries = {safe_name(part.name).parts: part.blob for part in manifest.parts}
     if len(entries) != len(manifest.parts) or (MANIFEST_NAME,) in entries:
         raise IntegrityError(f"manifest {manifest.digest} of {manifest.asset} names two parts alike")
@@ -48,11 +48,11 @@ def directory_object(ctx: Context, manifest: Manifest) -> str:
     for key, blob in sorted(entries.items()):
         tree.add(key, None, HashInfo("md5", blob.md5))
     tree.digest()
-    write_bytes(ctx.store.path(tree.oid), tree.as_bytes(), mode=0o444)
+    write_bytes(state.store.path(tree.oid), tree.as_bytes(), mode=0o444)
     return str(tree.oid)
 
 
-def export(ctx: Context, manifests: Iterable[Manifest], directory: Path) -> list[Path]:
+def export(state: State, manifests: Iterable[Manifest], directory: Path) -> list[Path]:
     """Make `directory` a DVC project without git whose remote is the store, one pointer per manifest.
 
     Afterwards `cd DIR && dvc pull` brings every part with plain DVC. Returns the pointer files.
@@ -64,27 +64,27 @@ def export(ctx: Context, manifests: Iterable[Manifest], directory: Path) -> list
     names = {manifest.asset.replace("/", "-"): manifest for manifest in manifests}
     if len(names) != len(manifests):
         raise StorageError("two assets would get the same pointer", found=[each.asset for each in manifests])
-    write_bytes(directory / ".dvc" / "config", _config(ctx.workspace.store))
+    write_bytes(directory / ".dvc" / "config", _config(state.workspace.store))
     pointers = []
     for name, manifest in names.items():
         pointer = directory / f"{name}.dvc"
-        write_bytes(pointer, _pointer(name, directory_object(ctx, manifest), manifest))
+        write_bytes(pointer, _pointer(name, directory_object(state, manifest), manifest))
         pointers.append(pointer)
     return pointers
 
 
-def restore(ctx: Context, digest: str, directory: Path) -> Manifest:
+def restore(state: State, digest: str, directory: Path) -> Manifest:
     """Write the files of the manifest with this digest (or unambiguous prefix) below `directory`.
 
     Raises:
         MissingError, IntegrityError: no such manifest, or a blob is absent or has changed.
     """
-    manifest = resolve(ctx.refs, digest)
-    checkout(ctx.store, manifest.parts, directory)
+    manifest = resolve(state.refs, digest)
+    checkout(state.store, manifest.parts, directory)
     return manifest
 
 
-def push(ctx: Context, manifests: Sequence[Manifest], url: str, options: Mapping[str, Any] | None = None) -> int:
+def push(state: State, manifests: Sequence[Manifest], url: str, options: Mapping[str, Any] | None = None) -> int:
     """Copy manifests and their blobs to a remote store; returns how many objects were new there.
 
     Args:
@@ -96,10 +96,10 @@ def push(ctx: Context, manifests: Sequence[Manifest], url: str, options: Mapping
     """
     for manifest in manifests:
         for part in manifest.parts:
-            ctx.store.open_path(part.blob)
+            state.store.open_path(part.blob)
     fs, root = _filesystem(url, options)
-    wanted = {_hash_info(directory_object(ctx, manifest)) for manifest in manifests}
-    moved = _transfer(_local(ctx), _database(fs, root), wanted, url)
+    wanted = {_hash_info(directory_object(state, manifest)) for manifest in manifests}
+    moved = _transfer(_local(state), _database(fs, root), wanted, url)
     for manifest in manifests:  # last: a manifest on the remote means that its blobs are there
         path = fs.join(root, "manifests", f"{manifest.digest}.json")
         fs.makedirs(fs.parent(path), exist_ok=True)
@@ -107,7 +107,7 @@ def push(ctx: Context, manifests: Sequence[Manifest], url: str, options: Mapping
     return moved
 
 
-def pull(ctx: Context, digest: str, url: str, options: Mapping[str, Any] | None = None) -> Manifest:
+def pull(state: State, digest: str, url: str, options: Mapping[str, Any] | None = None) -> Manifest:
     """Bring the manifest with this full digest and its blobs from a remote; every blob is verified.
 
     Raises:
@@ -118,13 +118,13 @@ def pull(ctx: Context, digest: str, url: str, options: Mapping[str, Any] | None 
     manifest = _remote_manifest(fs, root, digest, url)
     for part in manifest.parts:
         try:
-            ctx.store.verify(part.blob)
+            state.store.verify(part.blob)
         except (MissingError, StorageError):  # a damaged blob would count as present
-            ctx.store.path(part.blob).unlink(missing_ok=True)
-    _transfer(_database(fs, root), _local(ctx), {_hash_info(part.blob.md5) for part in manifest.parts}, url)
+            state.store.path(part.blob).unlink(missing_ok=True)
+    _transfer(_database(fs, root), _local(state), {_hash_info(part.blob.md5) for part in manifest.parts}, url)
     for part in manifest.parts:
-        _accept(ctx, part, url)
-    ctx.refs.save(manifest)
+        _accept(state, part, url)
+    state.refs.save(manifest)
     return manifest
 
 
@@ -167,8 +167,8 @@ def _database(fs: Any, root: str) -> HashFileDB:
     return database
 
 
-def _local(ctx: Context) -> HashFileDB:
-    return _database(*_filesystem(str(ctx.workspace.store), None))
+def _local(state: State) -> HashFileDB:
+    return _database(*_filesystem(str(state.workspace.store), None))
 
 
 def _hash_info(oid: str) -> HashInfo:
@@ -195,14 +195,14 @@ def _transfer(source: HashFileDB, target: HashFileDB, wanted: set[HashInfo], url
     return len(result.transferred)
 
 
-def _accept(ctx: Context, part: Part, url: str) -> None:
+def _accept(state: State, part: Part, url: str) -> None:
     """Keep a blob that came from a remote only when it is what the manifest says."""
     try:
-        ctx.store.verify(part.blob)
+        state.store.verify(part.blob)
     except MissingError as error:
         raise MissingError(f"{url} has no blob {part.blob.md5} ({part.name})", remedy="push it again") from error
     except IntegrityError as error:
-        ctx.store.path(part.blob).unlink(missing_ok=True)
+        state.store.path(part.blob).unlink(missing_ok=True)
         raise IntegrityError(
             f"{url} gave other bytes for {part.name}",
             found=error.found,

@@ -16,9 +16,9 @@ import sys
 
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
-from plinth.training.failure import Failure
-from plinth.training.telemetry import Timeline
-from plinth.training.watch import LEFT
+from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.watch import LEFT
+from plinth.training.telemetry.timeline import Timeline
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,11 +51,11 @@ def main() -> int:
 
 
 def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:
-    from plinth.training import engine
+    from plinth.training.engine import engine
 
     rank = engine.join(config)
     if audit:
-        from plinth.training.audit import replay
+        from plinth.training.forensics.audit import replay
 
         replay(config, rank, start)
         finished = True

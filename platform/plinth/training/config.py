@@ -14,27 +14,24 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from plinth import fingerprint
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import MissingError, TrainingError
-from plinth.recipe.batches import Amendment, BatchChange, LengthChange
-from plinth.recipe.training import (
-    Checkpoints,
-    Guard,
-    Launch,
-    Model,
-    Optimizer,
-    Parallel,
-    Reading,
-    Stopping,
-    Supervision,
-    Telemetry,
-    Training,
-    Validation,
-)
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.parameters import Model
 from plinth.records import Frozen, Manifest, Step
 from plinth.storage.atomic import write_bytes
-from plinth.tokens.steps import Steps, schedule
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
+from plinth.tokens.order.steps import Steps, schedule
+from plinth.tokens.reading.parameters import Reading
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.guard.parameters import Guard
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters import Training
+from plinth.training.stopping.parameters import Stopping
+from plinth.training.telemetry.parameters import Telemetry
+from plinth.training.validation.parameters import Validation
 
 #: Of what a run computes from its parameters. 3: initial weights are drawn by parameter and tile.
 VERSION = "3"
@@ -221,7 +218,7 @@ def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], 
     """Digest of the tokenised held-out text; nothing where nobody looks at it."""
     if training.validation is None:
         return ""
-    from plinth.training import heldout  # Arrow and tokenizers: not for ranks
+    from plinth.training.validation import heldout  # Arrow and tokenizers: not for ranks
 
     return heldout.prepare(ctx, training.validation, curated, tokenizer).digest
 

@@ -15,11 +15,11 @@ from plinth.errors import TrainingError
 from plinth.storage.refs import Refs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
-from plinth.tokens.loader import Loader
-from plinth.tokens.opening import fetching_ahead, open_shards
-from plinth.tokens.order import Order
-from plinth.tokens.packing_layout import open_layouts
-from plinth.tokens.rows import Expanded, Rows, shortened
+from plinth.tokens.order.order import Order
+from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.rows import Expanded, Rows, shortened
+from plinth.tokens.reading.shard_sources import fetching_ahead, open_shards
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import Place, place_of
 

@@ -19,19 +19,20 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.compute import stage
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import TrainingError
 from plinth.launch.base import Handle, Launcher
 from plinth.launch.choose import choose
 from plinth.launch.files import read_handle
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
-from plinth.training import amend, checkpoint
+from plinth.training import amendments
 from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.stopping import last_step
-from plinth.training.supervise import Result
-from plinth.training.telemetry import Event, Reader, Story, Timeline, timeline
+from plinth.training.stopping.stopping import last_step
+from plinth.training.supervise.supervisor import Result
+from plinth.training.telemetry.timeline import Event, Reader, Story, Timeline, timeline
 
 POLL_S = 0.5
 
@@ -65,7 +66,7 @@ def launcher_of(config: RunConfig) -> Launcher:
 
 def command(config: RunConfig) -> list[str]:
     """What a launcher starts on each node."""
-    return [sys.executable, "-m", "plinth.training.supervise", str(config.directory.config)]
+    return [sys.executable, "-m", "plinth.training.supervise.supervisor", str(config.directory.config)]
 
 
 def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
@@ -78,7 +79,7 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
     """
     run, launcher = config.directory, launcher_of(config)
     known = launcher.find(run.root)
-    if amend.pending(config):
+    if amendments.pending(config):
         _amend(config, launcher, known)
     alive = known is not None and launcher.poll(known).alive
     if known is not None and not alive:
@@ -95,11 +96,11 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
     """Stop the job at the end of a step, and give the run its amendment, if all it touches is still to come."""
-    amend.check(config)
+    amendments.check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
-        amend.check(config)  # with the steps that it took until then
-    amend.record(config)
+        amendments.check(config)  # with the steps that it took until then
+    amendments.record(config)
 
 
 def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> Result:

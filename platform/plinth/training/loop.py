@@ -20,21 +20,21 @@ from typing import Any
 import torch.distributed as dist
 
 from plinth.errors import CheckpointError
-from plinth.training import checkpoint
-from plinth.training.choice import choose
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.saving import Saver
+from plinth.training.checkpoint.selection import choose
+from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
-from plinth.training.endings import require_finite, stopped
-from plinth.training.engine import Rank
+from plinth.training.engine.engine import Rank
 from plinth.training.guard.documents import Witness
-from plinth.training.guard.pace import Pace
 from plinth.training.guard.records import Intervention
-from plinth.training.guard.veto import SAVE_AGAIN
-from plinth.training.saving import Saver
-from plinth.training.stopping import Verdict, Watch, event_of
-from plinth.training.telemetry import Timeline, timeline
+from plinth.training.guard.skipped_update import SAVE_AGAIN
+from plinth.training.guard.throughput import Pace
+from plinth.training.run_errors import require_finite, stopped
+from plinth.training.stopping.stopping import Verdict, Watch, event_of
+from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
-from plinth.training.universal import layout_of
-from plinth.training.validation import Validator
+from plinth.training.validation.validation import Validator
 
 #: Travels to all ranks as a signal would, below every real one.
 ENOUGH = 1

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from plinth.training import snapshot
+from plinth.training.checkpoint import snapshot
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, batches_of, fingerprint_of
-from plinth.training.engine import Rank, open_engine, seed
-from plinth.training.guard.machine import Guard
+from plinth.training.engine.engine import Rank, open_engine, seed
+from plinth.training.engine.schedule import learning_rate
 from plinth.training.guard.records import Intervention, Seen
-from plinth.training.guard.veto import Result, Veto
-from plinth.training.schedule import learning_rate
+from plinth.training.guard.skipped_update import Result, Veto
+from plinth.training.guard.state_machine import Guard
 
 #: What the guard is told of a step.
 SEEN = ("step", "loss", "grad_norm", "vetoed")

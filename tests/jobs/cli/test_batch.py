@@ -11,16 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.fingerprint import digest
-from plinth.recipe import tokens as recipe
-from plinth.recipe.training import Model, Training
+from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, shards, tokenizer
-from plinth.tokens.reader import ShardReader
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training import config
+from plinth.training.parameters import Training
 
 Plinth = Callable[..., Any]
 SEQUENCE = 8
@@ -53,10 +58,10 @@ def prepared(tmp_path: Path) -> tuple[Context, config.RunConfig]:
     """A run that is configured but was never trained: the order needs no training."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     texts = {bucket: curated(ctx, bucket, 2, 30) for bucket in ("code", "web")}
-    trained = tokenizer.run(ctx, recipe.Tokenizer(vocab_size=320), texts)
-    cut = {b: shards.run(ctx, b, recipe.Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
-    phases = (recipe.Phase(name="all", fraction=1, weights={"code": 1, "web": 3}),)
-    params = recipe.Mixture(sequence_tokens=SEQUENCE, total_tokens=SEQUENCE * 64, phases=phases, block_sequences=16)
+    trained = tokenizer.run(ctx, Tokenizer(vocab_size=320), texts)
+    cut = {b: shards.run(ctx, b, Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
+    phases = (Phase(name="all", fraction=1, weights={"code": 1, "web": 3}),)
+    params = Mixture(sequence_tokens=SEQUENCE, total_tokens=SEQUENCE * 64, phases=phases, block_sequences=16)
     mixed = mixture.run(ctx, params, cut)
     for manifest in texts.values():
         ctx.refs.save(manifest)

@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from jobs.cli.checkpoint import in_words
-from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision
+from jobs.cli.training.checkpoint import in_words
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.parameters import Model
 from plinth.storage.workspace import Workspace
-from plinth.training import checkpoint
 from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.parallel.parameters import Parallel
 
 Plinth = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import machine
+from jobs.cli.start import machine
 
 Plinth = Callable[..., Any]
 

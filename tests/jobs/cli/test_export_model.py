@@ -11,16 +11,19 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from plinth.context import Context
-from plinth.recipe.decoder import Model, MuP, RopeScaling
-from plinth.recipe.training import Checkpoints, Launch, Optimizer, Parallel, Supervision
+from plinth.compute.context import Context
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.decoder import Decoder, build
+from plinth.model.hugging_face import hf_config, load_model, save_model
+from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.training import checkpoint, export_folder
 from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint, export_folder
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.export import hf_config, load_model, save_model
-from plinth.training.model import Decoder, build
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.parallel.parameters import Parallel
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.launch.local import Local
-from plinth.recipe.launching import Kubernetes, Launch
+from plinth.launch.parameters import Kubernetes, Launch
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import Timeline
+from plinth.training.telemetry.timeline import Timeline
 from tests.plinth.training.conftest import tiny
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 

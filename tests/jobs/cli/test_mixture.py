@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
-from plinth.recipe.mixture import Phase
+from plinth.compute.context import Context
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture
-from plinth.tokens.index import write_index
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.shards.index import write_index
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def published(tmp_path: Any) -> Context:
         Phase(name="main", fraction=0.8, weights={"web": 3.0, "code": 1.0}),
         Phase(name="anneal", fraction=0.2, weights={"web": 1.0}, to_weights={"code": 1.0}),
     )
-    params = recipe.Mixture(sequence_tokens=8, total_tokens=8 * 1000, phases=phases, block_sequences=10, max_epochs=9.0)
+    params = Mixture(sequence_tokens=8, total_tokens=8 * 1000, phases=phases, block_sequences=10, max_epochs=9.0)
     stats = mixture.plan(params, {"web": 700, "code": 60})
     made = Manifest(asset="mixture", step="tokens.mixture", version="3", params={}, inputs={}, parts=(), stats=stats)
     ctx.refs.publish(made, "k" * 64)

@@ -10,15 +10,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.fingerprint import digest
-from plinth.recipe import tokens as recipe
-from plinth.recipe.training import Model, Training
+from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, packing_index, shards, tokenizer
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training import config
+from plinth.training.parameters import Training
 
 Plinth = Callable[..., Any]
 SEQUENCE = 16
@@ -50,10 +56,10 @@ def packed(tmp_path: Path) -> dict[str, Manifest]:
     """Published shards of two buckets, and a run that is packed best-fit; their packed indexes."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
-    trained = tokenizer.run(ctx, recipe.Tokenizer(vocab_size=320), texts)
-    cut = {b: shards.run(ctx, b, recipe.Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
-    phases = (recipe.Phase(name="all", fraction=1, weights={"code": 1, "web": 1}),)
-    params = recipe.Mixture(
+    trained = tokenizer.run(ctx, Tokenizer(vocab_size=320), texts)
+    cut = {b: shards.run(ctx, b, Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
+    phases = (Phase(name="all", fraction=1, weights={"code": 1, "web": 1}),)
+    params = Mixture(
         sequence_tokens=SEQUENCE, total_tokens=SEQUENCE * 64, phases=phases, packing="best-fit", block_sequences=16
     )
     indexes = {name: packing_index.run(ctx, name, params, made) for name, made in cut.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.remembered import recall, remember
+from jobs.last_recipe import recall, remember
 from plinth.errors import MissingError
 from plinth.recipe.load import fingerprint, load
 

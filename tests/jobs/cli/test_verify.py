@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from plinth.context import Context
-from plinth.corpus import documents
-from plinth.corpus.sources import inventory
-from plinth.recipe.sources import Bucket, Documents
+from plinth.compute.context import Context
+from plinth.corpus.documents import documents
+from plinth.corpus.sources.inventory import inventory
+from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.choice import Compute
 from plinth.compute.ray_engine import Ray
+from plinth.compute.select_engine import Compute
 from plinth.errors import MissingError, RecipeError, WorkerError
 from tests.ray_patience import patient, two_nodes
 

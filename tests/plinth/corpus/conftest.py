@@ -9,12 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus import contamination, curate, holdout, verdicts
-from plinth.corpus.dedup import exact, minhash
-from plinth.recipe.dedup import Dedup
-from plinth.recipe.heldout import Contamination, Holdout
+from plinth.corpus.curate import curate, verdicts
+from plinth.corpus.dedup import exact
+from plinth.corpus.dedup.near import minhash
+from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.protected import contamination, holdout
+from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace

@@ -16,15 +16,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from plinth.context import Context
-from plinth.corpus import documents
-from plinth.corpus.extract import Extractor, Failure, Page, Text
+from plinth.compute.context import Context
+from plinth.corpus.documents import documents
 from plinth.corpus.extract.charset import decode
-from plinth.corpus.sources import RawRecord, Reject
+from plinth.corpus.extract.extractor import Extractor
+from plinth.corpus.extract.page import Failure, Page, Text
 from plinth.corpus.sources.inventory import groups, inventory
+from plinth.corpus.sources.parameters import Bucket, Documents, Extraction, Source
 from plinth.corpus.sources.readers import READERS, read
+from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import SourceError
-from plinth.recipe.sources import Bucket, Documents, Extraction, Source
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import documents
-from plinth.corpus.sources import inventory
+from plinth.corpus.documents import documents
+from plinth.corpus.sources.inventory import inventory
+from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.provenance import explain
-from plinth.recipe.sources import Bucket, Documents, Source, Terms
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 

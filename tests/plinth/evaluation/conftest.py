@@ -9,13 +9,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from plinth.context import Context
-from plinth.recipe.training import Model
+from plinth.compute.context import Context
+from plinth.model import hugging_face
+from plinth.model.decoder import Decoder, build
+from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.training import export
-from plinth.training.model import Decoder, build
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the größte Ärger der Welt. "
 S = 32  # tokens of a training sequence
@@ -52,8 +52,8 @@ def model_directory(tmp_path: Path, tokenizer: Tokenizer) -> Callable[..., Path]
             model.embed_tokens.mul_(20)  # so that predictions differ from uniform
             change(model)
         folder = tmp_path / "model"
-        published = export.hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
-        export.save_model(folder, dict(model.named_parameters()), published)
+        published = hugging_face.hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
+        hugging_face.save_model(folder, dict(model.named_parameters()), published)
         tokenizer.save(str(folder / "tokenizer.json"))
         return folder
 

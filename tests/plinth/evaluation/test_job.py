@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation import job
 from plinth.evaluation.baselines import Trigram
-from plinth.recipe.release import Evaluation
+from plinth.evaluation.parameters import Evaluation
+from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
-from plinth.training.model import Decoder
 
 Curated = Callable[..., Manifest]
 PARAMS = Evaluation(max_bytes_per_slice=2000, batch_sequences=4)

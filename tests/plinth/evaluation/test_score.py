@@ -10,7 +10,7 @@ import torch
 
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation import score
-from plinth.training.model import Decoder
+from plinth.model.decoder import Decoder
 
 TEXTS = ["the fox jumps", "", "größte", "the lazy dog runs away " * 8, "x", "\x00<|endoftext|>\n"]
 ModelDirectory = Callable[..., Path]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, StageError
 from plinth.evaluation.slices import choose, with_languages
 from plinth.records import Manifest

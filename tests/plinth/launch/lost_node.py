@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
+from plinth.launch.parameters import Launch, Supervision
 from plinth.launch.slurm import Slurm
-from plinth.recipe.launching import Launch
-from plinth.recipe.training import Supervision
 from plinth.storage.workspace import Workspace
 from plinth.training import job
-from plinth.training.telemetry import timeline
+from plinth.training.telemetry.timeline import timeline
 from tests.plinth.launch.test_slurm import wait_for
 from tests.plinth.training import held
 from tests.plinth.training.conftest import environment, tiny

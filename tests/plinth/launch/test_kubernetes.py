@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from plinth.errors import LaunchError
-from plinth.launch import Handle, Status, manifest
+from plinth.launch import manifest
+from plinth.launch.base import Handle, Status
 from plinth.launch.kubernetes import Kubernetes
-from plinth.recipe.launching import Kubernetes as Asked
-from plinth.recipe.launching import Launch
+from plinth.launch.parameters import Kubernetes as Asked
+from plinth.launch.parameters import Launch
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
 
 COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]

@@ -15,7 +15,7 @@ import pytest
 
 from plinth import launch
 from plinth.errors import LaunchError
-from plinth.launch import Handle, Status
+from plinth.launch.base import Handle, Status
 from plinth.launch.local import Local
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch import Handle, Status
+from plinth.launch.base import Handle, Status
+from plinth.launch.parameters import Launch, Ray, Supervision
 from plinth.launch.ray_jobs import RayJobs, base_name
-from plinth.recipe.launching import Launch, Ray
-from plinth.recipe.training import Supervision
 from plinth.storage.workspace import Workspace
-from plinth.training import checkpoint, job
-from plinth.training.telemetry import timeline
+from plinth.training import job
+from plinth.training.checkpoint import checkpoint
+from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training import held
 from tests.plinth.training.conftest import environment, tiny
 from tests.ray_head import ray_head

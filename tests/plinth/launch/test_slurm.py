@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch import Handle, Status
+from plinth.launch.base import Handle, Status
+from plinth.launch.parameters import Launch, Supervision
+from plinth.launch.parameters import Slurm as Asked
 from plinth.launch.slurm import SCRIPT, Slurm, sbatch_script
-from plinth.recipe.launching import Launch
-from plinth.recipe.launching import Slurm as Asked
-from plinth.recipe.training import Supervision
 from plinth.storage.workspace import Workspace
-from plinth.training import checkpoint, job
+from plinth.training import job
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import timeline
+from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training import held
 from tests.plinth.training.conftest import environment, tiny
 from tests.slurm_cluster import slurm_cluster

@@ -10,16 +10,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.context import Context
-from plinth.corpus.documents import document_id
-from plinth.recipe import tokens as recipe
-from plinth.recipe.training import Model, Training
+from plinth.compute.context import Context
+from plinth.corpus.documents.documents import document_id
+from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, REJECT_SCHEMA, Manifest, Part
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, shards, tokenizer
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training import config
-from plinth.training.telemetry import Timeline
+from plinth.training.parameters import Training
+from plinth.training.telemetry.timeline import Timeline
 
 ALICE = "alice was beginning to get very tired of sitting by her sister on the bank, "
 TEXTS = {
@@ -175,10 +180,10 @@ def judged(made: Line) -> None:
 def trained(made: Line) -> None:
     """Tokenizer, shards, mixture; a run that came two steps short of its end; a checkpoint and its evaluation."""
     curated = {bucket: made.made[f"{bucket}/curated"] for bucket in TEXTS}
-    trained_on = made.keep(tokenizer.run(made.ctx, recipe.Tokenizer(vocab_size=300), curated))
-    cut = {b: made.keep(shards.run(made.ctx, b, recipe.Shards(), trained_on, curated[b])) for b in TEXTS}
-    phases = (recipe.Phase(name="main", fraction=1.0, weights={"prose": 0.5, "code": 0.5}),)
-    wanted = recipe.Mixture(sequence_tokens=16, total_tokens=16 * 20, phases=phases, block_sequences=4, max_epochs=50)
+    trained_on = made.keep(tokenizer.run(made.ctx, Tokenizer(vocab_size=300), curated))
+    cut = {b: made.keep(shards.run(made.ctx, b, Shards(), trained_on, curated[b])) for b in TEXTS}
+    phases = (Phase(name="main", fraction=1.0, weights={"prose": 0.5, "code": 0.5}),)
+    wanted = Mixture(sequence_tokens=16, total_tokens=16 * 20, phases=phases, block_sequences=4, max_epochs=50)
     mixed = made.keep(mixture.run(made.ctx, wanted, cut))
     training = Training(
         model=Model(layers=1, dim=8, heads=1, kv_heads=1, ffn_dim=8), global_batch_sequences=GLOBAL_BATCH,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import explain
 from plinth.storage.workspace import Workspace
-from plinth.tokens.batch import documents_of_step
+from plinth.tokens.order.batch import documents_of_step
 
 
 def test_a_document_that_trained(line: Any) -> None:

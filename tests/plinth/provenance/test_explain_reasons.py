@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.provenance import explain, search
 from tests import judged_corpus

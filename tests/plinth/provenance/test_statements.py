@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import LineageError
 from plinth.provenance.statements import Chain, Link, chain, provenance, slsa_statement
-from plinth.recipe import Recipe
+from plinth.recipe.recipe import Recipe
 from plinth.records import Blob, Manifest, Part
 from plinth.storage.workspace import Workspace
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from plinth.errors import RecipeError
+from plinth.recipe.advice import notes
 from plinth.recipe.load import check, fingerprint, load, resolved
-from plinth.recipe.notes import notes
 
 RIGHT = """\
 name: small

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from plinth.recipe.columns import annotators
-from plinth.recipe.model import Recipe
+from plinth.recipe.column_checks import annotators
+from plinth.recipe.recipe import Recipe
 from plinth.recipe.reference import _models, document
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipe.md"

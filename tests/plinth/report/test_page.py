@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plinth.report import ReportData, page
-from plinth.report.data import Fact, Gate, Next, ReleaseCard
+from plinth.report import page
+from plinth.report.data import Fact, Gate, Next, ReleaseCard, ReportData
 from plinth.report.page import reasons
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 

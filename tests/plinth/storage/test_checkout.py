@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.checkout import checkout, resolve, safe_name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Manifest, Part
 from plinth.storage import dvc

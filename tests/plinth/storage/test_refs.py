@@ -2,7 +2,7 @@
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
 

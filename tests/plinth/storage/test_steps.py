@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.records import Part
 
 KEY = "ab" + "0" * 62
@@ -60,7 +60,7 @@ def test_a_flipped_byte_anywhere_in_a_record_makes_it_not_count(ctx: Context) ->
 def test_kill_between_blob_and_record_repeats_the_work_and_nothing_else(ctx: Context) -> None:
     script = (
         "import os, sys\n"
-        "from plinth.context import Context; from plinth.storage.workspace import Workspace\n"
+        "from plinth.compute.context import Context; from plinth.storage.workspace import Workspace\n"
         "ctx = Context(Workspace(sys.argv[1]).ensure())\n"
         "ctx.store.put_bytes(b'data')\n"
         "os.kill(os.getpid(), 9)\n"

@@ -12,13 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from plinth.compute.context import Context
 from plinth.compute.engine import Engine, Inline
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, shards, tokenizer
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 
 TEXT = "the be to of and that have with house river 42 token shard été über 東京 -> () { } x = 1"
 WORDS = [*TEXT.split(), "\n\n", "\n"]
@@ -72,8 +76,8 @@ def _make_texts(seed: int, documents: int, words: int = 60) -> list[str]:
 
 
 @pytest.fixture
-def small() -> recipe.Tokenizer:
-    return recipe.Tokenizer(vocab_size=320, sample_bytes=100_000)
+def small() -> Tokenizer:
+    return Tokenizer(vocab_size=320, sample_bytes=100_000)
 
 
 def _make_line(
@@ -81,8 +85,8 @@ def _make_line(
 ) -> tuple[Manifest, dict[str, Manifest], dict[str, Manifest]]:
     """Tokenizer, curated and shards of buckets."""
     curated = {bucket: _write_curated(ctx, bucket, texts) for bucket, texts in parts.items()}
-    trained = tokenizer.run(ctx, recipe.Tokenizer(vocab_size=320, sample_bytes=100_000), curated)
-    params = recipe.Shards(tokens_per_shard=tokens_per_shard)
+    trained = tokenizer.run(ctx, Tokenizer(vocab_size=320, sample_bytes=100_000), curated)
+    params = Shards(tokens_per_shard=tokens_per_shard)
     return trained, curated, {b: shards.run(ctx, b, params, trained, curated[b]) for b in curated}
 
 
@@ -99,11 +103,11 @@ def _paper_mixture(
 ) -> Manifest:
     """A mixture manifest from sequence counts alone; no shards exist."""
     fractions = fractions or [1 / len(weights)] * len(weights)
-    params = recipe.Mixture(
+    params = Mixture(
         sequence_tokens=sequence_tokens,
         total_tokens=sequences * sequence_tokens,
         phases=tuple(
-            recipe.Phase(name=f"phase{i}", fraction=fraction, weights=dict(own))
+            Phase(name=f"phase{i}", fraction=fraction, weights=dict(own))
             for i, (fraction, own) in enumerate(zip(fractions, weights, strict=True))
         ),
         block_sequences=block,

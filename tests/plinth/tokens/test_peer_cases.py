@@ -20,16 +20,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
+from plinth.compute.context import Context
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, packing_index
-from plinth.tokens.loader import Batch, Loader
-from plinth.tokens.order import Order
-from plinth.tokens.packing_layout import Layout, open_layouts
-from plinth.tokens.reader import ShardReader, open_streams
-from plinth.tokens.rows import Rows
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.order import Order
+from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing.layout import Layout, open_layouts
+from plinth.tokens.reading.loader import Batch, Loader
+from plinth.tokens.reading.reader import ShardReader, open_streams
+from plinth.tokens.reading.rows import Rows
 
 S, GLOBAL = 32, 8
 
@@ -40,10 +41,10 @@ class Line:
     def __init__(self, ctx: Context, shards: dict[str, Manifest], packing: str) -> None:
         self.ctx, self.shards = ctx, shards
         phases = (
-            recipe.Phase(name="stable", fraction=0.7, weights={"web": 2, "code": 1}),
-            recipe.Phase(name="annealing", fraction=0.3, weights={"web": 1, "code": 1}),
+            Phase(name="stable", fraction=0.7, weights={"web": 2, "code": 1}),
+            Phase(name="annealing", fraction=0.3, weights={"web": 1, "code": 1}),
         )
-        params = recipe.Mixture(
+        params = Mixture(
             sequence_tokens=S, total_tokens=S * 320, phases=phases, block_sequences=20, packing=packing, max_epochs=8
         )
         packed = {name: packing_index.run(ctx, name, params, made) for name, made in shards.items()}

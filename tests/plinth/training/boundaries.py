@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from plinth.training import tensorfile
+from plinth.storage import tensor_file
 
 _CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 
@@ -43,7 +43,7 @@ def install(kill_at: int, strike: Callable[[], None] | None = None) -> Counter:
         return real(path, flags, *rest, **options)
 
     os.open = opened  # temporary files; `Path.open` is covered by the writes into it
-    whole = tensorfile._write_whole
+    whole = tensor_file._write_whole
 
     def torn(stream: Any, chunk: memoryview) -> None:
         counter.cross()
@@ -52,7 +52,7 @@ def install(kill_at: int, strike: Callable[[], None] | None = None) -> Counter:
         counter.cross()
         whole(stream, chunk[half:])
 
-    tensorfile._write_whole = torn
+    tensor_file._write_whole = torn
     return counter
 
 

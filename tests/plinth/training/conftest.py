@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
-from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.parameters import Model
 from plinth.training import config as configuration
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.supervise import free_port
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.supervise.supervisor import free_port
 from tests.shared import once
 
 HERE = Path(__file__).parent
@@ -72,7 +76,7 @@ def run_ranks(config: RunConfig, **extra: str) -> list[int]:
 
 def run_job(config: RunConfig, **extra: str) -> int:
     """Supervise the run to its end in another process; returns the supervisor's exit status."""
-    command = [sys.executable, "-m", "plinth.training.supervise", str(configuration.write(config))]
+    command = [sys.executable, "-m", "plinth.training.supervise.supervisor", str(configuration.write(config))]
     return subprocess.run(command, env=environment(**extra), timeout=1800, check=False).returncode
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plinth.training import pieces, universal
+from plinth.training.checkpoint import sharded_state, universal
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, Batches
 from plinth.training.parallel.topology import place_of
@@ -52,7 +52,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 def journey(legs: list[tuple[RunConfig, Path | None, int, int, Path]]) -> list[dict[str, Any]]:
     """On one rank: for each leg, take up the state of a folder, train steps from first to last, leave the state."""
-    from plinth.training.engine import join, leave
+    from plinth.training.engine.engine import join, leave
 
     rank = join(legs[0][0])
     torch.set_num_threads(1)  # threads that wait for each other crawl on a busy machine
@@ -62,7 +62,7 @@ def journey(legs: list[tuple[RunConfig, Path | None, int, int, Path]]) -> list[d
 
 
 def train(config: RunConfig, rank: Any, start: Path | None, first: int, last: int, end: Path) -> dict[str, Any]:
-    from plinth.training import snapshot
+    from plinth.training.checkpoint import snapshot
     from plinth.training.trainer import Trainer
 
     trainer = Trainer(config, rank)
@@ -71,10 +71,10 @@ def train(config: RunConfig, rank: Any, start: Path | None, first: int, last: in
         universal.restore(engine, start)
         found["before"] = snapshot.digests(engine)
         torch.distributed.barrier()
-        pieces.write(universal.capture(engine), Path(f"{end}-before"), rank.index)
+        sharded_state.write(universal.capture(engine), Path(f"{end}-before"), rank.index)
     stream = trainer.batches(first)
     measured = [trainer.launch(stream, step).read() for step in range(first, last + 1)]
-    pieces.write(universal.capture(engine), end, rank.index)
+    sharded_state.write(universal.capture(engine), end, rank.index)
     torch.distributed.barrier()
     found |= {name: [getattr(one, name) for one in measured] for name in ("loss", "grad_norm", "batch")}
     found["after"] = snapshot.digests(engine)
@@ -85,7 +85,7 @@ def train(config: RunConfig, rank: Any, start: Path | None, first: int, last: in
 def whole_state(folder: Path) -> dict[tuple[str, str], Tensor]:
     """Every whole tensor of a state, by parameter and kind."""
     with ExitStack() as stack:
-        found = pieces.Pieces(stack, folder)
+        found = sharded_state.Pieces(stack, folder)
         return {(name, kind): found.whole(name, kind) for name in sorted(found.names) for kind in sorted(found.kinds)}
 
 

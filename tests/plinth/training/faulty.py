@@ -21,7 +21,8 @@ from typing import Any
 import held
 import synthetic
 
-from plinth.training import checkpoint, tensorfile
+from plinth.storage import tensor_file
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, Batches
 
@@ -59,7 +60,7 @@ class _Once:
 
 def _arm(kind: str, step: int, once: _Once) -> None:
     if kind == "files":
-        whole: Callable[..., Any] = tensorfile.write
+        whole: Callable[..., Any] = tensor_file.write
 
         def torn(path: Path, *rest: Any) -> Any:
             if (
@@ -72,7 +73,7 @@ def _arm(kind: str, step: int, once: _Once) -> None:
                 _die()
             return whole(path, *rest)
 
-        tensorfile.write = torn
+        tensor_file.write = torn
         return
     due = f"{checkpoint.name(step)}/{checkpoint.MANIFEST}" if kind == "manifest" else f"{checkpoint.name(step)}.json"
     _kill_before_writing(due, kind, step, once)

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import scored
 
-from plinth.context import Context
-from plinth.recipe import tokens as recipe
+from plinth.compute.context import Context
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
 from plinth.storage.parts import write_table
-from plinth.tokens import tokenizer
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training.config import RunConfig
 
 HELD_OUT = {
@@ -49,15 +49,15 @@ def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
 def corpus(ctx: Context, held_out: Mapping[str, Sequence[str]] = HELD_OUT) -> tuple[dict[str, Manifest], Manifest]:
     """`curated` by bucket, and a tokenizer."""
     made = {name: curated(ctx, name, [f"{name} " * 9, "a fox and a dog"], texts) for name, texts in held_out.items()}
-    return made, tokenizer.run(ctx, recipe.Tokenizer(vocab_size=320), made)
+    return made, tokenizer.run(ctx, Tokenizer(vocab_size=320), made)
 
 
 def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
     """On one rank, for each configuration: the slices before the first step, and what two steps come to with looks
     between them and without."""
-    from plinth.training import engine as engines
-    from plinth.training import snapshot
-    from plinth.training.validation import Validator
+    from plinth.training.checkpoint import snapshot
+    from plinth.training.engine import engine as engines
+    from plinth.training.validation.validation import Validator
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
     for name, config in configs.items():
@@ -81,7 +81,8 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
 
 def train(*configs: RunConfig) -> None:
     """On one rank: whole runs, one after the other."""
-    from plinth.training import engine, loop
+    from plinth.training import loop
+    from plinth.training.engine import engine
 
     rank = engine.join(configs[0])
     for config in configs:

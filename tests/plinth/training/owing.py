@@ -7,7 +7,8 @@ from plinth.training.config import RunConfig
 
 def train(config: RunConfig, failing: int, at: int) -> list[str]:
     """On one rank: train; rank `failing` hears after step `at` that its last save was lost. The modes of its saves."""
-    from plinth.training import engine, loop
+    from plinth.training import loop
+    from plinth.training.engine import engine
 
     rank = engine.join(config)
     run, modes, polls = loop.Run(config, rank), list[str](), 0

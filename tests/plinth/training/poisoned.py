@@ -14,16 +14,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from plinth.context import Context
-from plinth.recipe.guard import Guard
-from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
-from plinth.recipe.training import Checkpoints, Launch, Model, Optimizer, Parallel, Supervision, Training
+from plinth.compute.context import Context
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, shards, tokenizer
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training import config as configuration
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.guard.parameters import Guard
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters import Training
 
 #: Steps of the run, and those whose batches are all poison.
 STEPS, POISON = 120, range(97, 103)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from plinth.model.decoder import build
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
-from plinth.training.model import build
-from plinth.training.schedule import learning_rate
+from plinth.training.engine.schedule import learning_rate
 
 
 def sequences_of(config: RunConfig, step: int) -> Batch:
@@ -57,7 +57,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
 
 def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:
     """On one rank: losses and gradient norms of each configuration in turn."""
-    from plinth.training import engine as engines
+    from plinth.training.engine import engine as engines
 
     rank = engines.join(next(iter(configs.values())))
     answers = {name: _train(config, rank) for name, config in configs.items()}
@@ -66,7 +66,7 @@ def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], lis
 
 
 def _train(config: RunConfig, rank: Any) -> tuple[list[float], list[float]]:
-    from plinth.training.engine import open_engine
+    from plinth.training.engine.engine import open_engine
 
     engine = open_engine(config, rank)
     losses, norms = [], []

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
 
+from plinth.model.decoder import build
+from plinth.model.loss import IGNORED
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
-from plinth.training.loss import IGNORED
-from plinth.training.model import build
 from plinth.training.parallel.topology import place_of
 
 ROWS, STEPS = 8, 3
@@ -64,7 +64,7 @@ def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:
 
 def train_all(configs: dict[str, RunConfig]) -> dict[str, tuple[list[float], list[float]]]:
     """On one rank: train each configuration in turn; the mean of its ranks' losses, and gradient norms."""
-    from plinth.training import engine as engines
+    from plinth.training.engine import engine as engines
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
     for name, config in configs.items():

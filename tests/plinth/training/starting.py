@@ -9,14 +9,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plinth.recipe.training import Model, Parallel
+from plinth.model.decoder import hollow
+from plinth.model.initialisation import Initial, Part, initialise
+from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.initialise import Initial, Part, initialise
-from plinth.training.model import hollow
-from plinth.training.parallel.decoder import divided
-from plinth.training.parallel.partition import fill_range
+from plinth.training.parallel.divided_decoder import divided
+from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.stages import Stage, cut
 from plinth.training.parallel.topology import Topology
+from plinth.training.parallel.zero3_initialisation import fill_range
 
 
 class Live(TorchDispatchMode):
@@ -45,8 +46,8 @@ def open_all(configs: dict[str, RunConfig]) -> dict[str, Any]:
     """On one rank, of every configuration: digest of the whole parameters, and most bytes before DeepSpeed began."""
     import deepspeed
 
-    from plinth.training import engine as engines
-    from plinth.training import snapshot
+    from plinth.training.checkpoint import snapshot
+    from plinth.training.engine import engine as engines
 
     rank, take, answers = engines.join(next(iter(configs.values()))), deepspeed.initialize, {}
     for name, config in configs.items():

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plinth.recipe.batches import Amendment, BatchChange, LengthChange
-from plinth.recipe.parallel import Parallel
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.training.config import RunConfig, identity
 from plinth.training.data import Batch
+from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))

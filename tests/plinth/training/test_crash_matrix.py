@@ -18,11 +18,13 @@ import pytest
 from boundaries import install
 
 from plinth.errors import CheckpointError, DiskFullError
-from plinth.recipe.training import Checkpoints
-from plinth.training import checkpoint, part, tensorfile
+from plinth.storage import tensor_file
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.checkpoint.writer import rank_part
+from plinth.training.checkpoint.writer.rank_part import Lead, Plan, Tensor, TensorsFile, Timing
 from plinth.training.directory import RunDirectory
-from plinth.training.part import Lead, Plan, Tensor, TensorsFile, Timing
-from plinth.training.telemetry import read_events, timeline
+from plinth.training.telemetry.timeline import read_events, timeline
 
 BLOCK = memoryview(bytes(range(256)) * 16)
 POLICY = Checkpoints(keep_last=2)
@@ -49,11 +51,11 @@ def save(run: RunDirectory, step: int) -> None:
     """What the ranks and their writers do to the files, one after the other."""
     checkpoint.stage(run, step)
     leading = plan_of(run, step, 0)
-    part.write(plan_of(run, step, 1), BLOCK)
-    part.write(leading, BLOCK)
+    rank_part.write(plan_of(run, step, 1), BLOCK)
+    rank_part.write(leading, BLOCK)
     assert leading.lead is not None
-    assert part.missing(leading, leading.lead) == []
-    part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
+    assert rank_part.missing(leading, leading.lead) == []
+    rank_part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -159,12 +161,12 @@ def test_a_file_that_is_not_what_the_writer_wrote_is_not_committed(saved: Callab
     checkpoint.stage(run, 3)
     leading = plan_of(run, 3, 0)
     for rank in (0, 1):
-        part.write(plan_of(run, 3, rank), BLOCK)
+        rank_part.write(plan_of(run, 3, rank), BLOCK)
     with (run.staging / "step-00000003/engine/rank-00001.safetensors").open("r+b") as stream:
         stream.truncate(100)
     assert leading.lead is not None
     with pytest.raises(CheckpointError, match="does not hold what the writers wrote"):
-        part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
+        rank_part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
     assert checkpoint.newest_valid(run) == (2, [])
 
 
@@ -174,7 +176,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(
     """Retention goes by steps, the timeline by sequence; a clock set back an hour and forward a year is no matter."""
     run = saved("jumping")
     for step, clock in ((3, 1e6), (4, 2e9), (5, 0.0)):
-        monkeypatch.setattr("plinth.training.telemetry.time.time", lambda clock=clock: clock)
+        monkeypatch.setattr("plinth.training.telemetry.timeline.time.time", lambda clock=clock: clock)
         save(run, step)
         assert checkpoint.committed(run) == [step - 1, step]
     story = timeline(run.events)
@@ -190,8 +192,8 @@ def test_the_files_are_safetensors(tmp_path: Path) -> None:
 
     values = torch.arange(6, dtype=torch.bfloat16)
     data = values.view(torch.uint8).numpy().data
-    entries = {"a/b": tensorfile.Entry("BF16", (2, 3), data), "empty": tensorfile.Entry("F32", (0,), memoryview(b""))}
-    written = tensorfile.write(tmp_path / "x.safetensors", entries, {"plinth": "{}"})
+    entries = {"a/b": tensor_file.Entry("BF16", (2, 3), data), "empty": tensor_file.Entry("F32", (0,), memoryview(b""))}
+    written = tensor_file.write(tmp_path / "x.safetensors", entries, {"plinth": "{}"})
     found = load_file(tmp_path / "x.safetensors")
     assert torch.equal(found["a/b"], values.view(2, 3))
     assert found["empty"].shape == (0,)

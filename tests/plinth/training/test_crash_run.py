@@ -15,11 +15,12 @@ from typing import Any
 import held
 import pytest
 
-from plinth.recipe.training import Checkpoints
-from plinth.training import checkpoint, writer
 from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.checkpoint.writer import process
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import timeline
+from plinth.training.telemetry.timeline import timeline
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def started(job_environment: Callable[..., dict[str, str]], tmp_path: Path) -> C
     def start(config: RunConfig, faults: list[Any], **extra: str) -> subprocess.Popen[bytes]:
         environment = job_environment(CRASH=crash(tmp_path, faults), **extra)
         environment["PYTHONPATH"] = f"{Path(__file__).parent / 'crash'}{os.pathsep}{environment['PYTHONPATH']}"
-        command = [sys.executable, "-m", "plinth.training.supervise", str(configuration.write(config))]
+        command = [sys.executable, "-m", "plinth.training.supervise.supervisor", str(configuration.write(config))]
         return subprocess.Popen(command, env=environment)
 
     return start
@@ -128,7 +129,7 @@ def test_supervisor_killed_and_run_preempted(
     wait_for(lambda: held.waiting(marks, 2) and checkpoint.committed(config.directory))
     job.send_signal(signal.SIGKILL)
     job.wait()
-    wait_for(lambda: not writer.alive(config.directory))
+    wait_for(lambda: not process.alive(config.directory))
     assert checkpoint.newest_valid(config.directory) == (3, [])
 
     held.hold(marks, 6)
@@ -151,4 +152,4 @@ def test_supervisor_killed_and_run_preempted(
     assert started(config, [], FAULTS=plan).wait(timeout=600) == 0
     assert len(story().of("vanished")) == 1
     same_end(config, uninterrupted)
-    assert not writer.alive(config.directory)
+    assert not process.alive(config.directory)

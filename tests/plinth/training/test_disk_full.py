@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plinth.recipe.training import Checkpoints
-from plinth.training import checkpoint
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.supervise import Result
+from plinth.training.supervise.supervisor import Result
 
 pytestmark = pytest.mark.slow
 

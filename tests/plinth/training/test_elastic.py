@@ -9,10 +9,12 @@ from pathlib import Path
 import elastic
 import pytest
 
-from plinth.recipe.training import Checkpoints, Launch, Parallel
-from plinth.training import checkpoint
+from plinth.launch.parameters import Launch
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import timeline
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
 
 #: Nats; FP32 noise of another order of summation over twelve steps.

@@ -18,23 +18,37 @@ import held
 import pyarrow as pa
 import pytest
 
-from plinth import recipe
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
-from plinth.launch import Status
+from plinth.launch.base import Status
 from plinth.launch.local import Local
-from plinth.recipe.batches import Amendment, BatchChange, LengthChange
-from plinth.recipe.tokens import Mixture, Phase, Shards, Tokenizer
-from plinth.recipe.training import Checkpoints, Launch, Model, Parallel, Supervision, Training
+from plinth.launch.parameters import Launch, Supervision
+from plinth.model.hugging_face import load_model
+from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens import mixture, shards, tokenizer
-from plinth.training import checkpoint, config, job
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
+from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.training import config, job
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
-from plinth.training.export import load_model
-from plinth.training.telemetry import timeline
+from plinth.training.engine.parameters import Optimizer
+from plinth.training.guard.parameters import Guard
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.parameters import Training
+from plinth.training.stopping.parameters import Stopping
+from plinth.training.telemetry.parameters import Telemetry
+from plinth.training.telemetry.timeline import timeline
+from plinth.training.validation.parameters import Validation
 
 TRAINING = Training(
     model=Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48),
@@ -107,10 +121,10 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "supervision": Supervision(max_restarts=9),
         "checkpoints": Checkpoints(every_steps=1),
         "amendments": (Amendment(from_step=3, global_batch_sequences=8, reason="noise"),),
-        "reading": recipe.training.Reading(ahead=1),
-        "stopping": recipe.training.Stopping(tokens=9),
-        "telemetry": recipe.training.Telemetry(layers_every=3),
-        "validation": recipe.training.Validation(),
+        "reading": Reading(ahead=1),
+        "stopping": Stopping(tokens=9),
+        "telemetry": Telemetry(layers_every=3),
+        "validation": Validation(),
     }
     for name, value in placed.items():
         assert config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") == key, name
@@ -121,8 +135,8 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "batch_schedule": (BatchChange(from_step=3, global_batch_sequences=8),),
         "length_schedule": (LengthChange(from_step=3, sequence_tokens=16),),
         "model": Model(layers=2),
-        "optimizer": recipe.training.Optimizer(lr=1e-4),
-        "guard": recipe.training.Guard(enabled=not TRAINING.guard.enabled),
+        "optimizer": Optimizer(lr=1e-4),
+        "guard": Guard(enabled=not TRAINING.guard.enabled),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]
@@ -262,7 +276,7 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
 
 ORCHESTRATOR = """
 import sys
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
 from plinth.training import config, job
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plinth.recipe.training import Checkpoints
-from plinth.training import checkpoint
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import Story, timeline
+from plinth.training.telemetry.timeline import Story, timeline
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,8 @@ def test_killed_in_training_and_in_a_commit(uninterrupted: RunConfig, make: Make
 
 
 def trained(config: RunConfig) -> None:
-    from plinth.training import engine, loop
+    from plinth.training import loop
+    from plinth.training.engine import engine
 
     assert loop.train(config, engine.join(config), 0)
     engine.leave()

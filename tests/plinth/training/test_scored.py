@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import scored
 
-from plinth.recipe.training import Launch, Parallel
+from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, fingerprint_of
+from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import Place
 from tests.ranks import run_ranks
 

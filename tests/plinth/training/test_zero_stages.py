@@ -9,13 +9,13 @@ import synthetic
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from plinth.recipe.training import Parallel
-from plinth.training import checkpoint
+from plinth.model.decoder import build
+from plinth.model.hugging_face import load_model
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.export import load_model
-from plinth.training.model import build
-from plinth.training.schedule import learning_rate
-from plinth.training.telemetry import timeline
+from plinth.training.engine.schedule import learning_rate
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.telemetry.timeline import timeline
 
 STEPS = 6
 

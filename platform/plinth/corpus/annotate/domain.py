@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.models import artefact, tagger
+from plinth.corpus.models.classify import artefact, tagger
 from plinth.records import Frozen
 
 SCHEMA = pa.schema([pa.field("label", pa.string(), nullable=False), pa.field("score", pa.float64(), nullable=False)])

@@ -15,7 +15,7 @@ from pydantic import Field
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import Hit, Matcher, media_of
-from plinth.recipe.illegal import Matching
+from plinth.corpus.illegal.parameters import Matching
 
 SCHEMA = pa.schema(
     [

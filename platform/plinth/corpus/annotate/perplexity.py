@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.models import ngram_file
+from plinth.corpus.models.ngram import ngram_file
 from plinth.records import Frozen
 
 SCHEMA = pa.schema(

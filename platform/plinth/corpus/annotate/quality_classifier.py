@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.models import artefact, classifier
+from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.examples import second_look
 from plinth.corpus.models.lexicon import Lexicon
 from plinth.records import Frozen

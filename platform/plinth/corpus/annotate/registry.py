@@ -16,27 +16,29 @@ from plinth.records import Frozen
 #: The modules of this folder that hold an `ANNOTATOR` of the same name, in the order of the catalogue.
 MODULES = (
     "language",
-    "gopher_quality",
-    "gopher_repetition",
-    "c4",
-    "fineweb",
+    "rules.gopher_quality",
+    "rules.gopher_repetition",
+    "rules.c4",
+    "rules.fineweb",
     "licence",
-    "pii",
+    "pii.pii",
     "url",
     "perplexity",
     "quality_classifier",
     "domain",
     "toxicity",
-    "gopher_dolma",
-    "redpajama",
-    "c4_lines",
-    "refinedweb_lines",
-    "repeated_tokens",
-    "characters",
+    "rules.gopher_dolma",
+    "rules.redpajama",
+    "rules.c4_lines",
+    "rules.refinedweb_lines",
+    "rules.repeated_tokens",
+    "rules.characters",
     "illegal",
 )
 
-ANNOTATORS: dict[str, Annotator] = {name: import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES}
+ANNOTATORS: dict[str, Annotator] = {
+    found.name: found for found in (import_module(f"plinth.corpus.annotate.{name}").ANNOTATOR for name in MODULES)
+}
 
 
 def annotator(name: str) -> Annotator:

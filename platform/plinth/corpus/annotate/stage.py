@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, renamed, run_items
-from plinth.context import Context
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.errors import MissingError, StageError

@@ -19,11 +19,12 @@ from pydantic import Field, model_validator
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.quality_classifier import staged
-from plinth.corpus.models import artefact, classifier, lexicon
+from plinth.corpus.models import lexicon
+from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.lexicon import Lexicon
 from plinth.errors import RecipeError
 from plinth.records import EDIT_TYPE, Frozen
-from plinth.text.terms import Hits
+from plinth.text.terms.terms import Hits
 
 SCHEMA = pa.schema(
     [

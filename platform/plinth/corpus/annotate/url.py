@@ -25,7 +25,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.listfiles import by_role, parsed
+from plinth.corpus.lists.listfiles import by_role, parsed
 from plinth.records import Frozen
 
 SCHEMA = pa.schema(

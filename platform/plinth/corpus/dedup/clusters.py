@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compiled import njit
+from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.context import Context
-from plinth.corpus.dedup import runs
-from plinth.corpus.dedup.dense import Layout
+from plinth.corpus.dedup import sorted_runs
+from plinth.corpus.dedup.document_numbers import Layout
 from plinth.corpus.dedup.shuffle import U64, binary16, halves
 from plinth.records import Part, Step
 from plinth.storage.parts import write_batches
@@ -68,7 +68,7 @@ def write_members(store: Store, at: U64, group: I64, roster: npt.NDArray[np.uint
     listed = sizes > 1
     columns = (at, high[first][group], low[first][group], sizes << np.uint64(1) | survivor)
     chunk = [column[listed] for column in columns]
-    return runs.write(store, "members.run", MEMBERS, [chunk], MEMBER_COLUMNS)
+    return sorted_runs.write(store, "members.run", MEMBERS, [chunk], MEMBER_COLUMNS)
 
 
 def _starts(group: I64) -> npt.NDArray[np.bool_]:
@@ -106,7 +106,7 @@ class _Gather:
 def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
     found = [[np.empty(0, np.uint64)] * task.columns]
     for part in task.parts:
-        with runs.Run(store, part, task.kind) as opened:
+        with sorted_runs.Run(store, part, task.kind) as opened:
             found.append(list(opened.slice(task.bases[0], task.bases[-1])))
     table = [np.concatenate(column) for column in zip(*found, strict=True)]
     order = np.argsort(table[0])  # numbers of documents are unique
@@ -116,7 +116,7 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
     for base, begin, end in zip(task.bases, cuts, cuts[1:], strict=False):
         mine = [column[begin:end] for column in table]
         mine[0] = mine[0] - np.uint64(base)
-        made.append(runs.write(store, "slot.run", task.kind, [mine], task.columns))
+        made.append(sorted_runs.write(store, "slot.run", task.kind, [mine], task.columns))
     return tuple(made)
 
 
@@ -148,7 +148,7 @@ def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[p
         members: the slot's own, from `gather`.
         rows: batches of ids, whether considered, and lengths in bytes, in row order.
     """
-    with runs.Run(store, members, MEMBERS) as opened:
+    with sorted_runs.Run(store, members, MEMBERS) as opened:
         mine = opened.all()
     stats = dict.fromkeys(STATS, 0)
     part = write_batches(store, name, SCHEMA, _batches(mine, rows, stats))

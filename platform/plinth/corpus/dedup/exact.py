@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.context import Context
-from plinth.corpus.dedup import clusters, dense, ranks, runs, shuffle
-from plinth.corpus.dedup.tree import Reader, tree
+from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle, sorted_runs
+from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.dedup.run_tree import Reader, tree
 from plinth.corpus.sidecars import Slot, slots
-from plinth.recipe.dedup import Dedup
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
-from plinth.text.codepoints import utf8
-from plinth.text.fold import digests
+from plinth.text.unicode.codepoints import utf8
+from plinth.text.unicode.fold import digests
 
 ASSET = "dedup/exact"
 VERSION = "2"
@@ -63,8 +63,8 @@ def run(
     """
     places = slots(documents, policy=policies)
     lengths = text_lengths(ctx, places)
-    groups = _groups(ctx, params, places, ranks.roster(ctx, params, documents, lengths, quality), range_rows)
-    mine = clusters.gather(ctx, ASSET, groups, dense.layout(places))
+    groups = _groups(ctx, params, places, rank_table.roster(ctx, params, documents, lengths, quality), range_rows)
+    mine = clusters.gather(ctx, ASSET, groups, document_numbers.layout(places))
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(
@@ -106,16 +106,16 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
         lengths.append(np.diff(utf8(texts)[1]))
         found.append(digests(texts))
     high, low = shuffle.halves(pa.chunked_array(found))
-    order = runs.in_order(high, low)
+    order = sorted_runs.in_order(high, low)
     columns = (high[order], order.astype(np.uint64), low[order])
-    leaf = runs.write(store, documents.name, DIGESTS, [columns], 3, {"version": VERSION})
+    leaf = sorted_runs.write(store, documents.name, DIGESTS, [columns], 3, {"version": VERSION})
     return leaf, write_table(store, documents.name, pa.table([pa.array(np.concatenate(lengths))], schema=_LENGTHS))
 
 
 def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], roster: Part, range_rows: int) -> list[Part]:
     branches = tree(ctx, DIGESTS, 3, leaves(ctx, places))
-    reader = Reader(DIGESTS, tuple(branches), dense.layout(places), {"version": VERSION})
-    mask = dense.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
+    reader = Reader(DIGESTS, tuple(branches), document_numbers.layout(places), {"version": VERSION})
+    mask = document_numbers.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
     step = Step(name="dedup/exact/group", version=VERSION, params=params.survivors())
     items = [
         Item(
@@ -138,9 +138,9 @@ class _Group:
 
 
 def _group(store: Store, task: _Group) -> tuple[Part, ...]:
-    mask = dense.open_flat(store, task.mask, "<u1")
+    mask = document_numbers.open_flat(store, task.mask, "<u1")
     high, at, low = task.reader.read(store, task.low, task.high, mask)
-    order = runs.in_order(high, low, at)
+    order = sorted_runs.in_order(high, low, at)
     high, at, low = high[order], at[order], low[order]
     new = np.ones(at.size, dtype=np.bool_)
     new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -148,7 +148,7 @@ def _group(store: Store, task: _Group) -> tuple[Part, ...]:
     listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
     at, group = at[listed], group[listed]
     back = np.argsort(at)  # numbers of documents are unique
-    roster = dense.open_flat(store, task.roster, "<u8", ranks.WIDTH)
+    roster = document_numbers.open_flat(store, task.roster, "<u8", rank_table.WIDTH)
     return (clusters.write_members(store, at[back], group[back], roster),)
 
 

@@ -16,8 +16,3 @@ same process can stop it. The child sets timers whose signals end it; the page i
 pages after it go to a new child. Batches keep both processes busy: every time one waits for the other costs what a
 small page costs.
 """
-
-from plinth.corpus.extract.guard import Extractor
-from plinth.corpus.extract.page import Failure, Page, Text
-
-__all__ = ["Extractor", "Failure", "Page", "Text"]

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.engines import engine
-from plinth.corpus.extract.facts import page_facts
 from plinth.corpus.extract.page import COUNTS, READY, REQUEST, Extract, Failure, Page, Text, answer_bytes, requested
+from plinth.corpus.extract.page_metadata import page_facts
 
 #: A page that was read: its HTML, main content, title.
 Read = tuple[str, str, str | None]

@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import IO, cast
 
 from plinth.corpus.extract.page import COUNTS, READY, Answer, answered
+from plinth.corpus.sources.parameters import Extraction
 from plinth.errors import WorkerError
-from plinth.recipe.sources import Extraction
 
 GRACE_S = 5.0
 #: One batch of ordinary pages fits: it is sent in one turn, while the child reads the batch before it.

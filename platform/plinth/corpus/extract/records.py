@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urljoin
 
-from plinth.corpus.extract.guard import Extractor
+from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Answer, Failure, Page, Text
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
 

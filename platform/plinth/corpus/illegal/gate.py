@@ -20,9 +20,9 @@ from plinth import fingerprint
 from plinth.corpus.illegal.hosts import host
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import Hit, Matcher
+from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.sources.record import QUARANTINED, RawRecord, Reject
 from plinth.errors import MissingError
-from plinth.recipe.illegal import Illegal
 from plinth.records import Blob, Frozen, Manifest
 from plinth.storage.store import Store
 

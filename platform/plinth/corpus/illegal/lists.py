@@ -25,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.corpus.illegal.hosts import domain
-from plinth.corpus.listfiles import by_role, entries, refused
-from plinth.recipe.illegal import Matching
-from plinth.text.features_dense import COMMON_WORDS
-from plinth.text.ngrams import U64
-from plinth.text.simhash import Near
-from plinth.text.terms import MAX_WORDS, Terms
+from plinth.corpus.illegal.parameters import Matching
+from plinth.corpus.lists.listfiles import by_role, entries, refused
+from plinth.text.scoring.dense_features import COMMON_WORDS
+from plinth.text.similarity.simhash import Near
+from plinth.text.terms.terms import MAX_WORDS, Terms
+from plinth.text.words.ngrams import U64
 
 E = TypeVar("E")
 

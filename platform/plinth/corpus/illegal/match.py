@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from plinth.corpus.illegal.hosts import listed
 from plinth.corpus.illegal.lists import Entry, Hashes, Lists
-from plinth.recipe.illegal import Matching
-from plinth.text.codepoints import utf8
-from plinth.text.simhash import simhashes
+from plinth.corpus.illegal.parameters import Matching
+from plinth.text.similarity.simhash import simhashes
+from plinth.text.unicode.codepoints import utf8
 
 #: What kinds of hits there are, in the order in which a record's hits are told.
 KINDS = ("sha256_record", "sha256_text", "sha256_media", "simhash", "phash", "keyword", "domain")

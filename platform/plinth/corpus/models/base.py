@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.records import Frozen, Manifest
 
 

@@ -20,16 +20,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.context import Context
 from plinth.corpus.models import lexicon
-from plinth.corpus.models.linear import Ragged
+from plinth.corpus.models.classify.linear import Ragged
 from plinth.corpus.sampling import Smallest, ranks
 from plinth.errors import SourceError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
 from plinth.storage.store import Store
-from plinth.text import features, features_dense, fold
+from plinth.text.scoring import dense_features, features
+from plinth.text.unicode import fold
 
 VERSION = "1"
 BATCH_ROWS = 512
@@ -236,11 +237,11 @@ def _batch(
 
 def second_look(texts: pa.Array, terms: lexicon.Lexicon | None) -> npt.NDArray[np.float32]:
     """What the second stage is told beside the margin, [texts, N]: the text's look, and of a lexicon its hits."""
-    counts = features_dense.counts(texts)
-    look = features_dense.of_counts(counts)
+    counts = dense_features.counts(texts)
+    look = dense_features.of_counts(counts)
     if terms is None:
         return look
-    return np.concatenate([look, terms.features(terms.find(texts), counts[:, features_dense.WORDS])], axis=1)
+    return np.concatenate([look, terms.features(terms.find(texts), counts[:, dense_features.WORDS])], axis=1)
 
 
 def splits(texts: pa.Array) -> npt.NDArray[np.int8]:

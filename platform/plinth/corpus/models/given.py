@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
-from plinth.corpus.models import artefact, ngram_file
 from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.classify import artefact
+from plinth.corpus.models.ngram import ngram_file
 from plinth.records import Frozen, Manifest, Step
 
 KIND, VERSION = "given", "1"

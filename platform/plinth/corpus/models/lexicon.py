@@ -23,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.errors import PlinthError, SourceError
-from plinth.text.features_dense import COMMON_WORDS
-from plinth.text.terms import MAX_WORDS, Hits, Terms
+from plinth.text.scoring.dense_features import COMMON_WORDS
+from plinth.text.terms.terms import MAX_WORDS, Hits, Terms
 
 #: Bounds of a file.
 MAX_TERMS, MAX_CHARACTERS = 1_000_000, 120

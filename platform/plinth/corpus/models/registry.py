@@ -9,20 +9,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plinth.context import Context
+from plinth.compute.context import Context
 from plinth.corpus.models.base import Trainer
 from plinth.errors import RecipeError
 from plinth.records import Frozen, Manifest
 
 #: The modules of this folder that hold a `TRAINER` of the same kind.
 MODULES: tuple[str, ...] = (
-    "classifier",
-    "tagger",
-    "ngram",
+    "classify.classifier",
+    "classify.tagger",
+    "ngram.ngram",
     "given",
 )
 
-TRAINERS: dict[str, Trainer] = {name: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES}
+TRAINERS: dict[str, Trainer] = {
+    name.rpartition(".")[2]: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES
+}
 
 
 def trainer(name: str, raw: Mapping[str, Any]) -> Trainer:

@@ -5,8 +5,3 @@ index    all items as arrays: word hashes, n-grams with the items that hold them
 match    kernels: candidates, the best stretch of a document, the longest run
 run      the stage: a sidecar per document, and what was found of every item
 """
-
-from plinth.corpus.protected.run import ASSET, REASONS, SCHEMA, VERSION, run
-from plinth.corpus.protected.sets import SET_VERSION, read_set
-
-__all__ = ["ASSET", "REASONS", "SCHEMA", "SET_VERSION", "VERSION", "read_set", "run"]

@@ -18,8 +18,8 @@ import pyarrow as pa
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
-from plinth.text.lookup import Lookup
-from plinth.text.ngrams import I64, U64, ngram_hashes
+from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.ngrams import I64, U64, ngram_hashes
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]

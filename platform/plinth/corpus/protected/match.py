@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from plinth.compiled import njit
 from plinth.corpus.protected.index import Index
-from plinth.text.lookup import Lookup
-from plinth.text.ngrams import I64, U64, ngram_hashes
+from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.ngrams import I64, U64, ngram_hashes
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.context import Context
+from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.errors import SourceError
-from plinth.recipe.protected import ProtectedSet
 from plinth.records import Manifest, Step
 from plinth.storage import listing
 from plinth.storage.files import SourceFile, opened

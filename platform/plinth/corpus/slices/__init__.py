@@ -11,10 +11,3 @@
 
 Nothing here knows how a gate judges: every one runs through its own annotators and the recipe's own rules.
 """
-
-from plinth.corpus.slices.evaluate import SCHEMA, VERSION, run
-from plinth.corpus.slices.gates import GATES, gate
-from plinth.corpus.slices.rates import HEADER, table
-from plinth.corpus.slices.rule import GateRule, rule_of
-
-__all__ = ["GATES", "HEADER", "SCHEMA", "VERSION", "GateRule", "gate", "rule_of", "run", "table"]

@@ -13,18 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.context import Context
-from plinth.corpus.annotate import annotator, parameters
+from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.examples import labelled
 from plinth.corpus.slices import rates, reviewed
-from plinth.corpus.slices.gates import GATES
 from plinth.corpus.slices.generate import Labelled, Term, invented
+from plinth.corpus.slices.measured_gates import GATES
+from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.reviews import Review
 from plinth.corpus.slices.rule import GateRule
 from plinth.errors import MissingError, SourceError
-from plinth.recipe.gates import GateSlices
 from plinth.records import DOCUMENT_SCHEMA, Blob, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store

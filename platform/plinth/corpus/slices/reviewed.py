@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.context import Context
 from plinth.corpus.slices.generate import Labelled
 from plinth.corpus.slices.reviews import Review
 from plinth.records import Manifest, Part, Step

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.corpus.expressions import Expression, parse
-from plinth.corpus.policy import DOCUMENTS, columns_of
-from plinth.corpus.slices.gates import Gate
+from plinth.corpus.policy.expressions import Expression, parse
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.policy import DOCUMENTS, columns_of
+from plinth.corpus.slices.measured_gates import Gate
+from plinth.corpus.slices.parameters import GateSlices
 from plinth.errors import RecipeError
-from plinth.recipe.gates import GateSlices
-from plinth.recipe.policies import Policy
 
 
 @dataclass(frozen=True)

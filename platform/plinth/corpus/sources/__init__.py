@@ -18,8 +18,3 @@ never an exception; only a file that cannot be opened at all raises.
 
 Does not belong here: turning bytes into text (`extract`, `normalize`) and writing parts (`documents`).
 """
-
-from plinth.corpus.sources.inventory import Inventory, inventory, remembered
-from plinth.corpus.sources.record import RawRecord, Reject
-
-__all__ = ["Inventory", "RawRecord", "Reject", "inventory", "remembered"]

@@ -16,8 +16,8 @@ from typing import Any
 
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.media import media
+from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.recipe.sources import Source
 from plinth.storage.files import SourceFile
 
 ADDRESS = ("uri", "url")

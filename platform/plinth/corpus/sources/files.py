@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Iterator
 
 from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import read_all, stretches
-from plinth.recipe.sources import Source
 from plinth.storage.files import SourceFile, opened
 
 COMPRESSED = (".gz", ".zst", ".zstd")

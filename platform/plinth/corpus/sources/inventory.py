@@ -14,8 +14,8 @@ from pathlib import Path
 from plinth import fingerprint
 from plinth.corpus.sources.cuts import PIECE_BYTES, cutter
 from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
+from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.errors import SourceError
-from plinth.recipe.sources import Bucket, Source
 from plinth.records import Frozen
 from plinth.storage import listing
 from plinth.storage.digests import MEMORY_FILE, DigestMemory

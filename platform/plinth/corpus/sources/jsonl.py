@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 
 from plinth.corpus.sources.fields import Fields
+from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import Fault, Line, lines, stretches
-from plinth.recipe.sources import Source
 from plinth.storage.files import SourceFile, opened
 
 

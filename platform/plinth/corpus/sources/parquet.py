@@ -13,9 +13,9 @@ from typing import IO, Any
 
 from plinth.corpus.sources.cuts import row_group_start
 from plinth.corpus.sources.fields import Fields
+from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import SourceError
-from plinth.recipe.sources import Source
 from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 
 BUFFER_BYTES = 1 << 20

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from plinth.corpus.sources.files import read_html, read_text, read_tree
 from plinth.corpus.sources.jsonl import read_jsonl
+from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.parquet import read_parquet
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.warc import read_warc
-from plinth.recipe.sources import Source
 from plinth.storage.files import SourceFile
 
 Reader = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]

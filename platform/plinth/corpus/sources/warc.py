@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, cast
 
 from plinth.corpus.sources.codings import charset, decoded, text
 from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import READ_BYTES, Stretch, stretches
 from plinth.errors import PlinthError
-from plinth.recipe.sources import Source
 from plinth.storage.files import SourceFile, opened
 
 HTML = ("text/html", "application/xhtml+xml", "application/xml", "text/xml")

@@ -15,9 +15,9 @@ from typing import Any
 
 from plinth.errors import PlinthError
 from plinth.training.config import RunConfig
+from plinth.training.forensics.step_documents import Seen, Sightings
 from plinth.training.guard.records import Intervention
-from plinth.training.sightings import Seen, Sightings
-from plinth.training.telemetry import Timeline
+from plinth.training.telemetry.timeline import Timeline
 
 #: Documents that an event names; of more it has the number.
 NAMED = 200

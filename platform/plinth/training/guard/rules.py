@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from plinth.recipe.guard import Guard as Policy
-from plinth.recipe.guard import LayerRule
+from plinth.training.guard.parameters import Guard as Policy
+from plinth.training.guard.parameters import LayerRule
 from plinth.training.guard.records import Finding, Limits, Rule, Seen
 from plinth.training.guard.rolling import Rolling
 

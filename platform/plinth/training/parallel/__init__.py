@@ -7,5 +7,5 @@
     stages.py     which layers a stage holds
     neighbours.py what stages send each other
 
-`plinth.training.engine.open_engine` picks what a run's `parallel:` block asks for.
+`plinth.training.engine.engine.open_engine` picks what a run's `parallel:` block asks for.
 """

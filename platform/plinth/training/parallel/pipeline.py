@@ -31,13 +31,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from plinth.tokens.rows import Rows
+from plinth.model.decoder import Decoder
+from plinth.tokens.reading.rows import Rows
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
-from plinth.training.engine import Engine, Rank, accumulate
-from plinth.training.model import Decoder
-from plinth.training.parallel.decoder import whole
-from plinth.training.parallel.neighbours import Neighbours, Received, Tied
+from plinth.training.engine.engine import Engine, Rank, accumulate
+from plinth.training.parallel.divided_decoder import whole
+from plinth.training.parallel.stage_exchange import Neighbours, Received, Tied
 from plinth.training.parallel.stages import Stage, cut
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 

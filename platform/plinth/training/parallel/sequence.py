@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from plinth.training.attention import Mask
-from plinth.training.loss import IGNORED
+from plinth.model.attention import Mask
+from plinth.model.loss import IGNORED
 from plinth.training.parallel.collectives import gather_heads, scatter_heads
 
 

@@ -8,8 +8,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from plinth.training.attention import attention_mask, rotary
-from plinth.training.model import Decoder
+from plinth.model.attention import attention_mask, rotary
+from plinth.model.decoder import Decoder
 from plinth.training.parallel.sequence import Slice
 
 

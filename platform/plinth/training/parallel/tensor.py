@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
-from plinth.training.initialise import Part
-from plinth.training.loss import IGNORED
+from plinth.model.initialisation import Part
+from plinth.model.loss import IGNORED
 from plinth.training.parallel.collectives import applied, enter_region, leave_region, summed
 
 #: Axis along which a parameter is divided, by the end of its name. What is not named is replicated.
@@ -101,7 +101,7 @@ def embed(tokens: Tensor, weight: Tensor, start: int, group: ProcessGroup) -> Te
 def cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, start: int, group: ProcessGroup, *, scale: float, z_loss: float
 ) -> Tensor:
-    """`plinth.training.loss.cross_entropy` over a divided vocabulary: the same mean, FP32 scalar, on every rank.
+    """`plinth.model.loss.cross_entropy` over a divided vocabulary: the same mean, FP32 scalar, on every rank.
 
     Args:
         hidden: [N, D], the same on every rank.

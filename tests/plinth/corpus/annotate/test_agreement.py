@@ -1,7 +1,8 @@
 """Verdicts reached from our columns and by datatrove's own filters, with its default thresholds, on real documents.
 
-Both sides split words at white space and sentences by the rule of `plinth.text.pages`: datatrove's own word splitter
-is spaCy's English tokenizer, which makes `don't` two words and every punctuation mark one, and is replaced here so
+Both sides split words at white space and sentences by the rule of `plinth.text.rules.c4_pages`: datatrove's own word
+splitter is spaCy's English tokenizer, which makes `don't` two words and every punctuation mark one, and is
+replaced here so
 that the rules themselves are compared. How far verdicts move when it is left in place is the last test.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.annotate import ANNOTATORS
+from plinth.corpus.annotate.registry import ANNOTATORS
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("datatrove") is None, reason="a peer of the benchmarks")
 

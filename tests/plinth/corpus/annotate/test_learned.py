@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from plinth.compute.context import Context
 from plinth.compute.engine import Local
-from plinth.context import Context
-from plinth.corpus import annotate, lists, models
+from plinth.corpus import annotate, models
 from plinth.corpus.annotate import domain, quality_classifier, toxicity
+from plinth.corpus.lists import lists
 from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, MissingError, RecipeError, SourceError
 from plinth.records import Manifest

@@ -5,8 +5,9 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate import ANNOTATORS, Annotator, stage
-from plinth.corpus.annotate.base import NoParams
+from plinth.corpus.annotate import stage
+from plinth.corpus.annotate.base import Annotator, NoParams
+from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.errors import MissingError, RecipeError, StageError
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import read_table

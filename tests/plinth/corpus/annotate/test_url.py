@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.context import Context
-from plinth.corpus import lists
-from plinth.corpus.annotate import annotator, run
+from plinth.compute.context import Context
+from plinth.corpus.annotate.registry import annotator
+from plinth.corpus.annotate.stage import run
 from plinth.corpus.annotate.url import Params, Rules, annotate, prepare
+from plinth.corpus.lists import lists
 from plinth.errors import MissingError, SourceError
 
 LISTS = {

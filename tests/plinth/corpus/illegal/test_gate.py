@@ -16,21 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plinth.compute.context import Context
 from plinth.compute.engine import Engine, Inline, Local
-from plinth.context import Context
-from plinth.corpus import documents
-from plinth.corpus import lists as lists_stage
+from plinth.corpus.documents import documents
 from plinth.corpus.illegal import gate, report
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import Matcher
-from plinth.corpus.sources import inventory
+from plinth.corpus.illegal.parameters import Illegal, Matching
+from plinth.corpus.lists import lists as lists_stage
+from plinth.corpus.sources.inventory import inventory
+from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
 from plinth.errors import MissingError, RejectRateError, SourceError
-from plinth.recipe.illegal import Illegal, Matching
-from plinth.recipe.sources import Bucket, Documents, Source, Terms
 from plinth.records import REJECT_SCHEMA, Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
-from plinth.text.simhash import simhashes
+from plinth.text.similarity.simhash import simhashes
 
 CANARY = "quetzalgroth"
 LONG = " ".join(f"word{number} and{number % 7}" for number in range(300))

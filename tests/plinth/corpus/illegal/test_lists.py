@@ -8,8 +8,8 @@ import pytest
 
 from plinth.corpus.illegal.hosts import host, listed
 from plinth.corpus.illegal.lists import Lists, read
+from plinth.corpus.illegal.parameters import Matching
 from plinth.errors import SourceError
-from plinth.recipe.illegal import Matching
 
 DIGEST = hashlib.sha256(b"a").hexdigest()
 

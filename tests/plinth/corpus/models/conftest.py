@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plinth.context import Context
-from plinth.corpus import lists
+from plinth.compute.context import Context
+from plinth.corpus.lists import lists
 from plinth.corpus.slices import generate
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace

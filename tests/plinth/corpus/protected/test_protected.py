@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plinth.compute.context import Context
 from plinth.compute.engine import Local
-from plinth.context import Context
-from plinth.corpus import contamination, funnel, protected, verdicts
+from plinth.corpus.curate import verdicts
+from plinth.corpus.funnel import funnel
+from plinth.corpus.protected import contamination, protected, sets
 from plinth.corpus.protected import index as indexes
 from plinth.corpus.protected.match import find
+from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.errors import SourceError
-from plinth.recipe.protected import Family, Protected, ProtectedSet
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
@@ -98,7 +100,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def write_items(ctx: Context, items: list[str], name: str = "quiz", **fields: Any) -> Manifest:
     path = ctx.workspace.input / f"{name}.jsonl"
     path.write_text("".join(json.dumps({"id": f"q{i}", "text": text}) + "\n" for i, text in enumerate(items)))
-    return protected.read_set(ctx, name, ProtectedSet(path=path.name, **fields))
+    return sets.read_set(ctx, name, ProtectedSet(path=path.name, **fields))
 
 
 def run(tiny: Any, docs: list[Any], items: list[str], parts: int = 3, **params: Any) -> tuple[Any, Manifest]:
@@ -233,7 +235,7 @@ def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path, planted: dict[
 def test_an_item_that_cannot_be_read_is_a_failure(tiny: Any, text: str, said: str) -> None:
     (tiny.ctx.workspace.input / "bad.jsonl").write_text(text)
     with pytest.raises(SourceError, match=said):
-        protected.read_set(tiny.ctx, "bad", ProtectedSet(path="bad.jsonl"))
+        sets.read_set(tiny.ctx, "bad", ProtectedSet(path="bad.jsonl"))
 
 
 def test_the_items_found_are_listed_for_evaluation(tiny: Any, planted: dict[str, Any]) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import lists
+from plinth.corpus.lists import lists
+from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.slices import evaluate, generate
-from plinth.corpus.slices.gates import gate
+from plinth.corpus.slices.measured_gates import gate
+from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.reviews import Review
 from plinth.corpus.slices.rule import rule_of
 from plinth.errors import MissingError, RecipeError, SourceError
-from plinth.recipe.gates import GateSlices
-from plinth.recipe.policies import Policy, Rule
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.slices import generate
-from plinth.text.terms import Terms
+from plinth.text.terms.terms import Terms
 
 TERMS = generate.invented(0)
 

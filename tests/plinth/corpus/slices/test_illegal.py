@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus import annotate, lists
+from plinth.corpus import annotate
+from plinth.corpus.lists import lists
 from plinth.corpus.slices import evaluate, generate, illegal
-from plinth.corpus.slices.gates import gate
+from plinth.corpus.slices.measured_gates import gate
+from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.rule import rule_of
-from plinth.recipe.gates import GateSlices
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.sources import RawRecord, Reject
+from plinth.corpus.sources.parameters import Source, Terms
 from plinth.corpus.sources.readers import read
-from plinth.recipe.sources import Source, Terms
+from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.storage.files import SourceFile
 
 MAX_BYTES = 1 << 20

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plinth.corpus.sources import RawRecord, Reject
 from plinth.corpus.sources.cuts import cutter
 from plinth.corpus.sources.inventory import groups, inventory
+from plinth.corpus.sources.parameters import Bucket
 from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import IntegrityError
-from plinth.recipe.sources import Bucket
 from plinth.storage import listing
 from plinth.storage.files import SourceFile
 from tests.plinth.corpus.sources.conftest import MAX_BYTES, make_source

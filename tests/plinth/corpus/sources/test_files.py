@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.sources import Reject
+from plinth.corpus.sources.record import Reject
 from plinth.errors import IntegrityError, SourceError
 from plinth.storage import listing
 from plinth.storage.files import opened

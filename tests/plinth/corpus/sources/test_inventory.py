@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from plinth.corpus.sources.inventory import Inventory, groups, inventory
 from plinth.corpus.sources.licences import Licences
+from plinth.corpus.sources.parameters import Bucket, Source, Terms
 from plinth.errors import SourceError
-from plinth.recipe.sources import Bucket, Source, Terms
 from plinth.storage.files import SourceFile
 
 

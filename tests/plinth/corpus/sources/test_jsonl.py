@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.corpus.sources import Reject
 from plinth.corpus.sources.fields import parse_time
+from plinth.corpus.sources.record import Reject
 
 
 def reasons(items: list[Any]) -> list[str]:

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from plinth.corpus.annotate.licence import judge
 from plinth.corpus.sources.inventory import inventory
+from plinth.corpus.sources.parameters import Bucket, Source
 from plinth.errors import SourceError
-from plinth.recipe.sources import Bucket, Source
 from tests.plinth.corpus.sources.conftest import make_source
 
 FACTS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.sources import RawRecord, Reject
+from plinth.corpus.sources.record import RawRecord, Reject
 
 
 def outcome(items: list[RawRecord | Reject]) -> list[str]:

@@ -22,10 +22,10 @@ def _arm(plan: dict[str, object]) -> None:
 
     import boundaries
 
-    from plinth.training import part
+    from plinth.training.checkpoint.writer import rank_part
 
-    whole = part.write
-    rank = int(sys.orig_argv[sys.orig_argv.index("plinth.training.writer") + 2])
+    whole = rank_part.write
+    rank = int(sys.orig_argv[sys.orig_argv.index("plinth.training.checkpoint.writer.process") + 2])
 
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -44,8 +44,8 @@ def _arm(plan: dict[str, object]) -> None:
                 boundaries.install(value, full if kind == "full" else None)
         return whole(made, block, do)
 
-    part.write = write
+    rank_part.write = write
 
 
-if "CRASH" in os.environ and "plinth.training.writer" in sys.orig_argv:
+if "CRASH" in os.environ and "plinth.training.checkpoint.writer.process" in sys.orig_argv:
     _arm(json.loads(os.environ["CRASH"]))

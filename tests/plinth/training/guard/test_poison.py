@@ -11,10 +11,10 @@ import poisoned
 import pytest
 
 from jobs.cli.root import call
-from plinth.recipe.guard import Guard
-from plinth.training import checkpoint
+from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import Story, timeline
+from plinth.training.guard.parameters import Guard
+from plinth.training.telemetry.timeline import Story, timeline
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,8 @@ def trained(config: RunConfig) -> bool:
     """Train to the end, as one rank of the run."""
     import torch
 
-    from plinth.training import engine, loop
+    from plinth.training import loop
+    from plinth.training.engine import engine
 
     rank = engine.join(config)
     torch.set_num_threads(1)  # two that wait for each other are slower on so small a model
@@ -35,7 +36,8 @@ def trained(config: RunConfig) -> bool:
 
 def audited(config: RunConfig, start: int) -> None:
     """Replay from the checkpoint at `start`, as one rank of the run."""
-    from plinth.training import audit, engine
+    from plinth.training.engine import engine
+    from plinth.training.forensics import audit
 
     audit.replay(config, engine.join(config), start)
     engine.leave()
@@ -43,7 +45,7 @@ def audited(config: RunConfig, start: int) -> None:
 
 def final_loss(config: RunConfig) -> float:
     """Mean loss of the final parameters over batches that every run has trained on early."""
-    from plinth.training import losses
+    from plinth.training.forensics import step_losses as losses
 
     model = losses.load(config, config.total_steps)
     rows = [row for step in range(1, 16) for row in losses.rows(model, losses.batch_of(config, step))]
@@ -109,11 +111,11 @@ def test_audit_replays_windows_left_out_and_updates_kept_back(guarded: tuple[Run
 
 
 def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Story]) -> None:
-    from plinth.training import forensics
+    from plinth.training.forensics import replay
 
     config, story = guarded
     step = poisoned.POISON.start
-    found = forensics.blame(config, step)
+    found = replay.blame(config, step)
     (undone,) = [event for event in story.undone if event["step"] == step]
     assert found["checkpoint"] == step - 1  # a checkpoint lies just before it, so its losses are those of the step
     assert found["loss"] == pytest.approx(undone["loss"], abs=1e-5)
@@ -129,7 +131,7 @@ def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Stor
     assert set(text) <= set("0123456789ABCDEF#")
     assert len(text) >= 4
 
-    again = forensics.replay(config, step)
+    again = replay.replay(config, step)
     assert again["loss"] == found["loss"]
     losses = [row["loss"] for row in again["documents"]]
     assert losses == sorted(losses, reverse=True)

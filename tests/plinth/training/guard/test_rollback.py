@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from plinth.errors import TrainingError
-from plinth.recipe.guard import Guard
-from plinth.recipe.training import Checkpoints, Launch, Parallel
-from plinth.training import checkpoint
+from plinth.launch.parameters import Launch
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.telemetry import Story, timeline
+from plinth.training.guard.parameters import Guard
+from plinth.training.parallel.parameters import Parallel
+from plinth.training.telemetry.timeline import Story, timeline
 from tests.ranks import RankFailed, run_ranks
 
 pytestmark = pytest.mark.slow
@@ -28,7 +30,9 @@ def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
     """
     import torch
 
-    from plinth.training import engine, loop, snapshot, trainer
+    from plinth.training import loop, trainer
+    from plinth.training.checkpoint import snapshot
+    from plinth.training.engine import engine
 
     launch, roll_back = trainer.Trainer.launch, loop.Run.roll_back
 

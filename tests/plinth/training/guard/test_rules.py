@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from plinth.recipe.guard import Guard as Policy
-from plinth.recipe.guard import LayerRule, LossSpike, Throughput
-from plinth.training.guard.pace import WARM_UP, Pace
+from plinth.training.guard.parameters import Guard as Policy
+from plinth.training.guard.parameters import LayerRule, LossSpike, Throughput
 from plinth.training.guard.records import Intervention, Limits, Seen
 from plinth.training.guard.rolling import Rolling
 from plinth.training.guard.rules import judge, judge_layers, limits
+from plinth.training.guard.throughput import WARM_UP, Pace
 
 POLICY = Policy(window_steps=8, min_steps=4)
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from plinth.recipe.parallel import LossScale, Parallel
-from plinth.recipe.training import Launch, Model
+from plinth.launch.parameters import Launch
+from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
+from plinth.training.parallel.parameters import LossScale, Parallel
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))

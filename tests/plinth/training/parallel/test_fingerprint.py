@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plinth.recipe.parallel import Parallel
-from plinth.recipe.training import Launch
+from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch, fingerprint_of
+from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import Place, place_of
 
 sys.path.insert(0, str(Path(__file__).parent))

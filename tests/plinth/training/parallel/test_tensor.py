@@ -7,10 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.planning.memory import parameters_of_rank
-from plinth.recipe.training import Model, Parallel
-from plinth.training.loss import CHUNK_ELEMENTS
-from plinth.training.model import build
+from plinth.model.decoder import build
+from plinth.model.loss import CHUNK_ELEMENTS
+from plinth.model.parameters import Model
+from plinth.operation.planning.memory import parameters_of_rank
+from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.sequence import repeats
 from plinth.training.parallel.tensor import axis_of, bounds
 
@@ -39,7 +40,7 @@ def test_plan_counts_what_a_rank_holds() -> None:
 
 
 def test_plan_knows_how_many_logits_the_loss_holds() -> None:
-    from plinth.planning.memory import LOGITS_AT_ONCE
+    from plinth.operation.planning.memory import LOGITS_AT_ONCE
 
     assert LOGITS_AT_ONCE == CHUNK_ELEMENTS
 

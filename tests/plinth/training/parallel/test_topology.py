@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.recipe.parallel import Parallel
+from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import AXES, Place, place_of, ranks_of, shape_of
 
 

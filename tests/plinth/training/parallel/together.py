@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from plinth.model.decoder import build
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
-from plinth.training.model import build
 from plinth.training.parallel.topology import place_of
 
 STEPS, ROWS = 4, 8
@@ -111,7 +111,7 @@ def train_all(
     """
     from deepspeed.accelerator import get_accelerator
 
-    from plinth.training import engine as engines
+    from plinth.training.engine import engine as engines
 
     rank, answers = engines.join(next(iter(configs.values()))), {}
     if emulate_fp16:  # PyTorch computes it on any CPU, slowly; DeepSpeed refuses for the slowness
@@ -128,7 +128,7 @@ def train_all(
 
 
 def train_one(config: RunConfig, rank: Any) -> Trained:
-    from plinth.training.engine import open_engine
+    from plinth.training.engine.engine import open_engine
 
     torch._dynamo.reset()  # every run compiles its own blocks
     engine = open_engine(config, rank)
@@ -146,7 +146,7 @@ def resume_all(configs: dict[str, RunConfig], folder: Path) -> dict[str, Any]:
     """On one rank: train each configuration, leave its state half-way, take it up in a new engine, train on."""
     from deepspeed.accelerator import get_accelerator
 
-    from plinth.training import engine as engines
+    from plinth.training.engine import engine as engines
 
     rank = engines.join(next(iter(configs.values())))
     type(get_accelerator()).is_fp16_supported = lambda self: True
@@ -156,12 +156,12 @@ def resume_all(configs: dict[str, RunConfig], folder: Path) -> dict[str, Any]:
 
 
 def _resumed(config: RunConfig, rank: Any, folder: Path) -> dict[str, Any]:
-    from plinth.training import pieces, universal
-    from plinth.training.engine import open_engine
+    from plinth.training.checkpoint import sharded_state, universal
+    from plinth.training.engine.engine import open_engine
 
     first, second = open_engine(config, rank), open_engine(config, rank)
     _steps(first, range(1, STEPS + 1))
-    pieces.write(universal.capture(first), folder, rank.index)
+    sharded_state.write(universal.capture(first), folder, rank.index)
     torch.distributed.barrier()
     universal.restore(second, folder)
     answer = {"state": (_state(first), _state(second))}
@@ -178,7 +178,7 @@ def _steps(engine: Any, steps: range) -> list[tuple[float, ...]]:
 
 def _state(engine: Any) -> tuple[Any, ...]:
     """Digests of whole parameters and of this rank's optimizer state, and the factor of the loss."""
-    from plinth.training import snapshot
+    from plinth.training.checkpoint import snapshot
 
     found = snapshot.digests(engine)
     return found["parameters_sha256"], found["optimizer_sha256"], getattr(engine.deepspeed.optimizer, "loss_scale", 1.0)

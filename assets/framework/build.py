@@ -1,0 +1,135 @@
+"""A stage as a Dagster asset: resolve inputs once, make, check, publish, present.
+
+Dagster records a materialisation even when its blocking check fails, so the check runs *before* the
+manifest is published and before anything is yielded: a failure publishes nothing and records nothing
+but the failed check.
+"""
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from dagster import BetaWarning
+
+from assets.framework.expectations import Outcome, Suite, validate
+from assets.framework.present import metadata
+from assets.framework.resources import PlinthResource
+from assets.framework.stage import Stage
+from plinth.compute.context import Context
+from plinth.errors import CheckFailedError, PlinthError
+from plinth.records import Manifest
+
+CHECK = "expectations"
+
+#: What a run of this process failed with, by run id. Dagster keeps the words of an error and not its kind; who
+#: runs a job in process wants both.
+FAILURES: dict[str, PlinthError] = {}
+
+#: Ask for a new materialisation when an input's content changed and no blocking check stands in the way;
+#: latched, so that an update which arrives while a run is going is not lost.
+ON_NEW_DATA = (
+    dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()).since(
+        dg.AutomationCondition.newly_requested() | dg.AutomationCondition.newly_updated()
+    )
+    & dg.AutomationCondition.all_deps_blocking_checks_passed()
+    & ~dg.AutomationCondition.in_progress()
+    & ~dg.AutomationCondition.any_deps_in_progress()
+)
+
+
+def asset(stage: Stage) -> dg.AssetsDefinition:
+    """The Dagster asset of a stage."""
+    key = dg.AssetKey(stage.asset.split("/"))
+    checks = [dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description="Great Expectations on the statistics.")]
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey(dep.split("/")) for dep in stage.deps],
+        group_name=stage.group,
+        kinds=set(stage.kinds),
+        owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
+        description=stage.description,
+        code_version=stage.code_version,
+        check_specs=checks if stage.suite else None,
+        pool=stage.pool,
+        tags=dict(stage.tags),
+        metadata=_code_reference(stage),
+        automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
+    )
+    def definition(context: dg.AssetExecutionContext, plinth: PlinthResource) -> Iterator[Any]:
+        try:
+            yield from execute(stage, plinth.context(), context.log.info)
+        except PlinthError as error:
+            FAILURES[context.run_id] = error
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    return definition
+
+
+def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
+    """Make, check and publish a stage; yields Dagster events.
+
+    Raises:
+        MissingError: an input has not been made.
+        CheckFailedError: a blocking expectation failed; nothing was published.
+    """
+    inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
+    digests = {dep: manifest.digest for dep, manifest in inputs.items()}
+    manifest = up_to_date(stage, ctx, digests) or stage.make(ctx, inputs, say)
+    suite = stage.suite(manifest, inputs) if stage.suite else None
+    outcome = validate(suite, ctx.workspace) if suite else None
+    if suite and outcome and outcome.blocked:
+        yield _check_result(stage, suite, outcome)
+        raise CheckFailedError(
+            f"{stage.asset} did not pass its checks and was not published",
+            found="; ".join([*manifest.stats.get("failures", ()), *outcome.failures]),
+            expected="every critical expectation to hold",
+            remedy="look at the asset's check and its Data Docs; correct the input or the recipe",
+        )
+    ctx.refs.publish(manifest, stage.key(ctx, digests))
+    yield dg.MaterializeResult(
+        asset_key=dg.AssetKey(stage.asset.split("/")),
+        data_version=dg.DataVersion(manifest.digest),
+        metadata=metadata(stage, ctx, manifest, inputs),
+        check_results=[_check_result(stage, suite, outcome)] if suite and outcome else [],
+    )
+
+
+def up_to_date(stage: Stage, ctx: Context, digests: dict[str, str]) -> Manifest | None:
+    """The published manifest if it was made by this very work from these inputs, else None."""
+    ref = ctx.refs.ref(stage.asset)
+    if ref is None or any(dep not in digests for dep in stage.deps):
+        return None
+    if ref.key != stage.key(ctx, {dep: digests[dep] for dep in stage.deps}):
+        return None
+    manifest = ctx.refs.load(ref.digest)
+    return manifest if all(ctx.store.has(part.blob) for part in manifest.parts) else None
+
+
+def _check_result(stage: Stage, suite: Suite, outcome: Outcome) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=dg.AssetKey(stage.asset.split("/")),
+        check_name=CHECK,
+        passed=not outcome.blocked and not outcome.warnings,
+        severity=dg.AssetCheckSeverity.ERROR if outcome.blocked else dg.AssetCheckSeverity.WARN,
+        metadata={
+            "suite": suite.name,
+            "evaluated": outcome.evaluated,
+            "failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in outcome.failures) or "none"),
+            "warnings": dg.MetadataValue.md("\n".join(f"- {line}" for line in outcome.warnings) or "none"),
+        },
+    )
+
+
+def _code_reference(stage: Stage) -> dict[str, Any]:
+    function = inspect.unwrap(getattr(stage.make, "func", stage.make))
+    path = inspect.getsourcefile(function)
+    line = function.__code__.co_firstlineno
+    if path is None:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=BetaWarning)
+        reference = dg.LocalFileCodeReference(file_path=path, line_number=line, label=stage.asset)
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}

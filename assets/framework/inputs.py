@@ -1,0 +1,26 @@
+"""Picking inputs by bucket, and who owns what belongs to no single bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from assets.framework.stage import Inputs
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+
+
+def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
+    """Keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
+    return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
+
+
+def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
+    """The manifests of one stage, by bucket."""
+    return {bucket: inputs[f"{bucket}/{kind}"] for bucket in recipe.corpus.buckets}
+
+
+def shared_owner(recipe: Recipe) -> str:
+    """Who answers for what spans the buckets: the owner of most of them, first by name in a tie."""
+    owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
+    counted = sorted(owners)
+    return max(sorted(set(counted)), key=counted.count)

@@ -1,0 +1,74 @@
+"""Manifests as metadata that people look at. Small: the event log is not a data store."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from assets.framework.stage import Inputs, Stage
+from plinth.compute.context import Context
+from plinth.records import Manifest
+
+MAX_STATS_CHARACTERS = 4_000
+MAX_TABLE_ROWS = 40
+
+
+def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
+    """What every asset shows, and what its stage adds."""
+    shown: dict[str, Any] = {
+        "manifest": manifest.digest,
+        "step": f"{manifest.step} {manifest.version}",
+        "parts": len(manifest.parts),
+        "bytes": manifest.bytes,
+        "dagster/uri": (ctx.workspace.manifests / f"{manifest.digest}.json").as_uri(),
+        "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
+    }
+    if manifest.rows:
+        shown["dagster/row_count"] = manifest.rows
+    if stage.schema is not None:
+        shown["dagster/column_schema"] = column_schema(stage.schema)
+    statistics = json.dumps(manifest.stats, default=str)
+    if manifest.stats and len(statistics) <= MAX_STATS_CHARACTERS:
+        shown["statistics"] = dg.MetadataValue.json(json.loads(statistics))
+    if stage.present:
+        try:
+            shown |= stage.present(ctx, manifest)
+        except Exception as error:  # the work is done and published: a plot that fails must not undo it
+            shown["presentation_failed"] = f"{type(error).__name__}: {error}"
+    return shown
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table; long ones are cut and say so."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
+    if len(rows) > MAX_TABLE_ROWS:
+        lines.append(f"\n… and {len(rows) - MAX_TABLE_ROWS} more")
+    return "\n".join(lines)
+
+
+def picture(png: bytes) -> dg.MarkdownMetadataValue:
+    """A plot, inline."""
+    return dg.MetadataValue.md(f"![plot](data:image/png;base64,{base64.b64encode(png).decode()})")
+
+
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
+    """An Arrow schema in Dagster's terms."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
+            for field in schema
+        ]
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value).replace("|", "\\|")

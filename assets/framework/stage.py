@@ -1,0 +1,70 @@
+"""A stage of the line as data: one record from which the Dagster asset, the up-to-date check and the
+command line's plan are all made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from assets.framework.expectations import Suite
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.records import Manifest
+
+Inputs = Mapping[str, Manifest]
+#: Called with lines worth reading while a stage works (a training run's steps, for one).
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What an asset is.
+
+    Args:
+        asset: its key, with slashes.
+        deps: keys of the assets it reads.
+        make: the work: `(context, inputs, say) -> manifest`.
+        version: version of the code behind `make`; becomes Dagster's code version.
+        params: everything of the recipe that the work depends on.
+        group, kinds, owner, description: what the catalogue shows.
+        schema: columns of its parts, where they are tables.
+        outside: identity of what lies outside the workspace and is read (source files).
+        suite: expectations on its statistics; blocking ones stop publication.
+        present: further metadata for the UI.
+        pool: concurrency pool.
+    """
+
+    asset: str
+    deps: tuple[str, ...]
+    make: Callable[[Context, Inputs, Say], Manifest]
+    version: str
+    params: Any
+    group: str
+    description: str
+    owner: str
+    kinds: tuple[str, ...] = ("python",)
+    schema: pa.Schema | None = None
+    outside: Callable[[Context], str] | None = None
+    suite: Callable[[Manifest, Inputs], Suite] | None = None
+    present: Callable[[Context, Manifest], dict[str, Any]] | None = None
+    pool: str = "corpus"
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def code_version(self) -> str:
+        """Dagster's code version: changes with the code or the parameters."""
+        return f"{self.version}-{fingerprint.digest(self.params)[:12]}"
+
+    def key(self, ctx: Context, inputs: Mapping[str, str]) -> str:
+        """Identity of the work for inputs with these manifest digests; equal keys mean up to date."""
+        return fingerprint.digest(
+            {
+                "asset": self.asset,
+                "code": self.code_version,
+                "inputs": dict(inputs),
+                "outside": self.outside(ctx) if self.outside else None,
+            }
+        )

@@ -1,0 +1,71 @@
+"""`plinth near`: documents near a text."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+
+@click.command(
+    epilog=examples(
+        "plinth near article.txt",
+        "plinth near 'the text of a benchmark question' --threshold 0.5",
+        "plinth near - --json --limit 100 < page.txt | jq -r '.[].id'",
+    )
+)
+@click.argument("target", metavar="TEXT|FILE")
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Least similarity to show."
+)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most documents to show.")
+@shared
+@json_option
+def near(settings: Settings, target: str, threshold: float, limit: int, as_json: bool) -> None:
+    """Find documents that are the same as a text, or nearly.
+
+    TEXT|FILE is a file's name, `-` for standard input, or the text itself. Every document of the corpus is asked,
+    dropped ones too; each match has its similarity (true where the text is stored, else estimated), and what
+    became of it. Near duplicates below the index's own similarity may be missed.
+    """
+    from jobs.cli import output
+    from plinth.corpus.dedup.near.query import fate, open_published
+
+    ctx = settings.context()
+    with open_published(ctx) as index:
+        matches = index.near(_text(target), threshold, limit)
+    found = [asdict(match) | fate(ctx, match) for match in matches]
+    if as_json:
+        output.emit_json(found)
+    elif found:
+        output.table(
+            ("document", "similarity", "bands", "decision", "reason", "survives", "uri"),
+            [_row(match) for match in found],
+            right=("similarity", "bands"),
+        )
+    else:
+        output.say("nothing near it")
+
+
+def _text(target: str) -> str:
+    if target == "-":
+        return sys.stdin.read()
+    path = Path(target)
+    try:
+        return path.read_text("utf-8", "replace") if path.is_file() else target
+    except OSError:  # a long text is no file name
+        return target
+
+
+def _row(match: dict[str, Any]) -> tuple[object, ...]:
+    similarity = match["similarity"] if match["similarity"] is not None else match["estimated"]
+    estimated = "~" if match["similarity"] is None else ""
+    shown = "exact" if match["exact"] else f"{estimated}{similarity or 0:.3f}"
+    survives = {True: "yes", False: "no"}.get(match.get("near_survivor"), "")  # type: ignore[arg-type]
+    name = match["id"] or f"{match['bucket']}/{match['part']}:{match['row']}"
+    return (name, shown, match["bands"], match.get("decision"), match.get("reason"), survives, match["uri"])

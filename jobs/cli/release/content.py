@@ -1,0 +1,91 @@
+"""`plinth restore` and `plinth export`: bytes out of the content store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+
+@click.command(epilog=examples("plinth status --json | jq -r '.[].digest'", "plinth restore 3fa9c1d2 /tmp/shards"))
+@click.argument("digest")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@shared
+@json_option
+def restore(settings: Settings, digest: str, directory: Path, as_json: bool) -> None:
+    """Write every part of the manifest DIGEST below DIRECTORY, verified.
+
+    DIGEST may be shortened while it stays unambiguous; `plinth status` lists what is published.
+    """
+    from jobs.cli import output
+    from plinth.storage import dvc
+
+    manifest = dvc.restore(settings.context(), digest, directory)
+    if as_json:
+        output.emit_json(
+            {"asset": manifest.asset, "digest": manifest.digest, "parts": [p.name for p in manifest.parts]}
+        )
+    else:
+        parts, total = len(manifest.parts), output.size(manifest.bytes)
+        output.say(f"{manifest.asset}: {parts} files, {total}, in {directory}")
+
+
+class Exports(click.Group):
+    """`export DIRECTORY …` writes DVC pointers; `export tokens …` and `export model …` are commands of their own."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name == "tokens":
+            from jobs.cli.tokens.export_tokens import tokens
+
+            return tokens
+        if name == "model":
+            from jobs.cli.training.export_model import model
+
+            return model
+        return pointers
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["DIRECTORY", "tokens", "model"]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] in ("tokens", "model") else args)
+
+
+@click.command(
+    cls=Exports,
+    epilog=examples(
+        "plinth export data 'web/shards' mixture",
+        "plinth export tokens web --format megatron --to out",
+        "plinth export model latest llama",
+    ),
+)
+def export() -> None:
+    """Write what is published for other programs.
+
+    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export tokens NAME`: token files for other trainers.
+    `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. A folder that is called like one of these
+    is written `./tokens`.
+    """
+
+
+@click.command("export", epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("assets", nargs=-1)
+@shared
+@json_option
+def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], as_json: bool) -> None:
+    """Make DIRECTORY a DVC project with a pointer for each of ASSETS (default: all), for a plain `dvc pull`."""
+    from jobs.cli import output
+    from plinth.storage import dvc
+
+    ctx = settings.context()
+    names = assets or tuple(ref.asset for ref in ctx.refs.all())
+    written = dvc.export(ctx, [ctx.refs.current(name) for name in names], directory)
+    if as_json:
+        output.emit_json([str(pointer) for pointer in written])
+    else:
+        output.say(f"{len(written)} pointers in {directory}; now: (cd {directory} && dvc pull)")

@@ -1,0 +1,77 @@
+"""`plinth plan`: a run in numbers, before it is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.operation.planning.memory import DEVICES
+
+if TYPE_CHECKING:
+    from plinth.operation.planning.plan import Plan
+
+
+@click.command(
+    epilog=examples(
+        "plinth plan -r jobs/recipes/demo.yaml", "plinth plan --tokens-per-second 47000 --precision bf16 --device h200"
+    )
+)
+@shared
+@recipe_option
+@click.option(
+    "--tokens-per-second", type=click.FloatRange(min=0, min_open=True), help="Speed of all ranks, for the wall clock."
+)
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the machine, where the recipe says `auto`.")
+@click.option("--device", type=click.Choice(sorted(DEVICES)), help="Say whether the run fits on it.")
+@json_option
+def plan(
+    settings: Settings,
+    tokens_per_second: float | None,
+    precision: Literal["fp32", "bf16"] | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
+
+    Every assumption is printed below the numbers. Without --tokens-per-second there is no wall clock.
+    """
+    from jobs.cli import output
+    from plinth.operation.planning.plan import plan as make
+
+    made = make(settings.load_recipe(), tokens_per_second=tokens_per_second, precision=precision, device=device)
+    if as_json:
+        output.emit_json(made)
+    else:
+        _tell(made)
+
+
+def _tell(made: Plan) -> None:
+    from jobs.cli import output
+
+    size = "" if made.tokens == made.steps * made.global_batch_tokens else "up to "
+    output.heading(f"{made.recipe}: {made.steps:,} steps of {size}{made.global_batch_tokens:,} tokens")
+    output.facts(
+        {
+            "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",
+            "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
+            "FLOPs": f"{made.flops_exact:.3g} exact, {made.flops_6nd:.3g} as 6 N D",
+            "wall clock": output.duration(made.wall_clock_s) if made.wall_clock_s is not None else "no speed stated",
+            "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
+        }
+    )
+    output.heading("Parameters" + (f" of preset {made.preset}" if made.preset else ""))
+    places = made.parameters_by_place.model_dump().items()
+    output.facts({name.replace("_", " "): f"{n:,} ({n / made.parameters:.1%})" for name, n in places})
+    output.heading("Memory per device")
+    parts = {name: output.size(value) for name, value in made.memory_per_device.model_dump().items()}
+    output.facts({**parts, "total": output.size(made.memory_per_device.total)})
+    stages = (f"ZeRO {stage} {output.size(total)}" for stage, total in made.memory_by_zero_stage.items())
+    output.say(f"  by stage: {', '.join(stages)}")
+    if made.device_bytes is not None:
+        word = "fits" if made.fits else "does NOT fit"
+        output.say(f"  {word} on {made.device} ({output.size(made.device_bytes)}, of which nine tenths are counted on)")
+    output.heading("Assumed")
+    for line in made.assumptions:
+        output.say(f"  - {line}")

@@ -1,0 +1,96 @@
+"""`plinth recipe check | show | schema`: the user's YAML, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+path_argument = click.argument("path", required=False, type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.group(
+    epilog=examples("plinth recipe check jobs/recipes/demo.yaml", "plinth recipe show | less", "plinth recipe schema"),
+    short_help="Check, show or describe a recipe.",
+)
+def recipe() -> None:
+    """The recipe: one YAML file that describes a whole run. docs/recipe.md lists every key."""
+
+
+@recipe.command(epilog=examples("plinth recipe check my.yaml", "plinth recipe check my.yaml --json"))
+@path_argument
+@shared
+@json_option
+def check(settings: Settings, path: Path | None, as_json: bool) -> int:
+    """Say whether a recipe is right; name every problem by file, line and key.
+
+    Without PATH: the recipe that this workspace ran last. Exit code 2 when something is wrong.
+    """
+    from jobs.cli import output
+    from plinth.recipe.advice import notes
+    from plinth.recipe.load import check as check_recipe
+    from plinth.recipe.load import fingerprint, load
+
+    path = path or settings.recipe_path()
+    if as_json:
+        checked, problems = check_recipe(path)
+        found = [
+            {**asdict(problem.mark), "key": problem.key, "message": problem.message, "hint": problem.hint}
+            for problem in problems
+        ]
+        identity = fingerprint(checked) if checked else None
+        said = notes(checked) if checked else []
+        output.emit_json(
+            {"path": str(path), "right": not problems, "fingerprint": identity, "problems": found, "notes": said}
+        )
+        return 2 if problems else 0
+    loaded = load(path)
+    output.say(f"{path} is right.")
+    output.facts(
+        {
+            "name": loaded.name,
+            "buckets": ", ".join(loaded.corpus.buckets),
+            "annotators": ", ".join(loaded.corpus.annotate),
+            "tokens": loaded.mixture.total_tokens,
+            "phases": ", ".join(f"{phase.name} {phase.fraction:.0%}" for phase in loaded.mixture.phases),
+            "fingerprint": fingerprint(loaded),
+        }
+    )
+    for note in notes(loaded):
+        output.say(f"note: {output.plain_markup(note)}")
+    return 0
+
+
+@recipe.command(epilog=examples("plinth recipe show my.yaml", "plinth recipe show my.yaml --json | jq .mixture"))
+@path_argument
+@shared
+@json_option
+def show(settings: Settings, path: Path | None, as_json: bool) -> None:
+    """Print the whole recipe: `extends:` followed, defaults filled in.
+
+    What is printed is a recipe itself, and has the same fingerprint.
+    """
+    import yaml
+
+    from jobs.cli import output
+    from plinth.recipe.load import resolved
+
+    data = resolved(path or settings.recipe_path())
+    if as_json:
+        output.emit_json(data)
+    else:
+        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100), nl=False)
+
+
+@recipe.command(epilog=examples("plinth recipe schema > recipe.schema.json"))
+@shared
+@json_option
+def schema(settings: Settings, as_json: bool) -> None:
+    """Print the JSON Schema of recipes, for editors that complete and check YAML."""
+    from jobs.cli import output
+    from plinth.recipe.recipe import Recipe
+
+    output.emit_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()})

@@ -1,0 +1,115 @@
+"""`plinth run` and `plinth up`: the commands that start work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+from plinth.compute.select_engine import ENGINES, Compute
+
+if TYPE_CHECKING:
+    from jobs.pipeline import RunSummary
+
+
+@click.command(
+    epilog=examples(
+        "plinth run -r jobs/recipes/demo.yaml",
+        "plinth run --select mixture",
+        "plinth run --select 'web/*' --workers 4",
+        "plinth run --engine ray --ray-address auto",
+    )
+)
+@shared
+@recipe_option
+@click.option(
+    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and what it needs; `web/*` names many."
+)
+@click.option(
+    "-n",
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Worker processes of the corpus stages; by default one a core.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    envvar="PLINTH_ENGINE",
+    default="local",
+    show_default=True,
+    help="Where corpus stages run.",
+)
+@click.option(
+    "--ray-address",
+    envvar="PLINTH_RAY_ADDRESS",
+    default="",
+    metavar="HOST:PORT",
+    help="A running Ray cluster (`auto` finds this machine's); without it one is started here.",
+)
+@json_option
+def run(
+    settings: Settings, select: tuple[str, ...], workers: int | None, engine: str, ray_address: str, as_json: bool
+) -> None:
+    """Run the line: bring every asset of a recipe up to date, from sources to release.
+
+    What is up to date is left alone; what was interrupted goes on where it was. The number of workers
+    and the engine change the time and not one byte of the result.
+    """
+    from jobs import pipeline
+    from jobs.cli import output
+
+    summary = pipeline.run(
+        settings.workspace, settings.recipe_path(), select, Compute(engine, workers or _cores(), ray_address)
+    )
+    if as_json:
+        output.emit_json(summary)
+    else:
+        _tell(summary, settings.workspace)
+
+
+@click.command(epilog=examples("plinth up", "plinth up -r jobs/recipes/demo.yaml --dagster-port 3100"))
+@shared
+@recipe_option
+@click.option("--dagster-port", type=click.IntRange(1, 65535), default=3000, show_default=True)
+def up(settings: Settings, dagster_port: int) -> int:
+    """Serve the Dagster and MLflow pages on loopback until Ctrl-C; both addresses are printed.
+
+    Meanwhile schedules and sensors work: new source files, approvals, failures.
+    """
+    from jobs.up import up as serve
+
+    return serve(settings.workspace, settings.recipe_path(), dagster_port)
+
+
+def _tell(summary: RunSummary, workspace: Path) -> None:
+    from jobs.cli import output
+
+    made = f"made {len(summary.done)} assets" if summary.done else "nothing to do"
+    output.heading(f"{made}, {len(summary.fresh)} were up to date ({output.duration(summary.seconds)})")
+    if summary.release:
+        output.facts(summary.release)
+    if summary.page:
+        output.facts({"results": summary.page.absolute().as_uri()})
+    at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
+    output.say("\nNext:")
+    output.facts({f"plinth {command}{at}{rest}": words for command, rest, words in _next(summary)})
+
+
+def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Commands worth trying now, each with what it shows."""
+    made = {*summary.done, *summary.fresh}
+    commands = [("status", "", "every asset, up to date or not")]
+    if "funnel" in made:
+        commands.append(("funnel", "", "what each stage let through"))
+    if "run" in made:
+        commands.append(("batch", " latest 1", "the documents of a training step"))
+    if summary.release:
+        commands.append(("verify", " release", "the way back to the sources"))
+    return [*commands, ("up", "", "Dagster and MLflow in a browser")]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

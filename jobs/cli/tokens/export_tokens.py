@@ -1,0 +1,72 @@
+"""`plinth export tokens`: the shards of a bucket or of a run, for other trainers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.records import Manifest
+
+
+@click.command(
+    epilog=examples(
+        "plinth export tokens web --format megatron --to /data/web",
+        "plinth export tokens latest --format shards --to s3://bucket/shards",
+    )
+)
+@click.argument("name")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["megatron", "bin", "shards"]),
+    required=True,
+    help="megatron: .bin and .idx; bin: tokens alone and document offsets (.npy); shards: files named as the parts.",
+)
+@click.option("--to", required=True, help="Folder or s3:// prefix to write below.")
+@shared
+@json_option
+def tokens(settings: Settings, name: str, kind: Any, to: str, as_json: bool) -> None:
+    """Write the tokens of NAME (a bucket, or a run: `latest`, its id or the beginning of it) for another trainer.
+
+    Every stream is a data set of its own. Of a run, the share of its sequences that each stream gives is told too:
+    the weights of a blend.
+    """
+    from jobs.cli import output
+    from plinth.tokens.shards.export import export
+
+    ctx = settings.context()
+    shards, weights = _chosen(ctx, name)
+    written = export(ctx.store, shards, kind, to)
+    for one in written:
+        if weights and "stream" in one:
+            one["weight"] = weights.get(one["stream"], 0.0)
+    if as_json:
+        output.emit_json(written)
+        return
+    for one in written:
+        what = (
+            f"{one['tokens']:,} tokens, {one['documents']:,} documents" if "tokens" in one else f"{one['files']} files"
+        )
+        weight = f", weight {one['weight']:.6g}" if "weight" in one else ""
+        output.say(f"{one['at']}: {what}{weight}")
+
+
+def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
+    """The shard sets of a bucket, or of a run with the share that each stream gives.
+
+    Raises:
+        MissingError: neither is there.
+    """
+    from jobs.cli.training.batch import find_run
+
+    if ctx.refs.ref(f"{name}/shards") is not None:
+        return [ctx.refs.current(f"{name}/shards")], {}
+    config = find_run(ctx, name)
+    stats = ctx.refs.load(config.mixture).stats
+    weights = {stream: own["needed"] / stats["sequences"] for stream, own in stats["buckets"].items()}
+    return [ctx.refs.load(digest) for _, digest in sorted(config.shards.items())], weights

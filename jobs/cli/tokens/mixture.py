@@ -1,0 +1,136 @@
+"""`plinth mixture`: what a run sees, phase by phase, and what can be weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.recipe.recipe import Recipe
+    from plinth.records import Manifest
+
+
+@click.command(
+    epilog=examples(
+        "plinth mixture",
+        "plinth mixture --try",
+        "plinth mixture --streams",
+        "plinth mixture --course --json | jq '.course[0].realised'",
+    )
+)
+@shared
+@recipe_option
+@click.option("--try", "as_written", is_flag=True, help="Of the recipe as it is now, from the shards that are there.")
+@click.option("--streams", is_flag=True, help="List what can be weighed, and its tokens, instead.")
+@click.option("--course", is_flag=True, help="Also the shares along the run.")
+@json_option
+def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
+    """Show what the run sees: the share of every bucket and stream by phase, and how often its text is repeated.
+
+    Shares are exact in every block of sequences; the largest difference from the recipe is shown with where it is.
+    `--try` computes the mixture of the recipe as it is now and stores nothing.
+    """
+    from jobs.cli import output
+
+    ctx = settings.context()
+    if streams:
+        found = list(_streams(ctx, settings.load_recipe()))
+        if as_json:
+            output.emit_json(found)
+        else:
+            output.table(
+                ("stream", "tokens", "documents"), [tuple(row.values()) for row in found], right=("tokens", "documents")
+            )
+        return
+    told = describe(_tried(ctx, settings.load_recipe()) if as_written else ctx.refs.current("mixture"))
+    if not course:
+        told.pop("course")
+    if as_json:
+        output.emit_json(told)
+    else:
+        _tell(told)
+
+
+def describe(made: Manifest) -> dict[str, Any]:
+    """A mixture as JSON: phases, streams, what was realised along the run, advice."""
+    from plinth.tokens.mixture import mixture as arithmetic
+    from plinth.tokens.mixture.advice import advice
+    from plinth.tokens.mixture.mixture_audit import course
+
+    stats = made.stats
+    shown = ("sequences", "needed", "epochs", "max_epochs")
+    return {
+        "tokens": stats["tokens"],
+        "sequence_tokens": stats["sequence_tokens"],
+        "phases": arithmetic.rows(made),
+        "streams": {name: {key: own[key] for key in shown} for name, own in stats["buckets"].items()},
+        "realised": stats["realised"],
+        "course": course(stats),
+        "advice": advice(stats),
+    }
+
+
+def _shards(ctx: Context, recipe: Recipe, kind: str = "shards") -> dict[str, Manifest]:
+    return {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in recipe.corpus.buckets}
+
+
+def _tried(ctx: Context, recipe: Recipe) -> Manifest:
+    from plinth.tokens.mixture import mixture as arithmetic
+
+    packed = _shards(ctx, recipe, "packed") if recipe.mixture.packing == "best-fit" else None
+    return arithmetic.run(ctx, recipe.mixture, _shards(ctx, recipe), packed)
+
+
+def _streams(ctx: Context, recipe: Recipe) -> Iterator[dict[str, Any]]:
+    from plinth.tokens.shards.streams import every_stream
+
+    for stream in every_stream(_shards(ctx, recipe)):
+        yield {"stream": stream.name, "tokens": stream.tokens, "documents": stream.documents}
+
+
+def _tell(told: Mapping[str, Any]) -> None:
+    from jobs.cli import output
+
+    output.heading(f"{told['tokens']:,} tokens")
+    columns = ("phase", "stream", "asked", "realised", "tokens")
+    output.table(columns, _phase_rows(told["phases"]), right=columns[2:])
+    output.heading("text")
+    width = told["sequence_tokens"]
+    columns = ("stream", "tokens of text", "tokens seen", "epochs", "at most")
+    rows = (
+        (name, own["sequences"] * width, own["needed"] * width, f"{own['epochs']:.3f}", f"{own['max_epochs']:g}")
+        for name, own in told["streams"].items()
+    )
+    output.table(columns, rows, right=columns[1:])
+    output.say(_nearness(told["realised"]))
+    for row in told.get("course", ()):
+        shares = "  ".join(f"{name} {share:.1%}" for name, share in row["realised"].items())
+        output.say(f"{row['stop'] * width:>16,}  {shares}")
+    for sentence in told["advice"]:
+        output.say(output.coloured("note ", "yellow"), sentence)
+
+
+def _phase_rows(phases: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | None]:
+    last = None
+    for row in phases:
+        if not row["weight"] and not row["tokens"]:  # no part of this phase
+            continue
+        if last not in (None, row["phase"]):
+            yield None
+        first, last = row["phase"] != last, row["phase"]
+        share = f"{row['share']:.3%}"
+        yield (row["phase"] if first else None), row["bucket"], f"{row['weight']:.3%}", share, row["tokens"]
+
+
+def _nearness(realised: Mapping[str, Any]) -> str:
+    off, blocks = realised["max_share_error"], realised["every_blocks"]
+    where = f" ({realised['stream']}, from sequence {realised['first']:,})" if realised["stream"] else ""
+    return (
+        f"At most {off:.4%} from the recipe in any {blocks:,} blocks{where}, {realised['rest_share_error']:.4%} in the "
+        f"shorter rests; never more than {realised['max_drift_sequences']:.1f} sequences behind or ahead."
+    )

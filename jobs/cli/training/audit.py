@@ -1,0 +1,65 @@
+"""`plinth audit resume`: prove again that a resumed run equals the uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+
+@click.group(epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100"))
+def audit() -> None:
+    """Prove what the run claims."""
+
+
+@audit.command(
+    epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100 --json | jq .equal")
+)
+@click.argument("run")
+@click.option("--from", "start", type=click.IntRange(min=1), metavar="STEP", help="Replay from the checkpoint at STEP.")
+@shared
+@json_option
+def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> int:
+    """Replay RUN from a committed checkpoint to its newest and compare every step and commit on the way.
+
+    Loss, gradient norm, learning rate, batches, steps left out, interventions; parameters, optimizer state,
+    random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier evidence
+    stays in the run's folder audits/. Exit code 6 when anything differs.
+    """
+    from jobs.cli import output
+    from jobs.cli.training.batch import find_run
+    from plinth.training.forensics.offline_audit import audit as run_audit
+
+    config = find_run(settings.context(), run)
+    found = run_audit(config, start)
+    if as_json:
+        output.emit_json(found)
+    else:
+        _tell(config.run_id, found)
+    return 0 if found["bit_exact"] else 6
+
+
+def _tell(run: str, found: dict[str, Any]) -> None:
+    from jobs.cli import output
+
+    verdict = "bit for bit the same" if found["bit_exact"] else "NOT the same"
+    output.heading(f"{run}: steps {found['from_step'] + 1} to {found['to_step']} replayed, {verdict}")
+    largest = found["max_abs_difference"]
+    output.facts(
+        {
+            "steps compared": found["compared_steps"],
+            "steps left out": len(found["skipped_steps"]["replayed"]),
+            "ranks": f"{found['ranks']}, ZeRO-{found['zero_stage']}",
+            **{f"equal {name}": equal for name, equal in found["equal"].items()},
+            **{f"largest difference, {name}": value for name, value in largest.items()},
+        }
+    )
+    rows = [
+        (commit["step"], part, "yes" if value["equal"] else "no", json.dumps(value.get("replayed", ""))[:40])
+        for commit in found["commits"]
+        for part, value in commit["parts"].items()
+    ]
+    output.table(("checkpoint", "part", "equal", "replayed"), rows, right=("checkpoint",))

@@ -1,0 +1,147 @@
+"""`plinth batch`: the documents of one training step, computed from the manifests and never logged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.records import Manifest
+    from plinth.tokens.order.batch import BatchSequence
+    from plinth.training.config import RunConfig
+
+#: Documents shown to a person; JSON has all.
+SHOWN = 60
+
+
+@click.command(
+    epilog=examples("plinth batch latest 100", "plinth batch latest 100 --json | jq -r '.sequences[].documents[].uri'")
+)
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1))
+@shared
+@json_option
+def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
+    """List the documents, buckets and token spans of STEP of RUN (`latest`, a run id or its beginning).
+
+    Steps count from 1, as in the run's timeline. Nothing of this was logged: the order of the data is
+    arithmetic, and is computed again from the mixture that the run was made of.
+    """
+    from jobs.cli import output
+
+    found = describe(settings.context(), run, step)
+    if as_json:
+        output.emit_json(found)
+    else:
+        _tell(found)
+
+
+def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
+    """A step's sequences with the spans of their documents, as JSON.
+
+    Raises:
+        MissingError: no such run or step.
+    """
+    from plinth.errors import MissingError
+    from plinth.records import bucket_of
+    from plinth.tokens.order.batch import documents_of_step
+
+    config = find_run(ctx, run)
+    if not 1 <= step <= config.total_steps:
+        raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
+    shards = {bucket: ctx.refs.load(digest) for bucket, digest in config.shards.items()}
+    mixture = ctx.refs.load(config.mixture)
+    sequences = documents_of_step(ctx, mixture, shards, step - 1, config.steps)
+    uris = _uris(ctx, shards, sequences)
+    return {
+        "run": config.run_id,
+        "step": step,
+        "tokens": config.step_tokens(step),
+        "sequences": [
+            {
+                "row": each.row,
+                "bucket": bucket_of(each.sequence.bucket),
+                "stream": each.sequence.bucket,
+                "epoch": each.sequence.epoch,
+                "sequence": each.sequence.index,
+                "documents": [
+                    {
+                        "id": piece.document.id,
+                        "uri": uris[bucket_of(each.sequence.bucket), piece.document.part, piece.document.row],
+                        "first": piece.first,
+                        "tokens": piece.tokens,
+                        "document_tokens": piece.document.tokens,
+                    }
+                    for piece in each.documents
+                ],
+            }
+            for each in sequences
+        ],
+    }
+
+
+def find_run(ctx: Context, run: str) -> RunConfig:
+    """The configuration of a run: `latest`, its id, or a beginning of it that only one has.
+
+    Raises:
+        MissingError: no run, or more than one, of that name.
+    """
+    from plinth.errors import MissingError
+    from plinth.training import config
+
+    known = {path.parent.name: path for path in ctx.workspace.runs.glob("*/config.json")}
+    if run == "latest":
+        published = ctx.refs.ref("run")
+        latest = str(ctx.refs.load(published.digest).stats["run_id"]) if published else ""
+        matching = [latest] if latest in known else sorted(known, key=lambda name: known[name].stat().st_mtime)[-1:]
+    else:
+        matching = [run] if run in known else [name for name in known if name.startswith(run)]
+    if len(matching) != 1:
+        raise MissingError(
+            f"no run {run!r}" if not matching else f"more than one run begins with {run!r}",
+            found=", ".join(matching or sorted(known)) or "no run in this workspace",
+            remedy="`plinth run` makes one; name a run by its id, or `latest`",
+        )
+    return config.load(known[matching[0]])
+
+
+def _uris(
+    ctx: Context, shards: Mapping[str, Manifest], sequences: list[BatchSequence]
+) -> dict[tuple[str, int, int], str]:
+    """URI of each document by bucket, curated part and row; each part's column is read once."""
+    from plinth.records import bucket_of
+    from plinth.storage.parts import read_table
+
+    wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for each in sequences:
+        for piece in each.documents:
+            wanted[bucket_of(each.sequence.bucket), piece.document.part].add(piece.document.row)
+    found = {}
+    for (bucket, part), rows in wanted.items():
+        curated = ctx.refs.load(shards[bucket].inputs[f"{bucket}/curated"])
+        column = read_table(ctx.store, curated.named("part-")[part], ["uri"]).column("uri")
+        found.update({(bucket, part, row): column[row].as_py() for row in rows})
+    return found
+
+
+def _tell(found: Mapping[str, Any]) -> None:
+    from jobs.cli import output
+
+    counts: dict[str, int] = defaultdict(int)
+    rows = []
+    for sequence in found["sequences"]:
+        counts[sequence["stream"]] += 1
+        for document in sequence["documents"]:
+            span = f"{document['first']}+{document['tokens']}"
+            rows.append((sequence["row"], sequence["stream"], span, document["id"][:12], document["uri"]))
+    shares = ", ".join(f"{stream} {count}" for stream, count in sorted(counts.items()))
+    output.heading(f"{found['run']} step {found['step']}: {len(found['sequences'])} sequences ({shares})")
+    output.table(("row", "stream", "tokens", "document", "uri"), rows[:SHOWN], right=("row", "tokens"))
+    if len(rows) > SHOWN:
+        output.say(f"and {len(rows) - SHOWN} more documents; --json lists all")

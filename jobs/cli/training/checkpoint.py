@@ -1,0 +1,104 @@
+"""`plinth checkpoint`: what a run has committed, on which layout, and whether every byte is as committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.training.directory import RunDirectory
+
+#: Sizes of a layout that are worth a word when they are not 1.
+_DEGREES = ("tensor", "pipeline", "sequence")
+
+CHANGED = 1
+
+
+@click.group(epilog=examples("plinth checkpoint list latest", "plinth checkpoint verify latest"))
+def checkpoint() -> None:
+    """Look at the checkpoints of a run. Any of them resumes on any number of ranks."""
+
+
+@checkpoint.command("list", epilog=examples("plinth checkpoint list latest", "plinth checkpoint list latest --json"))
+@click.argument("run")
+@shared
+@json_option
+def list_(settings: Settings, run: str, as_json: bool) -> None:
+    """List the committed checkpoints of RUN: step, tokens, the layout that wrote each, and bytes."""
+    from jobs.cli import output
+    from plinth.training.checkpoint import checkpoint as files
+
+    directory = _directory(settings, run)
+    rows = [_row(directory, step) for step in files.committed(directory)]
+    if as_json:
+        output.emit_json(rows)
+        return
+    columns = ("step", "tokens", "written by", "precision", "GB", "remote")
+    table = [
+        (
+            row["step"],
+            f"{row['tokens']:,}",
+            in_words(row["layout"]),
+            row["precision"],
+            f"{row['bytes'] / 1e9:.3f}",
+            "yes" if row["uploaded"] else "",
+        )
+        for row in rows
+    ]
+    output.table(columns, table, right=("step", "tokens", "GB"))
+
+
+@checkpoint.command(epilog=examples("plinth checkpoint verify latest", "plinth checkpoint verify latest 5000 --json"))
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1), required=False)
+@shared
+@json_option
+def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
+    """Compare every byte of the committed checkpoints of RUN, or of STEP, with its record. Exit status 1: changed."""
+    from jobs.cli import output
+    from plinth.errors import CheckpointError
+    from plinth.training.checkpoint import checkpoint as files
+
+    directory, rows = _directory(settings, run), []
+    for number in files.committed(directory) if step is None else [step]:
+        try:
+            files.verify(directory, number)
+        except CheckpointError as error:
+            rows.append({"step": number, "intact": False, "reason": error.what})
+        else:
+            rows.append({"step": number, "intact": True, "reason": ""})
+    if as_json:
+        output.emit_json(rows)
+    else:
+        for row in rows:
+            output.say(f"step {row['step']}: " + ("intact" if row["intact"] else f"refused: {row['reason']}"))
+    if not all(row["intact"] for row in rows):
+        raise click.exceptions.Exit(CHANGED)
+
+
+def in_words(layout: dict[str, int]) -> str:
+    """A layout for a person: `4 ranks, ZeRO 1, tensor 2`."""
+    ranks = layout["ranks"]
+    divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
+    return ", ".join([f"{ranks} rank{'' if ranks == 1 else 's'}", f"ZeRO {layout['zero_stage']}", *divided])
+
+
+def _directory(settings: Settings, run: str) -> RunDirectory:
+    from jobs.cli.training.batch import find_run
+
+    return find_run(settings.context(), run).directory
+
+
+def _row(directory: RunDirectory, step: int) -> dict[str, Any]:
+    from plinth.training.checkpoint import checkpoint as files
+
+    state = files.read_state(directory, step)
+    record = files.Commit.model_validate_json(files.record_path(directory, step).read_bytes())
+    return {
+        **{name: state[name] for name in ("step", "tokens", "layout", "precision", "parameters_sha256")},
+        "bytes": record.bytes,
+        "uploaded": files.is_uploaded(directory, step),
+    }

@@ -1,0 +1,139 @@
+"""`plinth replay` and `plinth blame`: what happened at a step. Torch runs in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.training.config import RunConfig
+
+#: Documents shown to a person; JSON has all.
+SHOWN = 15
+
+#: Characters of a span's text that are shown.
+SPAN_CHARACTERS = 48
+
+_checkpoint = click.option(
+    "--checkpoint", type=click.IntRange(min=1), metavar="STEP", help="Whose parameters; the newest before STEP."
+)
+
+
+@click.command(
+    epilog=examples("plinth replay latest 100", "plinth replay latest 100 --json | jq '.documents[0].spans'")
+)
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1))
+@_checkpoint
+@shared
+@json_option
+def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_json: bool) -> None:
+    """Score the batch of STEP of RUN again, offline: the loss of every document, and its worst spans.
+
+    The parameters are those of the newest committed checkpoint that has not learnt from the batch; the batch is
+    computed from the mixture, whether or not the run trained on it.
+    """
+    from jobs.cli import output
+
+    found = ask(_config(settings, run), "replay", step, checkpoint)
+    if as_json:
+        output.emit_json(found)
+        return
+    _head(found)
+    rows = [
+        (f"{row['loss']:.3f}", row["bucket"], row["source"], row["id"][:12], _span(row)) for row in found["documents"]
+    ]
+    output.table(("loss", "bucket", "source", "document", "worst span"), rows[:SHOWN], right=("loss",))
+    _rest(len(rows))
+
+
+@click.command(epilog=examples("plinth blame latest 100", "plinth blame latest 100 --json | jq '.sources'"))
+@click.argument("run")
+@click.argument("step", type=click.IntRange(min=1))
+@_checkpoint
+@click.option("--baseline", type=click.IntRange(1, 64), default=4, show_default=True, help="Earlier steps to compare.")
+@shared
+@json_option
+def blame(settings: Settings, run: str, step: int, checkpoint: int | None, baseline: int, as_json: bool) -> None:
+    """Say which documents, sources and buckets the loss of STEP of RUN came from.
+
+    Earlier steps are scored under the same parameters. What a document lies above the typical loss of its
+    bucket, weighted with its share of the batch, is its excess; excesses add up to that of the batch.
+    """
+    from jobs.cli import output
+
+    found = ask(_config(settings, run), "blame", step, checkpoint, baseline)
+    if as_json:
+        output.emit_json(found)
+        return
+    _head(found)
+    output.say(f"  excess {found['excess']:+.3f} nats over steps {', '.join(map(str, found['baseline_steps']))}")
+    sources = [
+        (f"{row['excess']:+.3f}", f"{row['loss']:.3f}", row["bucket"], row["source"], row["documents"], row["tokens"])
+        for row in found["sources"]
+    ]
+    columns = ("excess", "loss", "bucket", "source", "documents", "tokens")
+    output.table(columns, sources, right=("excess", "loss", "documents", "tokens"))
+    rows = [
+        (f"{row['excess']:+.3f}", f"{row['loss']:.3f}", row["source"], row["id"][:12], row["uri"], _span(row))
+        for row in found["documents"][:SHOWN]
+    ]
+    output.table(("excess", "loss", "source", "document", "uri", "worst span"), rows, right=("excess", "loss"))
+    _rest(found["documents_count"])
+
+
+def ask(config: RunConfig, what: str, step: int, checkpoint: int | None, baseline: int | None = None) -> dict[str, Any]:
+    """What `plinth.training.forensics.replay` answers.
+
+    Raises:
+        MissingError: the run has no such step, or no checkpoint or manifest to look at it with.
+        TrainingError: it could not answer.
+    """
+    from plinth.errors import MissingError, TrainingError
+
+    if step > config.total_steps:
+        raise MissingError(f"run {config.run_id} has no step {step}", expected=f"a step from 1 to {config.total_steps}")
+    command = [sys.executable, "-m", "plinth.training.forensics.replay", what, str(config.directory.config), str(step)]
+    for option, value in (("--checkpoint", checkpoint), ("--baseline", baseline)):
+        command += [option, str(value)] if value is not None else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == MissingError.exit_code:
+        raise MissingError(done.stderr.strip().splitlines()[0], remedy="\n".join(done.stderr.strip().splitlines()[1:]))
+    if done.returncode:
+        raise TrainingError(f"`{what}` of step {step} failed", found=done.stderr.strip()[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _config(settings: Settings, run: str) -> RunConfig:
+    from jobs.cli.training.batch import find_run
+
+    return find_run(settings.context(), run)
+
+
+def _head(found: dict[str, Any]) -> None:
+    from jobs.cli import output
+
+    trained = "trained" if found["trained"] else "not trained"
+    output.heading(f"{found['run']} step {found['step']} ({trained}) under checkpoint {found['checkpoint']}")
+    output.facts({"loss now": found["loss"], "loss then": found["seen_loss"], "gradient norm": found["seen_grad_norm"]})
+
+
+def _span(row: dict[str, Any]) -> str:
+    if not row.get("spans"):
+        return ""
+    worst = row["spans"][0]
+    return f"{worst['loss']:.1f} {worst.get('text', '')!r}"[:SPAN_CHARACTERS]
+
+
+def _rest(documents: int) -> None:
+    from jobs.cli import output
+
+    if documents > SHOWN:
+        output.say(f"and {documents - SHOWN} more documents; --json has more")

@@ -1,0 +1,131 @@
+"""`plinth job`: the job behind a run, wherever it runs. The same commands for every launcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.training.config import RunConfig
+
+
+@click.group(epilog=examples("plinth job status latest", "plinth job logs latest -n 20", "plinth job cancel latest"))
+def job() -> None:
+    """Look at the job behind a run, and steer it, from any machine that sees the workspace."""
+
+
+@job.command(epilog=examples("plinth job status latest", "plinth job status latest --json | jq -r .status"))
+@click.argument("run")
+@shared
+@json_option
+def status(settings: Settings, run: str, as_json: bool) -> None:
+    """Say where the job of RUN is, whether it waits, runs or has gone, and how far it came."""
+    _tell(_facts(_config(settings, run)), as_json)
+
+
+@job.command(epilog=examples("plinth job logs latest", "plinth job logs latest -n 200"))
+@click.argument("run")
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="So many, from the end.")
+@shared
+def logs(settings: Settings, run: str, lines: int) -> None:
+    """Show the last lines that supervisor and ranks of RUN have written."""
+    from plinth.training.job import launcher_of
+
+    config = _config(settings, run)
+    click.echo(launcher_of(config).logs(config.directory.log, lines))
+
+
+@job.command(epilog=examples("plinth job cancel latest"))
+@click.argument("run")
+@shared
+@json_option
+def cancel(settings: Settings, run: str, as_json: bool) -> None:
+    """Ask the job of RUN to save and stop; end it when it does not within the grace of the recipe.
+
+    It is not requeued. `plinth job submit RUN` goes on from the last committed checkpoint.
+    """
+    from plinth.training.job import cancel as stop
+
+    config = _config(settings, run)
+    stop(settings.context(), config)
+    _tell(_facts(config), as_json)
+
+
+@job.command(epilog=examples("plinth job submit latest"))
+@click.argument("run")
+@shared
+@json_option
+def submit(settings: Settings, run: str, as_json: bool) -> None:
+    """Submit the job of RUN as it is configured, detached, unless it is alive or has finished."""
+    from plinth.training.job import submit_or_find
+
+    config = _config(settings, run)
+    submit_or_find(settings.context(), config)
+    _tell(_facts(config), as_json)
+
+
+@job.command(epilog=examples("plinth job manifest latest > job.yaml", "plinth job manifest latest | kubectl diff -f -"))
+@click.argument("run")
+@shared
+def manifest(settings: Settings, run: str) -> None:
+    """Print what the scheduler is given for RUN: Slurm's batch script, or Kubernetes' manifests."""
+    from plinth.launch.preview import given
+    from plinth.training.job import command
+
+    config = _config(settings, run)
+    directory, grace_s = config.directory, config.supervision.grace_s
+    click.echo(given(config.launch, grace_s, command(config), directory.root, directory.log), nl=False)
+
+
+def _config(settings: Settings, run: str) -> RunConfig:
+    from jobs.cli.training.batch import find_run
+
+    return find_run(settings.context(), run)
+
+
+def _facts(config: RunConfig) -> dict[str, Any]:
+    from plinth.training.checkpoint.checkpoint import committed
+    from plinth.training.job import launcher_of, result
+    from plinth.training.telemetry.timeline import timeline
+
+    launcher, run = launcher_of(config), config.directory
+    handle = launcher.find(run.root)
+    ended = result(config)
+    return {
+        "run": config.run_id,
+        "launcher": handle.launcher if handle else config.launch.kind,
+        "job": handle.id if handle else "",
+        "host": handle.host if handle else "",
+        "status": str(launcher.poll(handle)) if handle else "never submitted",
+        "ranks": config.ranks,
+        "nodes": config.launch.nodes,
+        "step": max(timeline(run.events).steps, default=0),
+        "steps": config.total_steps,
+        "committed": max(committed(run), default=0),
+        "ended": ended.status if ended else "",
+        "reason": ended.reason if ended else "",
+        "log": str(run.log),
+    }
+
+
+def _tell(facts: dict[str, Any], as_json: bool) -> None:
+    from jobs.cli import output
+
+    if as_json:
+        output.emit_json(facts)
+        return
+    output.heading(f"{facts['run']}: {facts['status']}")
+    output.facts(
+        {
+            "launcher": f"{facts['launcher']}, job {facts['job']} on {facts['host']}"
+            if facts["job"]
+            else facts["launcher"],
+            "ranks": f"{facts['ranks']} on {facts['nodes']} node{'' if facts['nodes'] == 1 else 's'}",
+            "step": f"{facts['step']:,} of {facts['steps']:,}, committed {facts['committed']:,}",
+            **({"ended": f"{facts['ended']} {facts['reason']}".rstrip()} if facts["ended"] else {}),
+            "log": facts["log"],
+        }
+    )

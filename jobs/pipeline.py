@@ -1,0 +1,200 @@
+"""Run the line: what is up to date is left alone, the rest goes through Dagster in this process.
+
+    harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
+
+The same assets, checks and instance serve the Dagster UI; this module only decides what to ask for.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.catalog import selected, stages
+from assets.framework.build import FAILURES, up_to_date
+from assets.framework.resources import showing
+from assets.framework.stage import Stage
+from jobs import definitions, results, sensors
+from jobs.instance import open_instance
+from jobs.last_recipe import remember
+from plinth.compute.context import Context
+from plinth.compute.progress import for_terminal
+from plinth.compute.select_engine import DEFAULT, Compute
+from plinth.errors import PlinthError, StageError
+from plinth.recipe.load import load
+from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import Workspace
+
+RELEASE_GROUP = "release"
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which stages are up to date, and which must or may have to run."""
+
+    fresh: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did."""
+
+    done: tuple[str, ...]
+    fresh: tuple[str, ...]
+    seconds: float
+    page: Path | None = None
+    release: dict[str, Any] = field(default_factory=dict)
+
+
+def plan(ctx: Context, line: tuple[Stage, ...]) -> Plan:
+    """Walk the stages upstream first; what reads something stale is stale until it has been looked at."""
+    digests: dict[str, str] = {}
+    fresh, stale = [], []
+    for stage in line:
+        manifest = up_to_date(stage, ctx, digests)
+        if manifest is None:
+            stale.append(stage.asset)
+        else:
+            fresh.append(stage.asset)
+            digests[stage.asset] = manifest.digest
+    return Plan(tuple(fresh), tuple(stale))
+
+
+def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), compute: Compute = DEFAULT) -> RunSummary:
+    """Bring the recipe's assets (or some, with what they need) up to date.
+
+    Raises:
+        RecipeError, MissingError: the recipe or the selection is wrong.
+        StageError: a stage failed; what finished before it is kept.
+    """
+    started = time.monotonic()
+    warnings.filterwarnings("ignore", category=dg.BetaWarning)
+    warnings.filterwarnings("ignore", category=dg.PreviewWarning)
+    recipe = load(recipe_path)
+    space = Workspace(workspace).ensure()
+    with space.locked(f"plinth run -r {recipe_path}"):
+        remember(space.root, recipe_path)
+        _harvest(space, recipe)
+        line = selected(stages(recipe), select)
+        ctx = Context(space)
+        todo = plan(ctx, line)
+        making = [asset for asset in todo.stale if _group(line, asset) != RELEASE_GROUP]
+        if making:
+            _execute(space, recipe, making, compute)
+        released = any(stage.group == RELEASE_GROUP for stage in line)
+        release = _release(space, recipe, compute) if released else {}
+        page = results.write(ctx, recipe) if released else None
+    return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
+
+
+def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
+    """Every asset with its state, rows and digest."""
+    recipe = load(recipe_path)
+    ctx = Context(Workspace(workspace))
+    line = stages(recipe)
+    try:
+        todo = plan(ctx, line)
+    except PlinthError:  # sources that cannot be read now must not hide what is published
+        todo = Plan((), tuple(stage.asset for stage in line))
+    rows = []
+    for stage in line:
+        ref = ctx.refs.ref(stage.asset)
+        manifest = ctx.refs.load(ref.digest) if ref else None
+        state = "up to date" if stage.asset in todo.fresh else "stale" if ref else "not made"
+        rows.append(
+            {
+                "asset": stage.asset,
+                "group": stage.group,
+                "state": state,
+                "rows": manifest.rows if manifest else None,
+                "bytes": manifest.bytes if manifest else None,
+                "digest": ref.digest if ref else None,
+            }
+        )
+    return rows
+
+
+def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, Any]:
+    """Ask the approval sensor once, as the daemon would, and run what it requests."""
+    from registry import api
+
+    ctx = Context(space)
+    if person := recipe.release.auto_approve_as:
+        for status in api.pending(ctx, recipe):
+            if status.waits_for_approval:
+                api.approve(ctx, recipe, status.version, person, "every other gate passed; approved by the recipe")
+    defs = definitions.build(recipe, space.root, compute=compute)
+    sensor = defs.resolve_sensor_def("approval")
+    with open_instance(space) as instance:
+        tick = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, definitions=defs))
+    for _ in tick.run_requests or []:
+        _execute(space, recipe, ["release"], compute, job=definitions.RELEASE)
+    return describe_release(ctx, recipe)
+
+
+def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
+    """What is released now, or what the newest candidate waits for."""
+    from assets.candidate import waiting
+    from registry import api
+
+    history = api.history(ctx, recipe)
+    held = waiting(ctx, recipe)
+    shown = {"waiting": held} if held != "no candidate" else {}
+    if not history:
+        return shown
+    last = history[-1]
+    return {"release": f"{last.model} version {last.version}", "alias": last.action, "by": last.by, **shown}
+
+
+def _group(line: tuple[Stage, ...], asset: str) -> str:
+    return next(stage.group for stage in line if stage.asset == asset)
+
+
+def _harvest(space: Workspace, recipe: Recipe) -> None:
+    if recipe.harvest:
+        from jobs.harvest import Caps, harvest
+
+        harvest(space.input, Caps())
+
+
+def _execute(
+    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.LINE
+) -> None:
+    """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
+    defs = definitions.build(recipe, space.root, compute=compute)
+    with open_instance(space) as instance, showing(for_terminal()):
+        result = defs.resolve_job_def(job).execute_in_process(
+            instance=instance,
+            asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
+            run_config=QUIET,
+            raise_on_error=False,
+        )
+        if not result.success:
+            _raise_first_failure(space, job, result)
+
+
+def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult) -> None:
+    failures = [event for event in result.all_events if event.is_step_failure]
+    if not failures:
+        raise StageError(f"the Dagster run {result.run_id} failed before its first step", remedy="see `plinth up`")
+    known = FAILURES.pop(result.run_id, None)
+    data = failures[0].step_failure_data
+    cause = data.error.cause if data.error and data.error.cause else data.error
+    text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
+    if "DagsterExecutionInterruptedError" in text:  # somebody asked for it: no failure, and nobody to alert
+        raise KeyboardInterrupt
+    sensors.record_failure(space.root, result.run_id, job, text)
+    if known:
+        raise known
+    raise StageError(
+        f"stage {(failures[0].step_key or '').replace('__', '/')} failed",
+        found=text,
+        remedy=f"a defect: Dagster run {result.run_id} (`plinth up`) has the traceback; finished parts are kept",
+    )

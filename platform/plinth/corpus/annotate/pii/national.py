@@ -1,0 +1,209 @@
+"""Numbers that states give to people, each with its form, its check digits and the words that must stand near it.
+
+A rule whose form alone is rare enough (dashes in the American number, seven groups in the French one) needs no words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from plinth.corpus.annotate.pii.hits import Hit, luhn, mod_11_10, verhoeff, weighted
+from plinth.text.terms import pii_words as words
+
+END = rb"(?![\w-]|\.\d)"
+_HETU = "0123456789ABCDEFHJKLMNPRSTUVWXY"
+_DNI = "TRWAGMYFPDXBNJZSQVHLCKE"
+#: Values of characters at odd places of the codice fiscale (Decreto 23 dicembre 1976).
+_ODD = dict(
+    zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14,
+         16, 10, 22, 25, 24, 23), strict=True)
+)  # fmt: skip
+
+
+class Rule(NamedTuple):
+    """One country's number.
+
+    Args:
+        name: country and number.
+        form: matched where the number begins.
+        strong: whether the form (its text as written) needs no words.
+        meaning: bits of `pii_words`, one of which must be near otherwise.
+        valid: check digits, given letters and digits only.
+        source: who publishes the rule.
+    """
+
+    name: str
+    form: re.Pattern[bytes]
+    strong: Callable[[bytes], bool]
+    meaning: int
+    valid: Callable[[str], bool]
+    source: str
+
+
+def ssn(text: str) -> bool:
+    """Areas 000, 666 and 900–999, group 00 and serial 0000 are never given; two numbers were in advertisements."""
+    area = text[:3]
+    given = area not in ("000", "666") and area < "900" and text[3:5] != "00" and text[5:] != "0000"
+    return given and text not in ("078051120", "219099999") and not ("987654320" <= text <= "987654329")
+
+
+def nino(text: str) -> bool:
+    return text[:2] not in ("BG", "GB", "NK", "KN", "TN", "NT", "ZZ")
+
+
+def nir(text: str) -> bool:
+    number = text[:13].replace("2A", "19").replace("2B", "18")
+    return number.isdigit() and 97 - int(number) % 97 == int(text[13:])
+
+
+def steuer_id(text: str) -> bool:
+    """One digit of the first ten is there twice or three times, the others at most once."""
+    counts = sorted((text[:10].count(digit) for digit in set(text[:10])), reverse=True)
+    return text[0] != "0" and counts[0] in (2, 3) and all(count == 1 for count in counts[1:]) and mod_11_10(text)
+
+
+def dni(text: str) -> bool:
+    return _DNI[int(text[:-1]) % 23] == text[-1]
+
+
+def nie(text: str) -> bool:
+    return dni(str("XYZ".index(text[0])) + text[1:])
+
+
+def codice_fiscale(text: str) -> bool:
+    total = sum(
+        _ODD[c] if place % 2 == 0 else int(c, 36) - (10 if c.isalpha() else 0) for place, c in enumerate(text[:15])
+    )
+    return chr(65 + total % 26) == text[15] and 1 <= int(text[9:11]) % 40 <= 31
+
+
+def bsn(text: str) -> bool:
+    return weighted(text, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11 == 0 and len(set(text)) > 1
+
+
+def pesel(text: str) -> bool:
+    month, day = int(text[2:4]) % 20, int(text[4:6])
+    return 1 <= month <= 12 and 1 <= day <= 31 and weighted(text, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
+
+
+def personnummer(text: str) -> bool:
+    """Days from 61 on are of coordination numbers."""
+    month, day = int(text[-8:-6]), int(text[-6:-4])
+    return 1 <= month <= 12 and (1 <= day <= 31 or 61 <= day <= 91) and luhn(text[-10:])
+
+
+def cpf(text: str) -> bool:
+    first = weighted(text[:9], range(10, 1, -1)) * 10 % 11 % 10
+    second = weighted(text[:10], range(11, 1, -1)) * 10 % 11 % 10
+    return len(set(text)) > 1 and text[9:] == f"{first}{second}"
+
+
+def sin(text: str) -> bool:
+    return text[0] not in "08" and luhn(text)
+
+
+def aadhaar(text: str) -> bool:
+    return text[0] in "23456789" and verhoeff(text)
+
+
+def niss(text: str) -> bool:
+    """A 2 stands before the number for people born from 2000 on."""
+    month, day = int(text[2:4]), int(text[4:6])
+    checks = {97 - int(text[:9]) % 97, 97 - int("2" + text[:9]) % 97}
+    return month <= 12 and day <= 31 and int(text[9:]) in checks
+
+
+def nif(text: str) -> bool:
+    rest = weighted(text[:8], range(9, 1, -1)) % 11
+    return text[0] in "123" and int(text[8]) == (0 if rest < 2 else 11 - rest)
+
+
+def hetu(text: str) -> bool:
+    """The sign of the century stands at place 6."""
+    day, month = int(text[:2]), int(text[2:4])
+    return 1 <= day <= 31 and 1 <= month <= 12 and _HETU[int(text[:6] + text[7:10]) % 31] == text[10]
+
+
+def tfn(text: str) -> bool:
+    return weighted(text, (1, 4, 3, 7, 5, 8, 6, 9, 10)) % 11 == 0 and len(set(text)) > 1
+
+
+def ahv(text: str) -> bool:
+    """The check digit of EAN-13."""
+    return weighted(text, (1, 3) * 6 + (1,)) % 10 == 0
+
+
+def _form(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern + END)
+
+
+def _has(sign: bytes) -> Callable[[bytes], bool]:
+    return lambda text: sign in text
+
+
+def _never(text: bytes) -> bool:
+    return False
+
+
+NIR_FORM = rb"[12] ?\d\d ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d\d|2[AB]) ?\d{3} ?\d{3} ?\d\d"
+#: Rules for numbers that begin with a digit, in the order in which they are tried.
+NUMBERS = (
+    Rule("us_ssn", _form(rb"\d{3}([- ]?)\d\d\1\d{4}"), _has(b"-"), words.SSN, ssn, "Social Security Administration"),
+    Rule("fr_nir", _form(NIR_FORM), lambda text: text.count(b" ") == 6, words.NIR, nir, "INSEE"),
+    Rule("br_cpf", _form(rb"(?:\d{3}\.\d{3}\.\d{3}-|\d{9})\d\d"), _has(b"."), words.CPF, cpf, "Receita Federal"),
+    Rule("ch_ahv", _form(rb"756(\.?)\d{4}\1\d{4}\1\d\d"), _has(b"."), words.AHV, ahv, "Zentrale Ausgleichsstelle"),
+    Rule("de_steuer_id", _form(rb"\d\d( ?)\d{3}\1\d{3}\1\d{3}"), _never, words.STEUER, steuer_id, "BZSt; ISO/IEC 7064"),
+    Rule("pl_pesel", _form(rb"\d{11}"), _never, words.PESEL, pesel, "Ministerstwo Cyfryzacji"),
+    Rule("be_niss", _form(rb"\d\d(\.?)\d\d\1\d\d-?\d{3}\1\d\d"), _never, words.NISS, niss, "Rijksregister"),
+    Rule("nl_bsn", _form(rb"\d{4}([ .]?)\d\d\1\d{3}|\d{3} \d{3} \d{3}"), _never, words.BSN, bsn, "RvIG"),
+    Rule(
+        "se_personnummer", _form(rb"(?:\d\d)?\d{6}[-+]?\d{4}"), _never, words.PERSONNUMMER, personnummer, "Skatteverket"
+    ),
+    Rule("in_aadhaar", _form(rb"\d{4}([ -]?)\d{4}\1\d{4}"), _never, words.AADHAAR, aadhaar, "UIDAI"),
+    Rule("ca_sin", _form(rb"\d{3}([ -]?)\d{3}\1\d{3}"), _never, words.SIN, sin, "Service Canada"),
+    Rule("pt_nif", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.NIF, nif, "Autoridade Tributária"),
+    Rule("au_tfn", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.TFN, tfn, "Australian Taxation Office"),
+    Rule("es_dni", _form(rb"\d{8}-?[A-Z]"), _never, words.DNI, dni, "Ministerio del Interior"),
+    Rule("fi_hetu", _form(rb"\d{6}[-+A]\d{3}[0-9A-Y]"), _never, words.HETU, hetu, "Digi- ja väestötietovirasto"),
+)
+#: Rules for numbers that begin with capitals.
+LETTERED = (
+    Rule("it_codice_fiscale", _form(rb"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), lambda text: True, words.CODICE,
+         codice_fiscale, "Agenzia delle Entrate"),
+    Rule("uk_nino", _form(rb"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"), _never, words.NINO, nino,
+         "HM Revenue & Customs, NIM39110"),
+    Rule("es_nie", _form(rb"[XYZ]\d{7}-?[A-Z]"), _never, words.DNI, nie, "Ministerio del Interior"),
+)  # fmt: skip
+_SIGNS = re.compile(rb"[ .-]")
+
+
+def number(raw: bytes, start: int, meaning: int) -> Hit | None:
+    """A number that begins with a digit; a British one in groups begins three bytes before."""
+    if meaning & words.NINO and raw[start - 1 : start] == b" ":
+        found = lettered(raw, start - 3, meaning) if start >= 3 else None
+        if found:
+            return found
+    return _first(NUMBERS, raw, start, meaning)
+
+
+def lettered(raw: bytes, start: int, meaning: int) -> Hit | None:
+    """A number that begins with one, two or six capitals."""
+    if raw[start - 1 : start].isalnum() and start:
+        return None
+    return _first(LETTERED, raw, start, meaning)
+
+
+def _first(rules: tuple[Rule, ...], raw: bytes, start: int, meaning: int) -> Hit | None:
+    for rule in rules:
+        if rule.strong is _never and not meaning & rule.meaning:
+            continue
+        match = rule.form.match(raw, start)
+        if match is None or not (meaning & rule.meaning or rule.strong(match[0])):
+            continue
+        plain = match[0] if rule.name == "fi_hetu" else _SIGNS.sub(b"", match[0])
+        if rule.valid(plain.replace(b"+", b"").decode() if rule.name != "fi_hetu" else plain.decode()):
+            return Hit(start, match.end(), f"national/{rule.name}")
+    return None

@@ -1,0 +1,189 @@
+"""Payment cards, bank accounts and telephone numbers.
+
+A card needs an issuer's first digits, that issuer's length and Luhn's check; without gaps it also needs a word for
+cards near it, since one in fifty random numbers of 16 digits passes. An IBAN needs its country's length and the
+remainder 1 (ISO 13616, ISO/IEC 7064 MOD 97-10). A telephone number needs a country's code and length after `+`
+(ITU-T E.164), the form of the North American plan, or a word for telephones before it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from plinth.corpus.annotate.pii.hits import Hit, luhn
+from plinth.text.terms import pii_words
+from plinth.text.terms.pii_words import MEANINGS, PHONE
+
+CARD = re.compile(rb"(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)")
+#: First digits (from, to) and lengths of issuers: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.
+ISSUERS = (
+    ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
+    ("300", "305", (14,)), ("36", "36", (14,)), ("38", "39", (14,)), ("6011", "6011", (16, 19)),
+    ("644", "659", (16, 19)), ("3528", "3589", (16, 19)), ("62", "62", (16, 17, 18, 19)),
+)  # fmt: skip
+
+IBAN = re.compile(rb"[A-Z]{2}\d{2}(?:[A-Z0-9]{10,30}|(?: [A-Z0-9]{4}){2,7}(?: [A-Z0-9]{1,4})?)(?![A-Za-z0-9])")
+#: Characters by country (SWIFT, IBAN Registry).
+_BY_LENGTH = {
+    15: "NO", 16: "BE", 18: "DK FI FO GL NL", 19: "MK SI", 20: "AT BA EE KZ LT LU XK", 21: "CH HR LI LV",
+    22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ TL", 24: "AD CZ ES MD PK RO SA SE SK TN VG",
+    25: "LY PT ST", 26: "IS TR", 27: "FR GR IT MC MR SM", 28: "AL AZ BY CY DO GT HU LB PL SV", 29: "BR EG PS QA UA",
+    30: "JO KW MU", 31: "MT SC", 32: "LC",
+}  # fmt: skip
+IBAN_LENGTHS = {country: size for size, countries in _BY_LENGTH.items() for country in countries.split()}
+#: Digits after the country code (ITU-T E.164 and the plans it lists); codes not named have 6 to 12.
+PLANS = {
+    "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9), "33": (9, 9),
+    "34": (9, 9), "36": (8, 9), "39": (6, 11), "40": (9, 9), "41": (9, 9), "43": (7, 13), "44": (9, 10), "45": (8, 8),
+    "46": (7, 10), "47": (8, 8), "48": (9, 9), "49": (7, 12), "51": (8, 9), "52": (10, 10), "54": (10, 11),
+    "55": (10, 11), "56": (9, 9), "57": (8, 10), "58": (10, 10), "60": (8, 10), "61": (9, 9), "62": (8, 12),
+    "63": (8, 10), "64": (8, 10), "65": (8, 8), "66": (8, 9), "81": (9, 10), "82": (8, 10), "84": (9, 10),
+    "86": (10, 11), "90": (10, 10), "91": (10, 10), "92": (9, 10), "93": (9, 9), "94": (9, 9), "95": (7, 10),
+    "98": (10, 10),
+    "212": (9, 9), "213": (8, 9), "216": (8, 8), "218": (9, 9), "221": (9, 9), "233": (9, 9), "234": (8, 10),
+    "254": (9, 9), "255": (9, 9), "256": (9, 9), "263": (9, 9), "351": (9, 9), "352": (6, 11), "353": (7, 9),
+    "354": (7, 9), "355": (8, 9), "356": (8, 8), "357": (8, 8), "358": (6, 11), "359": (8, 9), "370": (8, 8),
+    "371": (8, 8), "372": (7, 8), "373": (8, 8), "374": (8, 8), "375": (9, 9), "380": (9, 9), "381": (8, 9),
+    "385": (8, 9), "386": (8, 8), "387": (8, 8), "389": (8, 8), "420": (9, 9), "421": (9, 9), "423": (7, 9),
+    "852": (8, 8), "853": (8, 8), "855": (8, 9), "880": (10, 10), "886": (8, 9), "960": (7, 7), "961": (7, 8),
+    "962": (8, 9), "963": (8, 9), "964": (10, 10), "965": (8, 8), "966": (9, 9), "968": (8, 8), "971": (8, 9),
+    "972": (8, 9), "973": (8, 8), "974": (8, 8), "977": (10, 10), "992": (9, 9), "994": (9, 9), "995": (9, 9),
+    "998": (9, 9),
+}  # fmt: skip
+#: Zones of three digits in which every code is assigned or reserved for a country.
+OTHER_CODES = re.compile(r"2[1-69]\d|3[578]\d|42\d|50\d|59\d|6[789]\d|85\d|88\d|9[67]\d|99[2-68]")
+NORTH_AMERICA = re.compile(
+    rb"(?:1-)?(?:\(([2-9]\d{2})\)[ -]?|([2-9]\d{2})([-. ]))([2-9]\d{2})([-. ])(\d{4})(?![\w-]|\.\d)"
+)
+GROUP = re.compile(rb"\d+")
+DATE = re.compile(
+    rb"(?:19|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d(?!\d)|"
+    rb"(?:19|20)\d\d[-/ ](?:19|20)\d\d(?!\d)"
+)
+#: The word before a number, and words that may stand between `telephone` and it.
+LAST_WORD = re.compile(rb"([A-Za-z\x80-\xff]+)[^A-Za-z0-9\x80-\xff]{0,6}\Z")
+BETWEEN = frozenset(b"no nr number numbers num is at us me on under us the my our work home office direct n".split())
+PHONE_WORDS = frozenset(word.lower().encode() for word in MEANINGS[PHONE].split())
+
+
+def card(raw: bytes, start: int, meaning: int) -> Hit | None:
+    """A payment card."""
+    match = CARD.match(raw, start)
+    if match is None:
+        return None
+    digits = re.sub(rb"\D", b"", match[0]).decode()
+    if not (match[1] or match[2] or meaning & pii_words.CARD):
+        return None
+    return Hit(start, match.end(), "card") if issued(digits) and len(set(digits)) > 1 and luhn(digits) else None
+
+
+def issued(digits: str) -> bool:
+    """Whether an issuer has cards that begin so and are as long."""
+    return any(len(digits) in lengths and first <= digits[: len(first)] <= last for first, last, lengths in ISSUERS)
+
+
+def iban(raw: bytes, start: int) -> Hit | None:
+    """An international bank account number, with or without gaps after every four characters."""
+    size = IBAN_LENGTHS.get(raw[start : start + 2].decode("latin-1"), 0)
+    match = IBAN.match(raw, start)
+    if match is None or not size:
+        return None
+    compact = match[0].replace(b" ", b"").decode()
+    if b" " in match[0]:  # the last group may be the next word
+        size_with_gaps = size + (size - 1) // 4
+        compact, end = compact[:size], start + size_with_gaps
+        if raw[end : end + 1].isalnum():
+            return None
+    else:
+        end = match.end()
+    return Hit(start, end, "iban") if len(compact) == size and iban_valid(compact) else None
+
+
+def iban_valid(text: str) -> bool:
+    """ISO 13616: the first four characters at the end, letters as 10 to 35, remainder 1 modulo 97."""
+    return int("".join(str(int(character, 36)) for character in text[4:] + text[:4])) % 97 == 1
+
+
+def phone(raw: bytes, start: int, end: int, meaning: int) -> Hit | None:
+    """A telephone number that begins at `start`, or at the `+` or bracket before it."""
+    before = raw[start - 1 : start]
+    if before == b"+":
+        return _international(raw, start, end, bool(meaning & PHONE))
+    first = start - 1 if before == b"(" else start
+    match = NORTH_AMERICA.match(raw, first)
+    if match and (match[1] or match[3] == b"-" or meaning & PHONE):
+        return Hit(first, match.end(), "phone") if _american((match[1] or match[2]), match[4], match[6]) else None
+    return _national(raw, first, start, end) if meaning & PHONE else None
+
+
+def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
+    """Codes from 200 on, no service codes (N11), and not 555-0100 to 555-0199, which are kept for fiction (NANPA)."""
+    fiction = exchange == b"555" and line.startswith(b"01")
+    codes = all(code[:1] >= b"2" and code[1:] != b"11" for code in (area, exchange))
+    return codes and not fiction
+
+
+def _international(raw: bytes, start: int, end: int, named: bool) -> Hit | None:
+    groups = _groups(raw, start, end)
+    if groups is None or raw[start - 2 : start - 1].isalnum():
+        return None
+    # a `+` and digits at the start of a line are also an added line of a difference
+    if len(groups) == 1 and not named and raw[start - 2 : start - 1] in (b"", b"\n"):
+        return None
+    digits = "".join(group for _, group in groups)
+    code = next((digits[:size] for size in (1, 2, 3) if digits[:size] in PLANS), "")
+    if not code and (OTHER_CODES.match(digits) is None or not (named or len(groups) > 1)):
+        return None
+    if code == "1" and not _american(*(digits[part].encode() for part in (slice(1, 4), slice(4, 7), slice(7, 11)))):
+        return None
+    least, most = PLANS.get(code, (6, 12))
+    total, reached, national = 0, start, -(len(code) or 3)
+    for stop, group in groups:
+        if group == "0" and total and raw[stop : stop + 1] == b")":
+            reached = stop
+            continue  # `+44 (0) 20`: the digit that is left out
+        if national + len(group) > most:
+            break
+        total, national, reached = total + len(group), national + len(group), stop
+    return Hit(start - 1, reached, "phone") if least <= national <= most else None
+
+
+def _national(raw: bytes, first: int, start: int, end: int) -> Hit | None:
+    groups = _groups(raw, start, end)
+    if groups is None or DATE.match(raw, start):
+        return None
+    total, reached = 0, start
+    for stop, group in groups:
+        if total + len(group) > 15 or (total >= 10 and raw[reached : reached + 1] == b" "):
+            break
+        total, reached = total + len(group), stop
+    trunk = groups[0][1].startswith("0")
+    if not 7 <= total <= 15 or (total > 12 and not groups[0][1].startswith("00")):
+        return None
+    if len({*groups[0][1]}) == 1 and len(groups) == 1:
+        return None
+    return Hit(first, reached, "phone") if (trunk and total >= 8) or _named(raw, first) else None
+
+
+def _named(raw: bytes, start: int) -> bool:
+    """Whether the nearest word before is one for telephones."""
+    at = start
+    for _ in range(3):
+        match = LAST_WORD.search(raw, max(0, at - 40), at)
+        if match is None:
+            return False
+        word = match[1].lower()
+        if word in PHONE_WORDS:
+            return True
+        if word not in BETWEEN:
+            return False
+        at = match.start()
+    return False
+
+
+def _groups(raw: bytes, start: int, end: int) -> list[tuple[int, str]] | None:
+    """End and digits of each group of a number; None where it runs on into a word or a fraction."""
+    after = raw[end : end + 2]
+    if (after[:1] in b"%_" and after) or after[:1].isalpha() or (after[:1] in (b".", b",") and after[1:].isdigit()):
+        return None
+    return [(match.end(), match[0].decode()) for match in GROUP.finditer(raw, start, end)]

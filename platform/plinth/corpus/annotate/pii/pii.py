@@ -1,0 +1,245 @@
+"""Spans of personal data and secrets, with replacements.
+
+A kernel finds the places worth a rule in one pass (`plinth.text.terms.pii_scan`); rules decide at these places,
+each over a bounded number of bytes, so that no text makes them slow:
+
+    pii_network    e-mail addresses, public and private IP addresses, passwords in URLs
+    pii_numbers    payment cards, IBAN, telephone numbers
+    pii_national   numbers that states give to people, with their check digits
+    pii_keys       keys, tokens, passwords
+    pii_names      names and addresses, where a spaCy pipeline is given
+
+The reason of a span is its kind, or kind and rule: `email`, `national/us_ssn`, `key/github_token`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field, field_validator
+
+from plinth.compiled import njit
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.corpus.annotate.pii import keys, names, national, network, numbers
+from plinth.corpus.annotate.pii.hits import Hit
+from plinth.errors import StageError
+from plinth.records import EDIT_TYPE, Frozen
+from plinth.text.terms import pii_scan
+from plinth.text.unicode.codepoints import utf8
+from plinth.text.words.ngrams import I64, U8
+
+Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
+KINDS: tuple[Kind, ...] = ("email", "ip", "private_ip", "phone", "iban", "card", "national", "key")
+#: A private address is nobody's.
+DEFAULT_KINDS = tuple(kind for kind in KINDS if kind != "private_ip")
+NAMED = ("name", "address")
+ALL_KINDS = (*KINDS, *NAMED)
+SCHEMA = pa.schema(
+    [pa.field(kind, pa.int32(), nullable=False) for kind in ALL_KINDS]
+    + [
+        pa.field("total", pa.int32(), nullable=False),
+        pa.field("per_1000", pa.float32(), nullable=False),
+        pa.field("spans", EDIT_TYPE, nullable=False),
+    ]
+)
+
+
+class Params(Frozen):
+    """What is looked for, and what is written instead."""
+
+    kinds: tuple[Kind, ...] = Field(DEFAULT_KINDS, description=f"Of {', '.join(f'`{kind}`' for kind in KINDS)}.")
+    replacements: Mapping[str, str] = Field({}, description="By kind, instead of `<EMAIL>`, `<PHONE>`, ….")
+    ner: str | None = Field(None, description="List of the recipe that is a spaCy pipeline; names and addresses by it.")
+    ner_labels: Mapping[str, Literal["name", "address"]] = Field(
+        {"PERSON": "name", "PER": "name", "ADDRESS": "address", "STREET": "address"},
+        description="Labels of the pipeline that count, and as what.",
+    )
+
+    @field_validator("replacements")
+    @classmethod
+    def _known(cls, given: Mapping[str, str]) -> Mapping[str, str]:
+        unknown = [kind for kind in given if kind not in ALL_KINDS]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no kind; there are {', '.join(ALL_KINDS)}")
+        return given
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Parameters, and the pipeline that they name."""
+
+    params: Params
+    nlp: Any
+
+
+def resources(params: Params) -> tuple[str, ...]:
+    """The list that is the pipeline."""
+    return (f"lists/{params.ner}",) if params.ner else ()
+
+
+def prepare(params: Params, files: Files) -> Params | Prepared:
+    """Load the pipeline, where there is one."""
+    return Prepared(params, names.load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
+
+
+def annotate(batch: pa.RecordBatch, given: Params | Prepared) -> pa.RecordBatch:
+    """Counts by kind, their sum, their number by 1000 characters, and the spans (in code points).
+
+    Spans are sorted and disjoint: where two overlap the earlier, then the longer, stays.
+    """
+    params = given.params if isinstance(given, Prepared) else given
+    if params.ner and not isinstance(given, Prepared):
+        raise StageError(f"the pipeline {params.ner} of pii was not prepared", remedy="run it through annotate.stage")
+    texts = batch.column("text")
+    data, offsets = utf8(texts)
+    found: dict[int, list[tuple[int, int, str]]] = dict(_patterns(texts, data, offsets, params.kinds))
+    if isinstance(given, Prepared):
+        for row, text in enumerate(texts.to_pylist()):
+            found.setdefault(row, []).extend(names.entities(given.nlp, text or "", params.ner_labels))
+    return _batch(found, batch.num_rows, data, offsets, params)
+
+
+def _patterns(
+    texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
+) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
+    """Rows and their hits, in code points."""
+    places = pii_scan.places(texts)
+    rows, firsts = np.unique(places.doc, return_index=True)
+    ends = np.append(firsts, places.doc.size)[1:]
+    columns = [column.tolist() for column in (places.kind, places.start, places.end, places.meaning)]
+    for row, first, end in zip(rows.tolist(), firsts.tolist(), ends.tolist(), strict=True):
+        raw = data[offsets[row] : offsets[row + 1]].tobytes()
+        hits = [hit for hit in _hits(raw, *(column[first:end] for column in columns)) if hit.kind in kinds]
+        if hits:
+            at = np.array([place for hit in hits for place in (hit.start, hit.end)], np.int64)
+            points = _code_points(data, offsets[row], at)
+            yield (
+                row,
+                [
+                    (start, stop, hit.reason)
+                    for start, stop, hit in zip(points[::2].tolist(), points[1::2].tolist(), hits, strict=True)
+                ],
+            )
+
+
+def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[Hit]:
+    """What the rules accept; places of a kind inside what was accepted there are passed over."""
+    reached = [0] * (1 + max(kinds, default=0))
+    for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
+        if start >= reached[kind]:
+            hit = _hit(raw, kind, start, end, meaning)
+            if hit is not None:
+                reached[kind] = hit.end
+                yield hit
+
+
+def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> Hit | None:
+    if kind == pii_scan.AT:
+        return network.email(raw, start)
+    if kind == pii_scan.DOTTED:
+        return network.dotted(raw, start)
+    if kind == pii_scan.HEXES:
+        return network.hexes(raw, start)
+    if kind == pii_scan.RUN:
+        return keys.run(raw, start)
+    if kind == pii_scan.PEM:
+        return keys.pem(raw, start)
+    if kind == pii_scan.LETTERED:
+        return numbers.iban(raw, start) or national.lettered(raw, start, meaning)
+    return (
+        numbers.card(raw, start, meaning)
+        or national.number(raw, start, meaning)
+        or numbers.phone(raw, start, end, meaning)
+    )
+
+
+@njit(nogil=True, cache=True)
+def _sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
+    passed, points = start, 0
+    for place in order:
+        stop = start + at[place]
+        while passed < stop:
+            points += data[passed] & 0xC0 != 0x80
+            passed += 1
+        out[place] = points
+
+
+def _code_points(data: U8, start: int, at: I64) -> I64:
+    """Code points before each byte `at` of the text that begins at `start`."""
+    out = np.empty_like(at)
+    _sorted_points(data, start, at, np.argsort(at, kind="stable"), out)
+    return out
+
+
+def _batch(
+    found: Mapping[int, list[tuple[int, int, str]]], rows: int, data: U8, offsets: I64, params: Params
+) -> pa.RecordBatch:
+    counts = np.zeros((rows, len(ALL_KINDS)), np.int32)
+    spans: list[tuple[int, int, str]] = []
+    sizes = np.zeros(rows, np.int64)
+    for row in sorted(found):
+        chosen = disjoint(found[row])
+        sizes[row] = len(chosen)
+        spans += chosen
+        for _, _, reason in chosen:
+            counts[row, ALL_KINDS.index(reason.partition("/")[0])] += 1
+    total = counts.sum(axis=1)
+    characters = np.maximum(1, _characters(data, offsets))
+    columns = [pa.array(counts[:, place]) for place in range(len(ALL_KINDS))]
+    columns += [pa.array(total, pa.int32()), pa.array(1000 * total / characters, pa.float32())]
+    return pa.record_batch([*columns, _edits(spans, sizes, params)], schema=SCHEMA)
+
+
+def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Sorted, without overlaps: the earlier, then the longer, stays."""
+    chosen: list[tuple[int, int, str]] = []
+    reached = 0
+    for start, end, reason in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
+        if start >= reached:
+            chosen.append((start, end, reason))
+            reached = end
+    return chosen
+
+
+@njit(nogil=True, cache=True)
+def _characters(data: U8, offsets: I64) -> I64:
+    """Code points of each text."""
+    out = np.zeros(offsets.size - 1, np.int64)
+    for row in range(offsets.size - 1):
+        count = 0
+        for at in range(offsets[row], offsets[row + 1]):
+            count += data[at] & 0xC0 != 0x80
+        out[row] = count
+    return out
+
+
+def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], params: Params) -> pa.Array:
+    written = {kind: params.replacements.get(kind, f"<{kind.upper()}>") for kind in ALL_KINDS}
+    values = [
+        pa.array([start for start, _, _ in spans], pa.int32()),
+        pa.array([end for _, end, _ in spans], pa.int32()),
+        pa.array([written[reason.partition("/")[0]] for _, _, reason in spans], pa.string()),
+        pa.array([reason for _, _, reason in spans], pa.string()),
+    ]
+    structs = pa.StructArray.from_arrays(values, fields=list(EDIT_TYPE.value_type))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, structs, type=EDIT_TYPE)
+
+
+ANNOTATOR = Annotator(
+    name="pii",
+    version="3",
+    description="Spans of personal data and secrets, with replacements, and their counts by kind.",
+    source="RFC 5322, RFC 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164, and the publishers of each national number.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("text",),
+    annotate=annotate,
+    resources=resources,
+    prepare=prepare,
+)

@@ -1,0 +1,55 @@
+"""C4's line and page rules as scores. Thresholds are policy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import Annotator
+from plinth.corpus.annotate.rules.gopher_quality import ratio
+from plinth.records import Frozen
+from plinth.text.rules import c4_pages
+
+_COUNTS = (
+    "lines", "kept_lines", "sentences", "long_word_lines", "unended_lines", "few_word_lines", "lorem_ipsum_lines",
+    "javascript_lines", "curly_bracket_lines", "notice_lines",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [pa.field(name, pa.int32(), nullable=False) for name in _COUNTS]
+    + [pa.field("kept_line_share", pa.float64(), nullable=False)]
+)
+
+
+class Params(Frozen):
+    """Whose counting is followed, and what makes a line."""
+
+    profile: Literal["datatrove"] = Field("datatrove", description="Rules in the order of datatrove 0.10.")
+    min_words_per_line: int = Field(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
+    terminal_punctuation: bool = Field(
+        True, description="Whether a line must end a sentence. FineWeb leaves this rule out."
+    )
+    max_word_characters: int = Field(1000, ge=1, description="A line with a longer word does not count.")
+
+
+def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+    """Lines by what became of them, and the sentences of those that would be kept; see `plinth.text.rules.c4_pages`."""
+    n = c4_pages.page_counts(
+        batch.column("text"), params.min_words_per_line, params.max_word_characters, params.terminal_punctuation
+    )
+    counts = [pa.array(np.ascontiguousarray(column)) for column in n.T.astype(np.int32)]
+    return pa.record_batch([*counts, pa.array(ratio(n[:, c4_pages.KEPT], n[:, c4_pages.LINES]))], schema=SCHEMA)
+
+
+ANNOTATOR = Annotator(
+    name="c4",
+    version="1",
+    description="Lines that C4 would keep, their sentences, and lines caught by each of its rules.",
+    source="Raffel et al. 2020, section 2.2; counted as datatrove 0.10.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("text",),
+    annotate=annotate,
+)

@@ -1,0 +1,72 @@
+"""Gopher's quality rules as scores. Thresholds are policy.
+
+Profile `datatrove`: what datatrove 0.10 counts, on words that white space separates, as in Gopher. datatrove's own
+word splitter (spaCy) makes a word of every punctuation mark: there the share of words with a letter is lower, and
+its threshold of 0.8 drops many a README and source file that passes here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import Annotator
+from plinth.records import Frozen
+from plinth.text.rules import gopher_quality
+
+_RATIOS = (
+    "mean_word_characters", "hash_ratio", "ellipsis_ratio", "bullet_lines", "ellipsis_lines", "letter_words",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [pa.field("word_count", pa.int32(), nullable=False)]
+    + [pa.field(name, pa.float64(), nullable=False) for name in _RATIOS]
+    + [pa.field("stop_words", pa.int32(), nullable=False)]
+)
+
+
+class Params(Frozen):
+    """Whose counting is followed."""
+
+    profile: Literal["datatrove"] = Field(
+        "datatrove", description="Counts as datatrove 0.10 does, on words that white space separates."
+    )
+
+
+def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+    """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
+    start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
+    n = gopher_quality.gopher_counts(batch.column("text"))
+    words, lines = n[:, gopher_quality.WORDS], n[:, gopher_quality.LINES]
+    columns = [
+        n[:, gopher_quality.PLAIN_WORDS].astype(np.int32),
+        ratio(n[:, gopher_quality.PLAIN_CHARACTERS], n[:, gopher_quality.PLAIN_WORDS]),
+        ratio(n[:, gopher_quality.HASHES], words),
+        ratio(n[:, gopher_quality.ELLIPSES], words),
+        ratio(n[:, gopher_quality.BULLETS], lines),
+        ratio(n[:, gopher_quality.ELLIPSIS_LINES], lines),
+        ratio(n[:, gopher_quality.ALPHA_WORDS], words),
+        n[:, gopher_quality.STOP_WORDS].astype(np.int32),
+    ]
+    return pa.record_batch([pa.array(column) for column in columns], schema=SCHEMA)
+
+
+def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Element by element; 0 where there is nothing to divide by."""
+    shares: npt.NDArray[np.float64] = np.divide(above, below, out=np.zeros(len(above)), where=below != 0)
+    return shares
+
+
+ANNOTATOR = Annotator(
+    name="gopher_quality",
+    version="1",
+    description="Word counts and ratios of Gopher's quality rules.",
+    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("text",),
+    annotate=annotate,
+)

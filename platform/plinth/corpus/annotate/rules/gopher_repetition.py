@@ -1,0 +1,41 @@
+"""Gopher's repetition rules as scores. Thresholds are policy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.corpus.annotate.base import Annotator
+from plinth.records import Frozen
+from plinth.text.rules import repetition
+
+SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in repetition.COLUMNS])
+
+
+class Params(Frozen):
+    """Whose counting is followed."""
+
+    profile: Literal["datatrove"] = Field(
+        "datatrove", description="Copies beyond the first are duplicates; a top n-gram counts all its copies."
+    )
+
+
+def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+    """Shares of lines, paragraphs and characters that repeat; see `plinth.text.rules.repetition`."""
+    shares = repetition.repetition_shares(batch.column("text"))
+    return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=SCHEMA)
+
+
+ANNOTATOR = Annotator(
+    name="gopher_repetition",
+    version="1",
+    description="Shares of lines, paragraphs and word n-grams that repeat.",
+    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    params=Params,
+    schema=SCHEMA,
+    reads=("text",),
+    annotate=annotate,
+)

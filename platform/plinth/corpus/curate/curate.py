@@ -1,0 +1,141 @@
+"""Curated text: the documents that verdicts let through, with their edits applied.
+
+Offsets of edits are Unicode code points of the text as it was, half open, sorted and disjoint; a document
+whose edits are anything else stops the stage, for cutting at a guess would corrupt text silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.corpus.sidecars import Slot, slots
+from plinth.errors import StageError
+from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
+from plinth.storage.parts import iter_aligned, write_batches
+from plinth.storage.store import Store
+from plinth.text.unicode.codepoints import utf8
+
+VERSION = "2"
+SCHEMA = DOCUMENT_SCHEMA
+
+
+def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest) -> Manifest:
+    """Write the text of one bucket that may be trained on, and beside it what is held out.
+
+    Args:
+        documents, verdicts: of this bucket.
+
+    Returns:
+        Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
+        `DOCUMENT_SCHEMA`. Statistics: `documents`, `text_bytes`, `heldout_documents`, `heldout_bytes`,
+        `edits`, `edited_documents`, `edited_away_bytes` (what edits removed, less what they inserted);
+        `edit_counts` and `edit_bytes`: edits and these bytes by reason.
+
+    Raises:
+        IntegrityError: the verdicts do not belong to the documents.
+        StageError: edits of a document overlap, are out of order or lie outside its text.
+    """
+    places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
+    step = Step(name="curate", version=VERSION)
+    items = [
+        Item((slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), slot, slot.documents.rows)
+        for slot in places
+    ]
+    asset = f"{bucket_name}/curated"
+    made = run_items(ctx, step, _curate, items, label=asset)
+    parts = [part for which in (0, 1) for pair in made for part in pair[which : which + 1]]
+    inputs = {f"{bucket_name}/documents": documents, f"{bucket_name}/verdicts": verdicts}
+    return manifest(asset, step, inputs, parts, add_stats(parts))
+
+
+def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
+    """The text with every span replaced.
+
+    Args:
+        edits: `start_cp`, `end_cp` (code points, half open) and `replacement`, sorted and disjoint.
+
+    Raises:
+        ValueError: when they are not, or reach outside the text.
+    """
+    pieces, at = [], 0
+    for edit in edits:
+        start, end = edit["start_cp"], edit["end_cp"]
+        if not at <= start <= end <= len(text):
+            raise ValueError(f"edit [{start}, {end}) after {at} in a text of {len(text)} code points")
+        pieces += [text[at:start], edit["replacement"]]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
+    held = list[pa.RecordBatch]()
+    names = ("documents", "text_bytes", "edits", "edited_documents", "edited_away_bytes")
+    stats: dict[str, Any] = {**dict.fromkeys(names, 0), "edit_counts": {}, "edit_bytes": {}}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        sources = ((slot.documents, DOCUMENT_SCHEMA.names), (slot.sides["verdicts"], ["decision", "edits"]))
+        for documents, verdicts in iter_aligned(store, *sources):
+            decision = verdicts.column("decision")
+            kept = pc.not_equal(decision, "drop")
+            edited = _edited(documents.filter(kept), verdicts.column("edits").filter(kept), stats)
+            training = pc.equal(decision.filter(kept), "train")
+            held.append(edited.filter(pc.invert(training)))
+            trained = edited.filter(training)
+            stats["documents"] += trained.num_rows
+            stats["text_bytes"] += _text_bytes(trained)
+            yield trained
+
+    part = write_batches(store, slot.documents.name, DOCUMENT_SCHEMA, batches())
+    heldout = write_batches(store, slot.documents.name.replace("part-", "heldout-", 1), DOCUMENT_SCHEMA, held)
+    counted = {"heldout_documents": heldout.rows, "heldout_bytes": sum(_text_bytes(batch) for batch in held)}
+    return part.model_copy(update={"stats": stats}), heldout.model_copy(update={"stats": counted})
+
+
+def _edited(documents: pa.RecordBatch, edits: pa.Array, stats: dict[str, Any]) -> pa.RecordBatch:
+    counts = pc.fill_null(pc.list_value_length(edits), 0).to_numpy(zero_copy_only=False)
+    rows = pa.array(np.flatnonzero(counts))
+    if len(rows) == 0:
+        return documents.select(DOCUMENT_SCHEMA.names).cast(DOCUMENT_SCHEMA)
+    texts = documents.column("text")
+    columns = (texts, edits, documents.column("id"))
+    changed = []
+    for text, spans, identity in zip(*(column.take(rows).to_pylist() for column in columns), strict=True):
+        changed.append(_apply(text, spans, identity))
+        _count(text, spans, stats)
+    mask = pa.array(counts > 0)
+    fresh = pc.replace_with_mask(texts, mask, pa.array(changed, pa.large_string()))
+    stats["edits"] += int(counts.sum())
+    stats["edited_documents"] += len(rows)
+    stats["edited_away_bytes"] += _text_bytes(documents) - int(np.diff(utf8(fresh)[1]).sum())
+    arrays = [fresh if name == "text" else documents.column(name) for name in DOCUMENT_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=DOCUMENT_SCHEMA)
+
+
+def _count(text: str, edits: Sequence[Mapping[str, Any]], stats: dict[str, Any]) -> None:
+    for edit in edits:
+        removed = len(text[edit["start_cp"] : edit["end_cp"]].encode()) - len(edit["replacement"].encode())
+        for name, more in (("edit_counts", 1), ("edit_bytes", removed)):
+            stats[name][edit["reason"]] = stats[name].get(edit["reason"], 0) + more
+
+
+def _apply(text: str, edits: Sequence[Mapping[str, Any]], identity: bytes) -> str:
+    try:
+        return apply_edits(text, edits)
+    except ValueError as error:
+        raise StageError(
+            f"the edits of document {identity.hex()} cannot be applied",
+            found=error,
+            expected="sorted, disjoint spans inside the text",
+            remedy="the annotator that found the spans is wrong; correct it and raise its version",
+        ) from error
+
+
+def _text_bytes(batch: pa.RecordBatch) -> int:
+    return int(np.diff(utf8(batch.column("text"))[1]).sum())

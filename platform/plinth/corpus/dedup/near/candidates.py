@@ -1,0 +1,211 @@
+"""Candidates: groups of documents that share the key of a band, put together into components.
+
+    groups        per range of keys: the entries whose key two or more documents have
+    components    once: documents that groups connect, 8 bytes of memory per document of the corpus
+    route         per range: its groups, in order of component
+
+Whatever verification finds, a cluster lies inside one component; so components, cut into partitions of bounded
+size, are verified apart from each other, and no pair is ever written down. Groups only nominate; `verify` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth.compiled import njit
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
+from plinth.corpus.dedup.run_tree import Reader
+from plinth.records import Part, Step
+from plinth.storage.store import Store
+
+U64 = sorted_runs.U64
+I64 = sorted_runs.I64
+Column = npt.NDArray[Any]  # uint32 or uint64
+
+VERSION = "1"
+#: Runs of (band key, document) and of (component, band key, document).
+GROUPS, ROUTED = "groups", "routed"
+
+#: The component of a document that shares no key, by the width of the column.
+ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Candidates of a corpus.
+
+    Args:
+        routed: per range of keys, a run of (component, band key, document).
+        components: flat column, by document: the number of its component's first document, or `ALONE`.
+        width: type of that column.
+        partitions: ranges of components, half open.
+        documents: how many are in a component with another.
+    """
+
+    routed: tuple[Part, ...]
+    components: Part
+    width: str
+    partitions: tuple[tuple[int, int], ...]
+    documents: int
+
+
+def find(ctx: Context, reader: Reader, mask: Part, range_rows: int, partition_rows: int) -> Found:
+    """Documents that share a band key, by component.
+
+    Args:
+        reader: of the index's band keys.
+        mask: flat column of bytes: which documents are considered.
+        range_rows: band keys one reduce task holds.
+        partition_rows: documents of one partition, unless a component is larger.
+    """
+    groups = _groups(ctx, reader, mask, range_rows)
+    keys, documents = tuple(part.blob.sha256 for part in groups), reader.layout.documents
+    width = "<u4" if documents < ALONE["<u4"] else "<u8"
+    step = Step(name="dedup/minhash/components", version=VERSION, params={"width": width, "rows": partition_rows})
+    task = _Components(tuple(groups), documents, width, partition_rows)
+    joined = run_items(ctx, step, _components, [Item((str(documents), *keys), task)], label="dedup/minhash components")
+    components = joined[0][0]
+    step = Step(name="dedup/minhash/route", version=VERSION)
+    items = [
+        Item((part.blob.sha256, components.blob.sha256), _Route(part, components, width), part.rows) for part in groups
+    ]
+    routed = tuple(made[0] for made in run_items(ctx, step, _route, items, label="dedup/minhash route"))
+    cuts = [int(cut) for cut in components.stats["cuts"]]
+    partitions = tuple(zip(cuts, [*cuts[1:], documents], strict=True))
+    return Found(routed, components, width, partitions, int(components.stats["documents"]))
+
+
+def _groups(ctx: Context, reader: Reader, mask: Part, range_rows: int) -> list[Part]:
+    step = Step(name="dedup/minhash/groups", version=VERSION)
+    items = [
+        Item((f"{low}-{high}", mask.blob.sha256, *reader.keys), _Range(reader, mask, low, high))
+        for low, high in shuffle.ranges(reader.rows, range_rows)
+    ]
+    return [made[0] for made in run_items(ctx, step, _group, items, label="dedup/minhash groups")]
+
+
+@dataclass(frozen=True)
+class _Range:
+    reader: Reader
+    mask: Part
+    low: int
+    high: int
+
+
+def _group(store: Store, task: _Range) -> tuple[Part, ...]:
+    key, at = task.reader.read(store, task.low, task.high, document_numbers.open_flat(store, task.mask, "<u1"))
+    order = sorted_runs.in_order(key, at)
+    key, at = key[order], at[order]
+    shared = np.zeros(key.size, dtype=np.bool_)
+    equal = key[1:] == key[:-1]
+    shared[1:] |= equal
+    shared[:-1] |= equal
+    return (sorted_runs.write(store, "groups.run", GROUPS, [(key[shared], at[shared])], 2),)
+
+
+@dataclass(frozen=True)
+class _Components:
+    groups: tuple[Part, ...]
+    documents: int
+    width: str
+    partition_rows: int
+
+
+def _components(store: Store, task: _Components) -> tuple[Part, ...]:
+    parent = np.arange(task.documents, dtype=task.width)
+    for part in task.groups:
+        with sorted_runs.Run(store, part, GROUPS) as opened:
+            last = np.zeros(3, dtype=np.uint64)  # key and document of the row before, and whether there is one
+            for key, at in opened.chunks():
+                _unite(parent, key, at, last)
+    sizes = np.zeros(task.documents, dtype=task.width)
+    cuts, counts = _cut(parent, sizes, task.partition_rows, ALONE[task.width])
+    stats = {"cuts": [0, *cuts.tolist()], "documents": int(counts[0]), "largest": int(counts[1])}
+    return (document_numbers.write(store, "components.flat", parent).model_copy(update={"stats": stats}),)
+
+
+@njit(nogil=True, cache=True)
+def _root(parent: Column, node: Any) -> Any:
+    while parent[node] != node:
+        parent[node] = parent[parent[node]]
+        node = np.uint64(parent[node])
+    return node
+
+
+@njit(nogil=True, cache=True)
+def _unite(parent: Column, key: U64, at: U64, last: U64) -> None:
+    """Connect documents under equal neighbouring keys; the smaller number becomes the root."""
+    before, other, any_before = last[0], last[1], last[2] > 0
+    for i in range(key.size):
+        if any_before and key[i] == before:
+            a, b = _root(parent, other), _root(parent, at[i])
+            if a < b:
+                parent[b] = a
+            elif b < a:
+                parent[a] = b
+        before, other, any_before = key[i], at[i], True
+    last[0], last[1], last[2] = before, other, any_before
+
+
+@njit(nogil=True, cache=True)
+def _cut(parent: Column, sizes: Column, limit: int, alone: int) -> tuple[I64, I64]:
+    """Finish the roots, mark who is alone, and cut the components into partitions of about `limit` documents.
+
+    Returns:
+        the first component of every partition but the first; documents in components, the largest component.
+    """
+    for node in range(parent.size):  # a parent is never above its child, so one pass from below finishes
+        parent[node] = parent[parent[node]]
+        sizes[parent[node]] += 1
+    cuts = np.empty(parent.size // max(1, limit) + 2, dtype=np.int64)
+    count, held, total, largest = 0, 0, 0, 0
+    for node in range(parent.size):
+        size = int(sizes[node])
+        if size < 2:
+            continue
+        if held > 0 and held + size > limit:
+            if count == cuts.size:
+                cuts = np.concatenate((cuts, np.empty(cuts.size, dtype=np.int64)))
+            cuts[count] = node
+            count += 1
+            held = 0
+        held += size
+        total += size
+        largest = max(largest, size)
+    for node in range(parent.size):
+        if sizes[parent[node]] < 2:
+            parent[node] = alone
+    return cuts[:count], np.array([total, largest])
+
+
+@dataclass(frozen=True)
+class _Route:
+    groups: Part
+    components: Part
+    width: str
+
+
+def _route(store: Store, task: _Route) -> tuple[Part, ...]:
+    with sorted_runs.Run(store, task.groups, GROUPS) as opened:
+        key, at = opened.all()
+    root = np.asarray(document_numbers.open_flat(store, task.components, task.width)[at]).astype(np.uint64)
+    order = np.argsort(root, kind="stable")  # within a component, keys and documents stay in order
+    return (sorted_runs.write(store, "routed.run", ROUTED, [(root[order], key[order], at[order])], 3),)
+
+
+def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) -> tuple[U64, U64]:
+    """Band keys and documents of the groups of a range of components; a group's rows are neighbours."""
+    keys, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    for part in routed:
+        with sorted_runs.Run(store, part, ROUTED) as opened:
+            _, key, at = opened.slice(low, high)
+        keys.append(key)
+        documents.append(at)
+    return np.concatenate(keys), np.concatenate(documents)

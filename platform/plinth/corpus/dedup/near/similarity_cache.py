@@ -1,0 +1,148 @@
+"""Facts: similarities of pairs of documents that were computed once and hold for ever.
+
+An id names its text, so what two ids' texts have in common never changes. A later run over more documents looks
+a pair up before it reads a text again; that is all facts are used for, and losing them costs time and nothing
+else. They are kept in the step cache under their definition (shingles and the like), are only ever added to, and
+are checked against their SHA-256 before they are believed.
+
+A pair is 64 bits of hash over both ids; 32 further bits stand beside the similarity (FP32), 96 in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import uint64
+
+from plinth.compiled import njit
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus.dedup.shuffle import ranges
+from plinth.errors import StorageError
+from plinth.records import Part, Step
+from plinth.storage.atomic import named_failures
+from plinth.storage.store import Store
+from plinth.text.words.word_hashes import mix
+
+U64 = sorted_runs.U64
+
+VERSION = "1"
+#: Runs of (pair, check << 32 | bits of the similarity), as verification leaves them.
+FACTS = "facts"
+MERGE_ROWS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Known:
+    """All facts: two flat columns of uint64, sorted by the first."""
+
+    pairs: Part
+    values: Part
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Digests that identify them."""
+        return self.pairs.blob.sha256, self.values.blob.sha256
+
+    def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Both columns, mapped into memory."""
+        pairs, values = (document_numbers.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
+        return pairs, values
+
+
+def recall(ctx: Context, definition: Mapping[str, Any]) -> Known | None:
+    """What is known under a definition, or None when nothing is or it is damaged."""
+    parts = ctx.cache.get(_key(definition))
+    if not parts or parts[0].rows == 0:
+        return None
+    try:
+        for part in parts:
+            ctx.store.verify(part.blob)
+    except StorageError:
+        return None
+    return Known(*parts)
+
+
+def remember(ctx: Context, definition: Mapping[str, Any], known: Known | None, fresh: Sequence[Part]) -> None:
+    """Add what verification found."""
+    if not any(part.rows for part in fresh):
+        return
+    keys = (*(known.keys if known else ()), *(part.blob.sha256 for part in fresh))
+    item = Item(keys, _Merge(known, tuple(fresh)), sum(part.rows for part in fresh))
+    step = Step(name="dedup/facts/merge", version=VERSION)
+    ctx.cache.put(_key(definition), run_items(ctx, step, _merge, [item], label="dedup/minhash facts")[0])
+
+
+def _key(definition: Mapping[str, Any]) -> str:
+    return Step(name="dedup/facts", version=VERSION, params=definition).key(())
+
+
+@dataclass(frozen=True)
+class _Merge:
+    known: Known | None
+    fresh: tuple[Part, ...]
+
+
+def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
+    old = task.known.open(store) if task.known else (np.empty(0, np.uint64), np.empty(0, np.uint64))
+    rows = old[0].size + sum(part.rows for part in task.fresh)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.Run(store, part, FACTS)) for part in task.fresh]
+        paths = [stack.enter_context(store.staging(".flat")) for _ in old]
+        with ExitStack() as files:
+            targets = [files.enter_context(path.open("wb")) for path in paths]
+            for low, high in ranges(rows, MERGE_ROWS):
+                begin, end = np.searchsorted(old[0], np.array([low, min(high, 2**64 - 1)], dtype=np.uint64))
+                end = old[0].size if high > 2**64 - 1 else end
+                slices = [tuple(column[begin:end] for column in old), *(one.slice(low, high) for one in opened)]
+                table = [np.concatenate(column) for column in zip(*slices, strict=True)]
+                order = sorted_runs.in_order(table[0], table[1])
+                for path, target, column in zip(paths, targets, table, strict=True):
+                    with named_failures(path):
+                        column[order].tofile(target)
+        names = ("pairs.flat", "values.flat")
+        return tuple(Part(name=n, blob=store.put_file(p), rows=rows) for n, p in zip(names, paths, strict=True))
+
+
+@njit(nogil=True, cache=True)
+def ends(high: U64, low: U64) -> U64:
+    """What each document contributes to the hash of its pairs, from the halves of its id."""
+    out = np.empty(high.size, dtype=np.uint64)
+    for i in range(high.size):
+        out[i] = mix(high[i] ^ mix(low[i]))
+    return out
+
+
+@njit(inline="always")
+def pair_key(a: Any, b: Any) -> Any:
+    """64 bits of a pair, the same in either order."""
+    return mix(a + b)
+
+
+@njit(inline="always")
+def pair_check(a: Any, b: Any) -> Any:
+    """32 further bits of a pair."""
+    return mix((a ^ b) * uint64(0x9E3779B97F4A7C15)) >> uint64(32)
+
+
+@njit(nogil=True, cache=True)
+def look_up(pairs: U64, values: U64, key: Any, check: Any) -> int:
+    """Position of a pair among the facts, or -1."""
+    low, high = 0, pairs.size
+    while low < high:
+        middle = (low + high) >> 1
+        if pairs[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    while low < pairs.size and pairs[low] == key:
+        if values[low] >> uint64(32) == check:
+            return low
+        low += 1
+    return -1

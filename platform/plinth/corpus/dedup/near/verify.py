@@ -1,0 +1,128 @@
+"""Verification: the pairs of every component are compared and clusters made of those that pass.
+
+    plan      per partition: which documents' texts are needed, when some pairs are known from before (`facts`)
+    payload   per part: their shingle sets or signatures (`payloads`)
+    link      per partition: comparison and union-find (`linking`); the members of its clusters
+
+By `text` the similarity is the true Jaccard similarity of the shingle sets. By `signature` it is the share of
+equal minima, with a standard error of sqrt(J (1 - J) / K) for K minima: for corpora whose text is gone, or where
+that is good enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import clusters, document_numbers, rank_table, sorted_runs
+from plinth.corpus.dedup.near import payloads, similarity_cache
+from plinth.corpus.dedup.near.candidates import Found, read_partition
+from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
+from plinth.corpus.dedup.near.similarity_cache import FACTS, Known
+from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.sidecars import Slot
+from plinth.records import Part, Step
+from plinth.storage.store import Store
+
+U64 = sorted_runs.U64
+
+VERSION = "1"
+
+
+def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: Found, roster: Part) -> list[Part]:
+    """The members of all near-duplicate clusters, as runs by number of document.
+
+    Args:
+        places: with the side `signatures`.
+        found: the candidates.
+        roster: from `ranks.roster`.
+    """
+    minhash, layout = params.minhash, document_numbers.layout(places)
+    tasks = [_Partition(found, roster, low, high, minhash.threshold) for low, high in found.partitions]
+    read = tuple((one.documents if minhash.verify == "text" else one.sides["signatures"]).blob.sha256 for one in places)
+    keys = (*(part.blob.sha256 for part in (*found.routed, found.components, roster)), *read)
+    step = Step(name="dedup/minhash/link", version=VERSION, params={**minhash.similarity(), **params.survivors()})
+    # What is known changes how much work a task is, and nothing of its members: it is not among their inputs.
+    inputs = [(f"{task.low}-{task.high}", str(task.threshold), *keys) for task in tasks]
+    made = [ctx.cache.get(step.key(one)) for one in inputs]
+    if all(made):
+        return [parts[0] for parts in made if parts]
+    definition = {"version": VERSION, **minhash.similarity()}
+    known = similarity_cache.recall(ctx, definition)
+    tasks = [replace(task, known=known) for task in tasks]
+    needed = _needed(ctx, tasks, keys, layout) if known else None
+    carried = tuple(payloads.carry(ctx, minhash, places, found, needed))
+    minima = minhash.bands * minhash.rows if minhash.verify == "signature" else 0
+    items = [
+        Item(one, _Link(task, carried, layout.bases, minima), found.documents // len(tasks))
+        for one, task in zip(inputs, tasks, strict=True)
+    ]
+    linked = run_items(ctx, step, _link, items, label="dedup/minhash verify")
+    similarity_cache.remember(ctx, definition, known, [fresh for _, fresh in linked])
+    return [members for members, _ in linked]
+
+
+def _needed(
+    ctx: Context, tasks: Sequence[_Partition], keys: tuple[str, ...], layout: document_numbers.Layout
+) -> list[Part]:
+    step = Step(name="dedup/minhash/plan", version=VERSION)
+    items = [
+        Item((f"{task.low}-{task.high}", str(task.threshold), *(task.known.keys if task.known else ()), *keys), task)
+        for task in tasks
+    ]
+    made = [parts[0] for parts in run_items(ctx, step, _plan, items, label="dedup/minhash plan")]
+    return clusters.gather(ctx, "dedup/minhash plan", made, layout, payloads.NEEDED, 1)
+
+
+@dataclass(frozen=True)
+class _Partition:
+    found: Found
+    roster: Part
+    low: int
+    high: int
+    threshold: float
+    known: Known | None = None
+
+
+def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
+    """The partition's documents by number, and its groups with what is known applied."""
+    key, at = read_partition(store, task.found.routed, task.low, task.high)
+    documents = np.unique(at)
+    roster = document_numbers.open_flat(store, task.roster, "<u8", rank_table.WIDTH)
+    own = np.asarray(roster[documents]) if documents.size else np.empty((0, rank_table.WIDTH), np.uint64)
+    high, low = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
+    links = Links(key, np.searchsorted(documents, at).astype(np.int64), high, low, task.threshold)
+    if task.known:
+        links.walk(LOOK_UP, known=task.known.open(store))
+    return documents, links
+
+
+def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
+    documents, links = _open(store, task)
+    links.walk(MARK)
+    return (sorted_runs.write(store, "needed.run", payloads.NEEDED, [(documents[links.needed > 0],)], 1),)
+
+
+@dataclass(frozen=True)
+class _Link:
+    partition: _Partition
+    carried: tuple[payloads.Carried, ...]
+    bases: tuple[int, ...]
+    minima: int
+
+
+def _link(store: Store, task: _Link) -> tuple[Part, ...]:
+    partition = task.partition
+    documents, links = _open(store, partition)
+    with payloads.load(
+        store, task.carried, task.bases, partition.low, partition.high, documents, task.minima
+    ) as payload:
+        pairs, values = links.walk(SIGNATURES if task.minima else SETS, payload=payload)
+    order = sorted_runs.in_order(pairs, values)
+    fresh = sorted_runs.write(store, "facts.run", FACTS, [(pairs[order], values[order])], 2)
+    roster = document_numbers.open_flat(store, partition.roster, "<u8", rank_table.WIDTH)
+    return clusters.write_members(store, documents, links.roots(), roster), fresh

@@ -1,0 +1,144 @@
+"""A tree of runs: one leaf per part of documents, merged where there are more than a reader should open.
+
+Where branches begin and end follows from the leaves' digests, not from their positions, so a new snapshot leaves
+the branches of the old ones as they are: it adds leaves and merges their neighbours (a log-structured merge tree,
+O'Neil et al. 1996, with boundaries by content as in rsync). What comes out of a reader does not hang on the
+shape of the tree.
+
+An address in a branch is (position of the slot in the branch) << 32 | row, so a run says nothing of the other
+slots of the corpus and stays good when they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import sorted_runs
+from plinth.corpus.dedup.document_numbers import Layout
+from plinth.corpus.dedup.shuffle import ranges
+from plinth.records import Part, Step
+from plinth.storage.store import Store
+
+U64 = sorted_runs.U64
+VERSION = "1"
+
+#: So many runs a reader opens at most; above that they merge. A branch has about `FAN` children, at most `WIDEST`.
+MOST_RUNS, FAN, WIDEST = 64, 8, 32
+#: Rows that one merging task holds.
+MERGE_ROWS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A run and the slots whose rows it has, by the positions that its addresses count."""
+
+    part: Part
+    slots: tuple[int, ...]
+
+
+def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
+    """At most `MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
+    branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
+    while len(branches) > MOST_RUNS:
+        groups = list(_groups(branches))
+        merging = [group for group in groups if len(group) > 1]
+        items = [
+            Item(
+                tuple(f"{branch.part.blob.sha256}:{len(branch.slots)}" for branch in group),
+                _Merge(tuple(branch.part for branch in group), tuple(len(b.slots) for b in group), kind, columns),
+                sum(branch.part.rows for branch in group),
+            )
+            for group in merging
+        ]
+        step = Step(name="dedup/merge", version=VERSION, params={"kind": kind})
+        made = iter(run_items(ctx, step, _merge, items, label=f"dedup {kind} merge"))
+        branches = [
+            group[0]
+            if len(group) == 1
+            else Branch(next(made)[0], tuple(number for branch in group for number in branch.slots))
+            for group in groups
+        ]
+        if not merging:
+            break
+    return branches
+
+
+def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
+    """Runs that merge: a group ends after one whose digest says so, on average every `FAN`."""
+    group: list[Branch] = []
+    for branch in branches:
+        group.append(branch)
+        if (int(branch.part.blob.sha256[:8], 16) % FAN == 0 and len(group) > 1) or len(group) == WIDEST:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class _Merge:
+    parts: tuple[Part, ...]
+    sizes: tuple[int, ...]  # how many slots each has
+    kind: str
+    columns: int
+
+
+def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.Run(store, part, task.kind)) for part in task.parts]
+        numbers = (0, *accumulate(task.sizes))
+        rows = sum(one.rows for one in opened)
+
+        def chunks() -> Iterator[tuple[U64, ...]]:
+            for low, high in ranges(rows, MERGE_ROWS):
+                slices = [one.slice(low, high) for one in opened]
+                moved = [
+                    (key, at + np.uint64(number << 32), *rest)
+                    for (key, at, *rest), number in zip(slices, numbers, strict=False)
+                ]
+                table = [np.concatenate(column) for column in zip(*moved, strict=True)]
+                order = sorted_runs.in_order(table[0], table[1])
+                yield tuple(column[order] for column in table)
+
+        return (sorted_runs.write(store, "merged.run", task.kind, chunks(), task.columns, opened[0].identity),)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What a task needs to read a range of keys of all slots: picklable."""
+
+    kind: str
+    branches: tuple[Branch, ...]
+    layout: Layout
+    identity: Mapping[str, Any] | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Digests that identify what is read."""
+        return (*(branch.part.blob.sha256 for branch in self.branches), self.layout.key)
+
+    @property
+    def rows(self) -> int:
+        """Entries in all of it."""
+        return sum(branch.part.rows for branch in self.branches)
+
+    def read(self, store: Store, low: int, high: int, mask: npt.NDArray[np.uint8]) -> list[U64]:
+        """Key, document number and further columns of the entries with low <= key < high whose mask is not 0."""
+        found: list[list[U64]] = []
+        for branch in self.branches:
+            with sorted_runs.Run(store, branch.part, self.kind, self.identity) as opened:
+                key, at, *rest = opened.slice(low, high)
+            bases = np.array([self.layout.bases[number] for number in branch.slots], dtype=np.uint64)
+            number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
+            wanted = mask[number] != 0
+            found.append([column[wanted] for column in (key, number, *rest)])
+        return [np.concatenate(column) for column in zip(*found, strict=True)]

@@ -1,0 +1,253 @@
+"""Sources to documents: read, extract, normalise, identify, write; what fails becomes a counted reject.
+
+    groups of files -> records -> main content -> normal form -> `part-*` and `rejects-*`
+
+One group of files is one cached item, so a new file costs the part it falls in. A document's id is the first
+16 bytes of SHA-256 over bucket, uri and text. Filters and judgements do not belong here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.documents.repeats import drop_repeats
+from plinth.corpus.documents.tables import RejectSpill, document_batches
+from plinth.corpus.extract.extractor import Extractor
+from plinth.corpus.extract.records import extracted
+from plinth.corpus.illegal import gate as illegal
+from plinth.corpus.illegal import report
+from plinth.corpus.sources.inventory import Group, Inventory, groups
+from plinth.corpus.sources.parameters import Bucket, Documents, Source
+from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.record import NO_FAILURES, SEEN_BEFORE, RawRecord, Reject, refuse
+from plinth.errors import RejectRateError, SourceError
+from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
+from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.store import Store
+
+VERSION = "3"
+
+
+class Work(Frozen):
+    """What one worker does: a group of files of one source."""
+
+    bucket: str
+    source: Source
+    group: Group
+    params: Documents
+    gate: illegal.Gate | None = None
+
+
+def run(
+    ctx: Context,
+    name: str,
+    bucket: Bucket,
+    params: Documents,
+    inventory: Inventory,
+    gate: illegal.Gate | None = None,
+    lists: Mapping[str, Manifest] | None = None,
+) -> Manifest:
+    """The documents of a bucket and the rejects of its sources.
+
+    Args:
+        gate: what stops illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
+        lists: manifests that the gate was made of, by key.
+
+    Raises:
+        SourceError: a file cannot be read, or nothing in the bucket is a document.
+        IntegrityError: a file changed since the inventory.
+        RejectRateError: more rejects than `params.max_reject_rate`.
+    """
+    label = f"{name}/documents"
+    rules = {"bucket": name, "normalisation": params.normalisation}
+    step = Step(name="documents", version=VERSION, params=fingerprint_ready(rules))
+    items = []
+    for group in groups(bucket, inventory, params.part_bytes):
+        source = bucket.sources[group.source]
+        # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
+        facts = fingerprint.digest(_facts(source, params))
+        files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
+        task = Work(bucket=name, source=source, group=group, params=params, gate=gate)
+        stops = () if gate is None else (gate.identity,)
+        items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
+    made = run_items(ctx, step, make_part, items, label=label)
+    pairs = drop_repeats(ctx, name, [one[:2] for one in made])
+    told = [one[2] for one in made if one[2:]]
+    reports = renamed((part for part in told if part.rows), report.STEM)
+    parts = renamed((part for part, _ in pairs if part.rows), "part")
+    rejects = renamed((part for _, part in pairs if part.rows), "rejects")
+    read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
+    stats = _stats([*parts, *rejects, *told], len(read_files))
+    _require_quality(ctx.store, label, params, stats, rejects)
+    whole = Step(
+        name="documents",
+        version=VERSION,
+        params=fingerprint_ready(
+            {**rules, "sources": [_facts(source, params) for source in bucket.sources]}
+            | ({"illegal": gate.identity} if gate else {})
+        ),
+    )
+    inputs: dict[str, Manifest | str] = {f"{name}/sources": inventory.digest, **(lists or {})}
+    return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
+
+
+def make_part(store: Store, work: Work) -> tuple[Part, ...]:
+    """The documents of one group, its rejects, and behind a gate its reports. Memory is one batch of pages and one
+    row group."""
+    counts: Counter[str] = Counter()
+    with ExitStack() as stack:
+        extractor = stack.enter_context(Extractor(work.params.extraction))
+        spill, reports = stack.enter_context(RejectSpill(store)), None
+        if work.gate is not None:
+            reports = stack.enter_context(report.Reports(store, work.bucket, work.gate.params.keep_uri))
+        normalised = _normalised(extracted(_records(store, work), extractor), work)
+        rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
+        part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
+        rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
+        told = () if reports is None else (reports.finish(),)
+    return part.model_copy(update={"stats": dict(counts)}), rejects, *told
+
+
+def document_id(bucket: str, uri: str, text: bytes) -> bytes:
+    """16 bytes that name a document: of its bucket, its uri and its text in UTF-8."""
+    return hashlib.sha256(b"\0".join((bucket.encode(), uri.encode(), text))).digest()[:16]
+
+
+def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as plain JSON values, as they are stored in manifests."""
+    plain: dict[str, Any] = json.loads(fingerprint.canonical(value))
+    return plain
+
+
+def _facts(source: Source, params: Documents) -> dict[str, Any]:
+    """Everything about a source that its documents depend on; where it lies is not among it."""
+    facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
+    facts["max_bytes"] = params.extraction.max_bytes
+    if source.kind in ("warc", "html"):
+        facts["extraction"] = params.extraction.model_dump(mode="json")
+    return facts
+
+
+def _records(store: Store, work: Work) -> Iterator[RawRecord | Reject]:
+    for file, licence in work.group.files:
+        found = read(file, work.source, licence, work.params.extraction.max_bytes)
+        yield from illegal.arriving(work.gate, store, file.name, found)
+
+
+def _normalised(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[RawRecord | Reject]:
+    """Records whose text has its normal form, and can be written."""
+    for item in items:
+        if isinstance(item, Reject):
+            yield item
+            continue
+        text = str(item.content)
+        if "\0" in text:
+            yield refuse(item, "nul_bytes", f"NUL at character {text.index(chr(0))}")
+            continue
+        text = normalize(text, work.params.normalisation, work.source.repair_boundaries)
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError as error:
+            yield refuse(item, "invalid_utf8", f"character {error.start}: {error.reason}")
+            continue
+        if not encoded.strip():
+            yield refuse(item, "empty", f"nothing is left of {item.source_bytes} bytes")
+            continue
+        yield replace(item, content=text)
+
+
+def _identified(
+    items: Iterable[RawRecord | Reject], work: Work, counts: Counter[str]
+) -> Iterator[tuple[Any, ...] | Reject]:
+    """Rows of DOCUMENT_SCHEMA; `counts` is told how much text was there before."""
+    seen: set[bytes] = set()
+    for item in items:
+        if isinstance(item, Reject):
+            yield item
+            continue
+        text = str(item.content)
+        uri = _clean(item.uri)
+        encoded = text.encode()
+        key = document_id(work.bucket, uri, encoded)
+        if key in seen:
+            counts["seen_before_bytes"] += len(encoded)
+            yield refuse(item, SEEN_BEFORE, f"the same address and text as an earlier record: {key.hex()}")
+            continue
+        seen.add(key)
+        extra = json.dumps({**item.extra, "domain": work.source.domain}, sort_keys=True, ensure_ascii=True)
+        yield (
+            key,
+            text,
+            uri,
+            item.captured_at,
+            work.source.snapshot,
+            _clean(item.licence),
+            _clean(item.mime),
+            item.source_bytes,
+            extra,
+        )
+
+
+def _divert(
+    items: Iterable[tuple[Any, ...] | Reject], spill: RejectSpill, reports: report.Reports | None
+) -> Iterator[tuple[Any, ...]]:
+    for item in items:
+        if isinstance(item, Reject):
+            spill.add(item)
+            if reports is not None and isinstance(item, illegal.Quarantined):
+                reports.add(item)
+        else:
+            yield item
+
+
+def _clean(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _stats(parts: list[Part], files: int) -> dict[str, Any]:
+    """Counts of all parts; what was read without fault is no failure, and the rate of rejects does not count it."""
+    total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
+    refused = sum(count for reason, count in total["rejects"].items() if reason not in NO_FAILURES)
+    seen = refused + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]
+    return {**total, "files": files, "reject_rate": round(refused / seen, 6) if seen else 0.0}
+
+
+def _require_quality(
+    store: Store, label: str, params: Documents, stats: Mapping[str, Any], rejects: list[Part]
+) -> None:
+    if stats["reject_rate"] > params.max_reject_rate:
+        failures = [pair for pair in stats["rejects"].items() if pair[0] not in NO_FAILURES]
+        reasons = sorted(failures, key=lambda pair: (-pair[1], pair[0]))
+        raise RejectRateError(
+            f"{label}: {stats['reject_rate']:.1%} of the records were rejected",
+            found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])
+            + f"; for example {_example(store, rejects, reasons[0][0])}",
+            expected=f"at most {params.max_reject_rate:.1%} (corpus.documents.max_reject_rate)",
+            remedy="repair or remove the source, or raise the bound in the recipe if this is what it holds",
+        )
+    if not stats["documents"]:
+        raise SourceError(
+            f"{label}: there is not one document",
+            found=f"{stats['files']} files, rejects {dict(stats['rejects'])}",
+            expected="at least one document",
+            remedy="correct the sources of the bucket, or remove it from the recipe",
+        )
+
+
+def _example(store: Store, rejects: Iterable[Part], reason: str) -> str:
+    for part in rejects:
+        for batch in iter_batches(store, part):
+            for row in batch.to_pylist():
+                if row["reason"] == reason:
+                    return f"{row['uri']} ({row['where']}): {row['detail']}"
+    return "none kept"

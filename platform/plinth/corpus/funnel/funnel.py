@@ -1,0 +1,248 @@
+"""The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget.
+
+Pure arithmetic over the statistics of manifests; nothing is read but them.
+
+    D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality
+
+    ρ_parse    records that parse / all; a failure's text cannot be measured, so records are counted; those that the
+               illegal-content gate stops are a reason of the first stage, but no failure to parse
+    D_nominal  text bytes that parsed, those of pages captured again unchanged too, / ρ_parse: what the sources would
+               hold had all of them parsed
+    ρ_quality  bytes that the policy keeps / bytes of documents
+    r_dup      1 − (bytes that every stage of deduplication leaves / bytes that the policy keeps) × (bytes of documents
+               / the same with those captured again)
+    r_pad      share of the training targets that teach nothing, as the mixture measured it
+
+What a stage removes, those after it never saw: its numbers are marginal. Of every rule of the policy it is known
+besides on how many documents it fires, and on how many it alone (`unique`: what dropping the rule would let in).
+Tokens of removed text are estimated at the rate of the bucket's curated text, once there are shards.
+
+The formula leaves out what the holdout, decontamination and edits take; `rho_rest` is their measured share, so
+that D_eff · ρ_rest / (1 − r_pad) is the curated text to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest, sum_stats
+from plinth.corpus.curate import verdicts as verdicts_stage
+from plinth.corpus.curate.verdicts import CASCADE, STAGES
+from plinth.corpus.funnel.budget import effective, padding
+from plinth.corpus.sources.record import SEEN_BEFORE
+from plinth.records import Manifest, Step
+
+ASSET = "funnel"
+VERSION = "3"
+
+#: Stages that take documents out of training once duplicates are gone.
+_AFTER = CASCADE[CASCADE.index("holdout") :]
+#: The reason that a stage gives; the policy's are its rules, and protected sets give their own.
+REASONS = {**verdicts_stage.REASONS, "holdout": "held_out"}
+#: Statistics of curated text where there is none yet.
+_NO_CURATED = {
+    "documents": 0, "text_bytes": 0, "heldout_documents": 0, "heldout_bytes": 0, "edits": 0, "edited_documents": 0,
+    "edited_away_bytes": 0,
+}  # fmt: skip
+
+
+def run(
+    ctx: Context,
+    documents: Mapping[str, Manifest],
+    verdicts: Mapping[str, Manifest],
+    curated: Mapping[str, Manifest] | None = None,
+    shards: Mapping[str, Manifest] | None = None,
+    mixture: Manifest | None = None,
+) -> Manifest:
+    """Account for every document and byte.
+
+    Args:
+        documents, verdicts: by bucket.
+        curated: by bucket, once there is curated text; before, the account ends at the verdicts.
+        shards: by bucket, once there are tokens; adds tokens and tokens per byte.
+        mixture: once there is one; adds r_pad. What is not there yet counts as 0.
+
+    Returns:
+        A manifest of statistics alone: `buckets` and `total`, each with `stages` (name, documents and bytes in
+        and out, removed, tokens, reasons), `rules` of the policy (fired, first, only), `edits`, `trained`,
+        `held_out` and `effective`.
+    """
+    counted = {
+        bucket: {
+            "documents": _counts(documents[bucket]),
+            "verdicts": dict(verdicts[bucket].stats),
+            "curated": dict(curated[bucket].stats) if curated else {},
+            "tokens": int(shards[bucket].stats["tokens"]) if shards and bucket in shards else 0,
+        }
+        for bucket in sorted(documents)
+    }
+    total = sum_stats(counted.values())
+    stats = {
+        "buckets": {bucket: _account(counts, padding(mixture, bucket)) for bucket, counts in counted.items()},
+        "total": _account(total, padding(mixture)),
+    }
+    kinds = {"documents": documents, "verdicts": verdicts, "curated": curated or {}, "shards": shards or {}}
+    inputs = {f"{bucket}/{kind}": one for kind, found in kinds.items() for bucket, one in found.items()}
+    step = Step(name=ASSET, version=VERSION)
+    return manifest(ASSET, step, inputs | ({"mixture": mixture} if mixture else {}), (), stats)
+
+
+def _counts(documents: Manifest) -> dict[str, Any]:
+    return {
+        "documents": int(documents.stats["documents"]),
+        "text_bytes": int(documents.stats["text_bytes"]),
+        "seen_before_bytes": int(documents.stats.get("seen_before_bytes", 0)),
+        "rejects": dict(documents.stats.get("rejects", {})),
+    }
+
+
+def _account(counts: Mapping[str, Any], r_pad: float) -> dict[str, Any]:
+    verdicts, curated = counts["verdicts"], counts["curated"] or _foreseen(counts["verdicts"])
+    stages = [_documents_stage(counts["documents"]), *_cascade(verdicts)]
+    if counts["curated"]:
+        stages.append(_curated_stage(verdicts, curated))
+    tokens = counts["tokens"]
+    rate = tokens / curated["text_bytes"] if curated["text_bytes"] else 0.0
+    return {
+        "stages": [_with_tokens(row, rate) for row in stages],
+        "rules": _rules(verdicts),
+        "edits": _edits(curated),
+        "trained": {"documents": curated["documents"], "bytes": curated["text_bytes"], "tokens": tokens},
+        "held_out": {"documents": curated["heldout_documents"], "bytes": curated["heldout_bytes"]},
+        "effective": effective(counts["documents"], stages, curated["text_bytes"], tokens, r_pad),
+    }
+
+
+def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """Curated text as the verdicts promise it: before edits."""
+    decisions, sizes = verdicts["decisions"], verdicts["decision_bytes"]
+    return _NO_CURATED | {
+        "documents": decisions.get("train", 0),
+        "text_bytes": sizes.get("train", 0),
+        "heldout_documents": decisions.get("heldout", 0),
+        "heldout_bytes": sizes.get("heldout", 0),
+    }
+
+
+def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
+    """Tokens that a stage took and left, at the rate of curated text; None while nobody knows."""
+    found = {}
+    for name in ("out", "removed"):
+        volume = row["bytes_out" if name == "out" else "removed_bytes"]
+        found[f"tokens_{name}"] = round(volume * rate) if rate and volume is not None else None
+    return row | found
+
+
+def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """By rule of the policy: documents it fires on, those it takes first (marginal), those it alone takes (unique)."""
+    first, sizes = verdicts.get("policy_reasons", {}), verdicts.get("policy_reason_bytes", {})
+    return {
+        rule: {**counts, "first": first.get(rule, 0), "first_bytes": sizes.get(rule, 0)}
+        for rule, counts in verdicts.get("rules", {}).items()
+    }
+
+
+def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
+    """What edits changed in kept text; `reasons`, by reason: edits, bytes they took away."""
+    sizes = curated.get("edit_bytes", {})
+    return {
+        "reasons": {name: {"edits": n, "bytes": sizes[name]} for name, n in curated.get("edit_counts", {}).items()},
+        "documents": curated["edited_documents"],
+        "edits": curated.get("edits", 0),
+        "removed_bytes": curated["edited_away_bytes"],
+    }
+
+
+def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
+    rejected = sum(documents["rejects"].values())
+    sizes = {SEEN_BEFORE: documents["seen_before_bytes"]}  # of failures there is no text to measure
+    return {
+        "stage": "documents",
+        "documents_in": documents["documents"] + rejected,
+        "documents_out": documents["documents"],
+        "bytes_in": None,  # a reject has no text to measure
+        "bytes_out": documents["text_bytes"],
+        "removed": rejected,
+        "removed_bytes": None,
+        "reasons": {
+            reason: {"documents": n, "bytes": sizes.get(reason)} for reason, n in sorted(documents["rejects"].items())
+        },
+    }
+
+
+def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
+    """The stages that verdicts were made by, in order; one that the cascade does not know stands before the holdout."""
+    found = {*verdicts["stages"], *STAGES}
+    before = [stage for stage in CASCADE if stage in found and stage not in _AFTER]
+    return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
+
+
+def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The stages that take documents out of training. What one removes, those after it never saw: marginal."""
+    rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
+    for stage in stages_of(verdicts):
+        removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
+        if stage == "policy":
+            reasons = _policy_reasons(verdicts)
+        elif stage == "protected":
+            reasons = _own_reasons(verdicts)
+        else:
+            name = REASONS.get(stage, stage)
+            reasons = {name: {"documents": removed, "bytes": removed_bytes}} if removed else {}
+        rows.append(
+            {
+                "stage": stage,
+                "documents_in": documents,
+                "documents_out": documents - removed,
+                "bytes_in": size,
+                "bytes_out": size - removed_bytes,
+                "removed": removed,
+                "removed_bytes": removed_bytes,
+                "reasons": reasons,
+            }
+        )
+        documents, size = documents - removed, size - removed_bytes
+    return rows
+
+
+def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """Reasons that protected sets gave: those of no other stage."""
+    first, fixed = verdicts["policy_reasons"], set(REASONS.values())
+    left = {reason: n - first.get(reason, 0) for reason, n in verdicts["reasons"].items() if reason not in fixed}
+    sizes, before = verdicts["reason_bytes"], verdicts["policy_reason_bytes"]
+    return {
+        reason: {"documents": n, "bytes": sizes[reason] - before.get(reason, 0)}
+        for reason, n in sorted(left.items())
+        if n
+    }
+
+
+def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """Documents by the first rule that fired, and on how many it was the only one."""
+    sizes, rules = verdicts["policy_reason_bytes"], verdicts.get("rules", {})
+    return {
+        reason: {
+            "documents": n,
+            "bytes": sizes[reason],
+            "unique": rules.get(reason, {}).get("only", 0),
+            "unique_bytes": rules.get(reason, {}).get("only_bytes", 0),
+        }
+        for reason, n in sorted(verdicts["policy_reasons"].items())
+    }
+
+
+def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> dict[str, Any]:
+    removed = verdicts["decision_bytes"]["train"] - curated["text_bytes"]
+    edits = {"documents": curated["edited_documents"], "bytes": curated["edited_away_bytes"]}
+    return {
+        "stage": "curated",
+        "documents_in": verdicts["decisions"]["train"],
+        "documents_out": curated["documents"],
+        "bytes_in": verdicts["decision_bytes"]["train"],
+        "bytes_out": curated["text_bytes"],
+        "removed": verdicts["decisions"]["train"] - curated["documents"],
+        "removed_bytes": removed,
+        "reasons": {"edited": edits} if curated["edited_documents"] else {},
+    }

@@ -1,0 +1,110 @@
+"""What in the store hits the lists as they are now: text that came in before a list grew.
+
+Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. What has no text any more
+(tokens, vectors, weights) cannot be compared and is not told: it is found by what it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from plinth.compute.context import Context
+from plinth.corpus.illegal.lists import read
+from plinth.corpus.illegal.match import Matcher, media_of
+from plinth.corpus.illegal.parameters import Matching
+from plinth.errors import IntegrityError
+from plinth.records import Frozen, Manifest
+
+BATCH_ROWS = 256
+#: Columns that make a table one of documents or of what became of them.
+WANTED = {"id", "text"}
+
+
+class Found(Frozen):
+    """A blob of the store that holds text which hits.
+
+    Args:
+        md5: its address.
+        path: where it lies.
+        documents: how many of its rows hit.
+        lists: files whose entries they hit.
+        published: assets whose published manifest names it.
+        older: assets of which only another saved manifest names it.
+    """
+
+    md5: str
+    path: str
+    documents: int
+    lists: tuple[str, ...]
+    published: tuple[str, ...]
+    older: tuple[str, ...]
+
+
+def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[Found]:
+    """Blobs that hold listed text, by address; what is in the store without a manifest is read, too.
+
+    Raises:
+        SourceError: the lists are refused.
+        IntegrityError: a blob that should be a table cannot be read.
+    """
+    files = {part.name: ctx.store.open_path(part.blob) for part in lists.parts}
+    matcher = Matcher(read(files, lists.asset, params), params)
+    published, older = _names(ctx)
+    for path in sorted(ctx.store.files.glob("??/*")):
+        md5 = path.parent.name + path.name
+        documents, hit = _hits(path, matcher)
+        if documents:
+            here, before = published.get(md5, set()), older.get(md5, set())
+            yield Found(
+                md5=md5,
+                path=str(path),
+                documents=documents,
+                lists=tuple(sorted(hit)),
+                published=tuple(sorted(here)),
+                older=tuple(sorted(before - here)),
+            )
+
+
+def _names(ctx: Context) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Assets by the address of each blob that their published, and any saved, manifests name."""
+    published: dict[str, set[str]] = {}
+    older: dict[str, set[str]] = {}
+    current = {ref.digest for ref in ctx.refs.all()}
+    for path in sorted(ctx.workspace.manifests.glob("*.json")):
+        made = ctx.refs.load(path.stem)
+        names = published if path.stem in current else older
+        for part in made.parts:
+            names.setdefault(part.blob.md5, set()).add(made.asset)
+    return published, older
+
+
+def _hits(path: Path, matcher: Matcher) -> tuple[int, set[str]]:
+    with path.open("rb") as stream:
+        if stream.read(4) != b"PAR1":
+            return 0, set()
+    documents, hit = 0, set[str]()
+    try:
+        with pq.ParquetFile(path) as file:
+            names = set(file.schema_arrow.names)
+            if not names >= WANTED:
+                return 0, set()
+            columns = sorted({"text", "uri", "extra"} & names)
+            for batch in file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
+                for hits in _compared(batch, matcher):
+                    documents += bool(hits)
+                    hit |= hits
+    except pa.ArrowException as error:
+        raise IntegrityError(f"{path} is not the table it seems to be", found=error) from error
+    return documents, hit
+
+
+def _compared(batch: pa.RecordBatch, matcher: Matcher) -> Iterator[set[str]]:
+    rows, names = batch.num_rows, batch.schema.names
+    uris = [uri or "" for uri in batch.column("uri").to_pylist()] if "uri" in names else [""] * rows
+    media = media_of([one or "" for one in batch.column("extra").to_pylist()]) if "extra" in names else [None] * rows
+    for hits in matcher.texts(batch.column("text"), uris, media):
+        yield {hit.entry.file for hit in hits}

@@ -1,0 +1,46 @@
+"""Lists of the user (blocked domains, words, hashes): their files as parts, by content.
+
+Annotators read them as resources. A list that changed is another input, so what rests on it is made again.
+"""
+
+from __future__ import annotations
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.errors import SourceError
+from plinth.records import Manifest, Part, Step
+from plinth.storage import listing
+from plinth.storage.files import CHUNK_BYTES, opened
+
+VERSION = "1"
+#: A list is looked up in memory; larger ones belong in a model or an index.
+MAX_BYTES = 512 * 2**20
+
+
+def digest(ctx: Context, location: str) -> str:
+    """Identity of the files at a location: names and contents."""
+    return fingerprint.digest([[file.name, file.sha256] for file in listing.inventory(location, ctx.workspace.input)])
+
+
+def run(ctx: Context, name: str, location: str) -> Manifest:
+    """Copy the files of a list into the store.
+
+    Returns:
+        Manifest of one part per file, under the file's name. Statistics: `files`, `bytes`.
+
+    Raises:
+        SourceError: nothing is there, a file cannot be read, or the list is larger than `MAX_BYTES`.
+    """
+    files = listing.inventory(location, ctx.workspace.input)
+    total = sum(file.bytes for file in files)
+    if total > MAX_BYTES:
+        raise SourceError(f"list {name} is too large", found=f"{total} bytes", expected=f"at most {MAX_BYTES}")
+    parts = []
+    for file in files:
+        with opened(file) as stream:
+            data = b"".join(iter(lambda: stream.read(CHUNK_BYTES), b""))
+        parts.append(Part(name=file.name.strip("/") or "list", blob=ctx.store.put_bytes(data)))
+    inputs = {f"file:{file.name.strip('/') or 'list'}": file.sha256 for file in files}
+    step = Step(name="lists", version=VERSION)
+    return manifest(f"lists/{name}", step, inputs, parts, {"files": len(files), "bytes": total})

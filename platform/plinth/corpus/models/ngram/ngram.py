@@ -1,0 +1,181 @@
+"""A modified Kneser–Ney n-gram model of reference buckets, and the perplexity bands that it puts on others.
+
+CCNet (Wenzek et al. 2020) trains such a model on a clean reference and cuts a corpus into head, middle and tail at
+the 30th and 60th percentile of perplexity. Here the percentiles are measured on documents of `bands_from`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.ngram.count import RESERVED, VERSION, Sample, grams, sample, sampled, vocabulary
+from plinth.corpus.models.ngram.estimate import estimate
+from plinth.corpus.models.ngram.ngram_file import FORMAT, Model, read, write
+from plinth.errors import StageError
+from plinth.records import Frozen, Manifest, Part, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.store import Store
+from plinth.text.scoring.kneser_ney import BEGIN
+from plinth.text.words.ngrams import I64, U64
+
+#: Share of the sample that is measured on and not trained on.
+HELD_BACK = 0.05
+#: Text of each bucket that bands and measures are taken from, at most.
+MEASURED_BYTES = 16 * 2**20
+#: Weaker models of fewer tokens say nothing worth a threshold.
+LEAST_TOKENS = 1000
+
+
+class Params(Frozen):
+    """An n-gram model."""
+
+    reference: tuple[str, ...] = Field(min_length=1, description="Buckets that it learns from.")
+    bands_from: tuple[str, ...] = Field((), description="Buckets whose perplexities set the bands; default: reference.")
+    order: int = Field(4, ge=2, le=4, description="Words of its longest n-grams.")
+    vocabulary: int = Field(50_000, ge=100, le=65_535, description="Most frequent words that it knows.")
+    max_bytes: int = Field(
+        256 * 2**20, gt=0, description="Text it learns from, at most; memory grows with it, about 12 bytes a byte."
+    )
+    prune: tuple[int, ...] = Field((0, 0, 1, 1), description="By order, n-grams counted at most so often are left out.")
+    percentiles: tuple[float, float] = Field((30.0, 60.0), description="Ends of head and middle (CCNet's).")
+
+
+def _buckets(params: Params) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*params.reference, *params.bands_from)))
+
+
+def train(
+    ctx: Context, asset: str, params: Params, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+) -> Manifest:
+    """Count, estimate, and measure perplexities on what was held back.
+
+    Returns:
+        Manifest of the model's files. Statistics: n-grams by order, discounts, tokens, words, `perplexity` of the
+        held-back reference (median by document), the same of each bucket, and the bands.
+
+    Raises:
+        StageError: the reference holds too little text.
+    """
+    reference = {name: documents[name] for name in params.reference}
+    learnt, kept = sample(reference, params.max_bytes, HELD_BACK)
+    words = vocabulary(ctx, reference, learnt, params.vocabulary, asset)
+    if words.rows + RESERVED < 10 or int(words.stats["tokens"]) < LEAST_TOKENS:
+        raise StageError(
+            f"{asset} has too little to learn from",
+            found=f"{words.stats['tokens']} tokens, {words.rows} words that occur twice",
+            expected=f"at least {LEAST_TOKENS} tokens",
+            remedy="name larger reference buckets",
+        )
+    counted = grams(ctx, reference, learnt, words, params.order, asset)
+    step = Step(name="ngram/estimate", version=VERSION, params={"prune": list(params.prune[: params.order])})
+    item = Item((words.blob.sha256, *(part.blob.sha256 for part in counted)), (words, counted, step.params["prune"]))
+    made = run_items(ctx, step, _estimate, [item], label=f"{asset}: estimate")[0]
+    others = {name: documents[name] for name in _buckets(params)}
+    medians, cuts = _measure(ctx, asset, params, made, others, kept)
+    head = {**_head(ctx, made), "bands": list(cuts)}
+    parts = [ctx.store_json("model.json", head), *made[1:]]
+    stats = {
+        "tokens": int(words.stats["tokens"]),
+        "words": words.rows,
+        **{f"ngrams_{n}": count for n, count in enumerate(head["sizes"], start=1)},
+        "discounts": head["discounts"],
+        "perplexity": min(medians[name] for name in params.reference),
+        "perplexity_by_bucket": medians,
+        "head_below": cuts[0],
+        "tail_above": cuts[1],
+    }
+    step = Step(name="ngram", version=VERSION, params=params.model_dump(mode="json"))
+    return manifest(asset, step, {f"{name}/documents": one for name, one in documents.items()}, parts, stats)
+
+
+def _head(ctx: Context, made: tuple[Part, ...]) -> dict[str, Any]:
+    return dict(json.loads(ctx.store.open_path(made[0].blob).read_bytes()))
+
+
+def _estimate(store: Store, task: tuple[Part, tuple[Part, ...], list[int]]) -> tuple[Part, ...]:
+    words, counted, prune = task
+    vocabulary_ = read_table(store, words)
+    keys, counts = _dense(store, counted, vocabulary_.num_rows + RESERVED)
+    orders = estimate(keys, counts, tuple(prune))
+    values = tuple(np.stack([one.logp, one.backoff], axis=1).astype(np.float32) for one in orders)
+    head = {
+        "format": FORMAT,
+        "order": len(orders),
+        "words": vocabulary_["word"].to_pylist(),
+        "sizes": [one.keys.size for one in orders],
+        "discounts": [[round(d, 6) for d in one.discounts] for one in orders],
+    }
+    hashes = vocabulary_["hash"].to_numpy()
+    return write(store, Model(head, hashes, tuple(one.keys for one in orders), values))
+
+
+def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[list[U64], list[I64]]:
+    """Counts by order; of unigrams for every number, 0 where it was not seen."""
+    tables = [read_table(store, part) for part in counted]
+    keys, counts = [one["key"].to_numpy() for one in tables], [one["count"].to_numpy() for one in tables]
+    first = np.zeros(vocabulary_, dtype=np.int64)
+    first[keys[0].astype(np.int64)] = counts[0]
+    first[BEGIN] = 0
+    return [np.arange(vocabulary_, dtype=np.uint64), *keys[1:]], [first, *counts[1:]]
+
+
+def _measure(
+    ctx: Context,
+    asset: str,
+    params: Params,
+    made: tuple[Part, ...],
+    documents: Mapping[str, Manifest],
+    kept: Sample,
+) -> tuple[dict[str, float], tuple[float, float]]:
+    """Median perplexity by bucket, and the ends of head and middle."""
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for name, one in documents.items():
+        size = int(one.stats["text_bytes"])
+        share = min(1.0, MEASURED_BYTES / size) if size else 1.0
+        held = kept if name in params.reference else Sample(0, round(share * 2**32))
+        step = Step(name="ngram/measure", version=VERSION, params={"low": held.low, "high": held.high})
+        model = tuple(part.blob.sha256 for part in made)
+        items = [Item((part.blob.sha256, *model), (part, held, made), part.rows) for part in one.named("part-")]
+        parts = [own[0] for own in run_items(ctx, step, _perplexities, items, label=f"{asset}: measure {name}")]
+        columns = [read_table(ctx.store, part)["perplexity"].to_numpy() for part in parts]
+        found[name] = np.concatenate([np.empty(0), *columns])
+    medians = {name: round(float(np.median(own)), 3) if own.size else 0.0 for name, own in found.items()}
+    pooled = np.concatenate([found[name] for name in params.bands_from or params.reference])
+    if not pooled.size:
+        return medians, (0.0, 0.0)
+    low, high = np.percentile(pooled, params.percentiles)
+    return medians, (round(float(low), 3), round(float(high), 3))
+
+
+def _perplexities(store: Store, task: tuple[Part, Sample, tuple[Part, ...]]) -> tuple[Part, ...]:
+    part, chosen, files = task
+    model = read({own.name: store.open_path(own.blob) for own in files}, "models/ngram")
+    rows: list[Iterable[float]] = [model.perplexity(texts)[0] for texts in sampled(store, part, chosen)]
+    values = np.concatenate([np.empty(0), *rows])
+    table = pa.table({"perplexity": values[np.isfinite(values)]}, schema=pa.schema([("perplexity", pa.float64())]))
+    return (write_table(store, "perplexity.parquet", table),)
+
+
+def _bounds(params: Params) -> tuple[tuple[str, float | None, float | None], ...]:
+    return (("tokens", LEAST_TOKENS, None), ("perplexity", 1.0, None))
+
+
+TRAINER = Trainer(
+    kind="ngram",
+    version=VERSION,
+    description="A modified Kneser-Ney n-gram model of reference text, with the perplexity bands it sets.",
+    source="Chen and Goodman 1998; Heafield et al. 2013 (lmplz); bands of CCNet (Wenzek et al. 2020).",
+    params=Params,
+    buckets=_buckets,
+    train=train,
+    bounds=_bounds,
+)

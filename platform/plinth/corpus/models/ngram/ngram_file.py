@@ -1,0 +1,149 @@
+"""An n-gram model as files (JSON and plain arrays), and as ARPA, which other tools read."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth import fingerprint
+from plinth.corpus.models.ngram.count import RESERVED
+from plinth.errors import IntegrityError
+from plinth.records import Part
+from plinth.storage.store import Store
+from plinth.text.scoring import kneser_ney
+from plinth.text.scoring.kneser_ney import BEGIN
+from plinth.text.words import sentences
+from plinth.text.words.ngrams import I64, U64
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+#: Raised when files of an older version would be read wrongly, or tokens are cut in another way.
+FORMAT = "plinth-ngram/1"
+HEAD, WORDS = "model.json", "words.npy"
+NAMES = ("<unk>", "<s>", "</s>")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready for use.
+
+    Args:
+        head: everything but arrays: order, spelling of the words by number, perplexity bands, what was measured.
+        words: [vocabulary - 3] hashes of the words, by number from 3.
+        keys: by order from 1, keys of its n-grams.
+        values: by order from 1, [n, 2] log10 probability and log10 back-off.
+    """
+
+    head: Mapping[str, Any]
+    words: U64
+    keys: tuple[U64, ...]
+    values: tuple[F32, ...]
+
+    @cached_property
+    def _tables(self) -> tuple[tuple[U64, kneser_ney.U16], kneser_ney.Tables]:
+        numbers = np.arange(RESERVED, RESERVED + self.words.size, dtype=np.uint16)
+        vocabulary = kneser_ney.vocabulary_table(self.words, numbers)
+        return vocabulary, kneser_ney.Tables(list(self.keys[1:]), list(self.values[1:]))
+
+    def score(self, texts: pa.Array) -> tuple[F64, I64]:
+        """log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""
+        (table, numbers), tables = self._tables
+        hashes, _, offsets = sentences.tokens(texts)
+        return kneser_ney.score(hashes, offsets, table, numbers, self.values[0], tables)
+
+    def perplexity(self, texts: pa.Array) -> tuple[F64, I64]:
+        """Perplexity per token of each text, sentence ends counted, NaN for one without tokens; and the counts."""
+        total, counts = self.score(texts)
+        predicted = counts[:, 0] + counts[:, 1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.power(10.0, -total / predicted), counts
+
+
+def write(store: Store, model: Model) -> tuple[Part, ...]:
+    """The files of a model as parts."""
+    files: dict[str, bytes] = {HEAD: fingerprint.canonical(dict(model.head)), WORDS: _npy(model.words)}
+    for order, (keys, values) in enumerate(zip(model.keys, model.values, strict=True), start=1):
+        files |= {f"keys-{order}.npy": _npy(keys), f"values-{order}.npy": _npy(values)}
+    return tuple(Part(name=name, blob=store.put_bytes(data)) for name, data in files.items())
+
+
+def read(files: Mapping[str, Path], key: str) -> Model:
+    """A model from its files.
+
+    Args:
+        key: of the asset, for errors: `models/NAME`.
+
+    Raises:
+        IntegrityError: another version wrote it, a file is missing, or the files do not fit together.
+    """
+    try:
+        head = json.loads(files[HEAD].read_bytes())
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            raise ValueError(f"format {head.get('format') if isinstance(head, dict) else type(head).__name__}")
+        orders = range(1, int(head["order"]) + 1)
+        arrays = {name: np.load(files[name], allow_pickle=False) for name in [WORDS, *_arrays(orders)]}
+    except (KeyError, ValueError, OSError, EOFError) as error:
+        raise _refused(key, error) from error
+    keys, values = (tuple(arrays[f"{what}-{n}.npy"] for n in orders) for what in ("keys", "values"))
+    _require(key, head, arrays[WORDS], keys, values)
+    return Model(head, arrays[WORDS], keys, values)
+
+
+def arpa(model: Model) -> Iterator[str]:
+    """The model in ARPA form, line by line. `<s>` has probability one, as lmplz writes it: nothing predicts it."""
+    yield "\\data\\"
+    for order, keys in enumerate(model.keys, start=1):
+        yield f"ngram {order}={keys.size}"
+    names = [*NAMES, *model.head["words"]]
+    for order, (keys, values) in enumerate(zip(model.keys, model.values, strict=True), start=1):
+        yield ""
+        yield f"\\{order}-grams:"
+        last = order == len(model.keys)
+        for key, (logp, backoff) in zip(keys.tolist(), values.tolist(), strict=True):
+            words = " ".join(names[(key >> (16 * k)) & 0xFFFF] for k in range(order))
+            shown = 0.0 if order == 1 and key == BEGIN else logp
+            yield f"{shown:.7g}\t{words}" if last else f"{shown:.7g}\t{words}\t{backoff:.7g}"
+    yield ""
+    yield "\\end\\"
+
+
+def _arrays(orders: Sequence[int]) -> list[str]:
+    return [f"{what}-{n}.npy" for n in orders for what in ("keys", "values")]
+
+
+def _require(
+    key: str, head: Mapping[str, Any], words: npt.NDArray[Any], keys: tuple[Any, ...], values: tuple[Any, ...]
+) -> None:
+    fits = (
+        words.dtype == np.uint64 and words.size == len(head.get("words", ())) and keys[0].size == words.size + RESERVED
+    )
+    for own, pair in zip(keys, values, strict=True):
+        fits = fits and own.dtype == np.uint64 and pair.dtype == np.float32 and pair.shape == (own.size, 2)
+        fits = fits and bool(np.isfinite(pair).all())
+    if not fits:
+        raise _refused(key, "arrays that do not fit together")
+
+
+def _refused(key: str, found: object) -> IntegrityError:
+    return IntegrityError(
+        f"{key} cannot be used",
+        found=found,
+        expected=f"an n-gram model, {FORMAT}",
+        remedy=f"train it again: `plinth run --select {key}`",
+    )
+
+
+def _npy(array: npt.NDArray[Any]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()

@@ -1,0 +1,63 @@
+"""Policies: from annotation columns to verdicts and edits."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator, model_validator
+
+from plinth.errors import RecipeError
+from plinth.records import Frozen
+
+
+class Rule(Frozen):
+    """Drop a document when an expression over annotation columns is true.
+
+    Expressions compare columns (`gopher_quality.word_count < 50`) with `and`, `or`, `not`, `in`.
+    """
+
+    reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Kept with the document.")
+    drop: str = Field(description="Expression over annotation columns.")
+
+
+class EditRule(Frozen):
+    """Turn spans found by an annotator into edits of the text."""
+
+    reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the edit.")
+    spans: str = Field(description="Span column, such as `pii.spans`.")
+
+
+class Policy(Frozen):
+    """Columns to verdicts. The first rule that drops a document is its reason; all that fire are counted."""
+
+    profiles: tuple[str, ...] = Field(
+        (),
+        description="Published rule sets by name, such as `gopher/datatrove`: their rules and edits come first, in "
+        "this order. A rule of yours with the reason of one of theirs, on the same columns, takes its place.",
+    )
+    rules: tuple[Rule, ...] = Field((), description="What drops a document, in order.")
+    edits: tuple[EditRule, ...] = Field((), description="What is replaced in the text of a kept document.")
+
+    @field_validator("profiles")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        from plinth.corpus.policy.profiles.registry import profile
+
+        for name in names:
+            try:
+                profile(name)
+            except RecipeError as error:
+                raise ValueError(f"{error.what}; {error.remedy}") from error
+        return names
+
+    @model_validator(mode="after")
+    def _resolved(self) -> Policy:
+        """Rules and edits with those of the profiles: who reads a policy needs to know of no profile."""
+        from plinth.corpus.policy.profiles.resolve import resolved
+
+        if self.profiles:
+            own = tuple((rule.reason, rule.drop) for rule in self.rules)
+            spans = tuple((edit.reason, edit.spans) for edit in self.edits)
+            rules, edits = resolved(self.profiles, own, spans)
+            # the only change of a frozen record, before anybody has seen it; a resolved one comes out as it went in
+            object.__setattr__(self, "rules", tuple(Rule(reason=reason, drop=drop) for reason, drop in rules))
+            object.__setattr__(self, "edits", tuple(EditRule(reason=reason, spans=column) for reason, column in edits))
+        return self

@@ -1,0 +1,58 @@
+"""Rules of whole projects: FineWeb's own, RefinedWeb's lines, Dolma 1.6, RedPajama's source code."""
+
+from __future__ import annotations
+
+from plinth.corpus.policy.profiles.base import Profile
+from plinth.corpus.policy.profiles.gopher import DOLMA as GOPHER_DOLMA
+
+FINEWEB = Profile(
+    name="fineweb/datatrove",
+    version="1",
+    description="FineWeb's own rules: line ends, short lines, repeated lines, lists.",
+    source="Penedo et al. 2024 (FineWeb), section 3.4; datatrove 0.10 fineweb_quality_filter.py.",
+    annotators={"fineweb": {"profile": "datatrove", "short_line_characters": 30}},
+    rules=(
+        ("unended_lines", "fineweb.ended_lines < 0.12"),
+        ("short_lines", "fineweb.short_lines > 0.67"),
+        ("duplicate_characters", "fineweb.duplicate_characters > 0.01"),
+        ("list_like", "fineweb.newlines_per_word > 0.3"),
+    ),
+)
+
+REFINEDWEB = Profile(
+    name="refinedweb/dclm",
+    version="1",
+    description="RefinedWeb's line rules: lines of capitals, numbers, counters, one word, navigation; at most 5%.",
+    source="Penedo et al. 2023 (RefinedWeb), section G.2; DCLM baselines_configs/dclm_baseline_refinedweb.yaml.",
+    annotators={"refinedweb_lines": {}},
+    rules=(
+        ("emptied", "refinedweb_lines.emptied or refinedweb_lines.words == 0"),
+        ("removed_words", "refinedweb_lines.removed_words > 0.05"),
+    ),
+    edits=(("web_line", "refinedweb_lines.cuts"),),
+)
+
+DOLMA = Profile(
+    name="dolma/1.6",
+    version="1",
+    description="Dolma 1.6's rules for web text that need no model: Gopher in its counting, and repeated tokens.",
+    source="Soldaini et al. 2024; dolma configs/dolma-v1_6/mixing/cc-head.yaml, without toxicity, PII and duplicates.",
+    annotators={**GOPHER_DOLMA.annotators, "repeated_tokens": {}},
+    rules=(*GOPHER_DOLMA.rules, ("repeated_tokens", "repeated_tokens.times >= 100")),
+)
+
+CODE = Profile(
+    name="code/redpajama",
+    version="1",
+    description="Source code as RedPajama v1 keeps it: no very long lines, and mostly letters and digits.",
+    source="RedPajama v1, data_prep/github; DCLM content_filters.py (line_length, alphanumeric_char_ratio).",
+    annotators={"characters": {}},
+    rules=(
+        ("empty", "characters.characters == 0"),
+        ("long_line", "characters.longest_line > 1000"),
+        ("long_lines", "characters.mean_line > 100"),
+        ("few_alphanumerics", "characters.alphanumeric < 0.25"),
+    ),
+)
+
+ALL = (FINEWEB, REFINEDWEB, DOLMA, CODE)

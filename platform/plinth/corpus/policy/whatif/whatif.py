@@ -1,0 +1,176 @@
+"""What another policy would change, from stored columns; no text is read but that of the samples.
+
+Every document is judged again by the new policy and compared with what the published one said of it; a rule that
+stands in both word for word is not evaluated again, so that only columns of changed rules are read. The policy
+is the first stage of the cascade, so the comparison is exact for what it drops and keeps. What deduplication
+would do afterwards needs the whole line: a document that is newly kept may still be a duplicate (its count is a
+most), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
+`survivors`).
+
+Parts are judged in parallel by the engine; a task returns counts and the few rows that could become samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.compute.stage import sum_stats
+from plinth.corpus.policy.compiled_policy import Ruled, ruled
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.policy import DOCUMENTS
+from plinth.corpus.policy.whatif.count import Flip, Task, best, judge, no_counts, no_rule, rules_of
+from plinth.corpus.sampling import excerpt
+from plinth.corpus.sidecars import slots
+from plinth.errors import IntegrityError
+from plinth.records import Manifest
+from plinth.storage.parts import read_row
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What is published of one bucket.
+
+    Args:
+        documents, policy, verdicts: its manifests.
+        exact: `dedup/exact`, for the lengths of texts.
+        annotations: its sidecars by annotator.
+    """
+
+    documents: Manifest
+    policy: Manifest
+    verdicts: Manifest
+    exact: Manifest
+    annotations: Mapping[str, Manifest]
+
+
+def bucket_of(ctx: Context, name: str) -> Bucket:
+    """The published manifests of a bucket.
+
+    Raises:
+        MissingError: the line has not come to its verdicts.
+        IntegrityError: the verdicts belong to other documents.
+    """
+    documents, policy = ctx.refs.current(f"{name}/documents"), ctx.refs.current(f"{name}/policy")
+    verdicts, exact = ctx.refs.current(f"{name}/verdicts"), ctx.refs.current("dedup/exact")
+    if verdicts.inputs.get(f"{name}/policy") != policy.digest or policy.inputs[f"{name}/documents"] != documents.digest:
+        raise IntegrityError(
+            f"the verdicts of {name} are stale",
+            expected="verdicts of the published policy and documents",
+            remedy=f"plinth run --select {name}/verdicts",
+        )
+    return Bucket(documents, policy, verdicts, exact, annotations_of(ctx, name, documents))
+
+
+def annotations_of(ctx: Context, name: str, documents: Manifest) -> dict[str, Manifest]:
+    """Sidecars of annotators that belong to these documents, by annotator."""
+    from plinth.corpus.annotate.registry import ANNOTATORS
+
+    refs = {annotator: ctx.refs.ref(f"{name}/{annotator}") for annotator in ANNOTATORS}
+    found = {annotator: ctx.refs.load(ref.digest) for annotator, ref in refs.items() if ref}
+    return {one: made for one, made in found.items() if made.inputs.get(f"{name}/documents") == documents.digest}
+
+
+def compare(
+    ctx: Context, buckets: Mapping[str, Bucket], policies: Mapping[str, Policy], samples: int = 5, seed: int = 1
+) -> tuple[dict[str, Any], list[Flip]]:
+    """Count what would change, and choose documents to look at.
+
+    Args:
+        buckets: what is published, by bucket.
+        policies: the new policy of each.
+        samples: documents per direction, over all buckets.
+        seed: key of the hash that chooses them.
+
+    Returns:
+        Statistics by bucket and their `total`, as `no_counts` has them with the published rules beside the new
+        (`rules_before`), and the flips chosen, in order of direction and hash.
+
+    Raises:
+        RecipeError: a rule that cannot be read, or names a column that is not stored.
+        IntegrityError: a sidecar does not belong to the documents.
+    """
+    tasks = [task for name in sorted(buckets) for task in _tasks(name, buckets[name], policies[name], samples, seed)]
+    counts: dict[str, dict[str, Any]] = {name: no_counts() for name in sorted(buckets)}
+    flips: list[Flip] = []
+    with ctx.progress.meter("policy try", sum(task.slot.documents.rows for task in tasks)) as meter:
+        for task, answer in zip(tasks, ctx.engine.map(partial(judge, ctx.workspace.store), tasks), strict=True):
+            counts[answer.bucket] = sum_stats([counts[answer.bucket], answer.counts])
+            flips = best([*flips, *answer.flips], samples)
+            meter.advance(task.slot.documents.rows)
+    made = {name: _finished(buckets[name], policies[name], one) for name, one in counts.items()}
+    return {"buckets": made, "total": sum_stats(made.values())}, flips
+
+
+def _tasks(name: str, bucket: Bucket, policy: Policy, samples: int, seed: int) -> Iterator[Task]:
+    names = tuple(sorted(bucket.annotations))
+    before = Policy.model_validate(bucket.policy.params) if _as_judged(name, bucket) else None
+    rules = rules_of(policy, before, names, f"corpus.policies (bucket {name})")
+    read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
+    sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
+    for number, slot in enumerate(slots({name: bucket.documents}, **read, **sides, exact=bucket.exact)):
+        yield Task(slot, number, policy, before, names, samples, seed)
+
+
+def _as_judged(name: str, bucket: Bucket) -> bool:
+    """Whether the published policy read the sidecars that are published now."""
+    judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
+    return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
+
+
+def _finished(bucket: Bucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
+    """Rules in the order of the policy, and what the published ones did."""
+    reasons = [rule.reason for rule in policy.rules]
+    ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in reasons}
+    before = {
+        reason: {
+            "fires": rule["fired"],
+            "marginal": bucket.verdicts.stats["policy_reasons"].get(reason, 0),
+            "unique": rule["only"],
+        }
+        for reason, rule in bucket.verdicts.stats.get("rules", {}).items()
+    }
+    return {**counts, "rules": ordered, "rules_before": before}
+
+
+def shown(
+    ctx: Context, buckets: Mapping[str, Bucket], policies: Mapping[str, Policy], flips: Sequence[Flip]
+) -> list[dict[str, Any]]:
+    """Flips as a person reads them: where from, an excerpt, and the values that made the rule fire."""
+    rows = []
+    for flip in flips:
+        bucket, policy = buckets[flip.bucket], policies[flip.bucket]
+        document = read_row(
+            ctx.store, bucket.documents.named("part-")[flip.part], flip.row, ["id", "uri", "licence", "text"]
+        )
+        before = Policy.model_validate(bucket.policy.params)
+        rules = ruled(policy if flip.after else before, tuple(sorted(bucket.annotations)), "policy")
+        reason = str(flip.after or flip.before)
+        scores = _scores(ctx, bucket, flip, rules, reason)
+        rows.append(
+            {
+                "direction": flip.direction,
+                "bucket": flip.bucket,
+                "id": document["id"].hex(),
+                "uri": document["uri"],
+                "reason": reason,
+                "rule": rules.text(reason),
+                "values": rules.values(reason, scores),
+                "excerpt": excerpt(document["text"]),
+            }
+        )
+    return rows
+
+
+def _scores(ctx: Context, bucket: Bucket, flip: Flip, rules: Ruled, reason: str) -> dict[str, dict[str, Any]]:
+    """The row's values of the sidecars that a rule reads."""
+    columns = next(rule.columns for name, rule in rules.rules if name == reason)
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted({column.partition(".")[0] for column in columns}):
+        own = sorted(column.partition(".")[2] for column in columns if column.startswith(f"{name}."))
+        made = bucket.documents if name == DOCUMENTS else bucket.annotations[name]
+        found[name] = read_row(ctx.store, made.named("part-")[flip.part], flip.row, own)
+    return found

@@ -1,0 +1,230 @@
+"""Overlap of training documents with the held-out set, by word n-grams.
+
+    grams     per part: n-gram hashes of its held-out documents
+    union     once: all of them, sorted, as raw little-endian uint64 that every worker maps into memory
+    hits      per part: which of them its training documents contain, and how often
+    common    once: n-grams that too many training documents contain
+    sidecar   per part: the share of each document's n-grams that is held out
+
+GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation and ignores
+those that match more than 10 training documents: licence headers and stock phrases, not leaks. A document of
+fewer words than n is one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams a stranger
+matches with probability G / 2^64, for a hundred million of them 5e-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.protected.heldout_parameters import Contamination
+from plinth.corpus.sidecars import Slot, slots, summed
+from plinth.errors import IntegrityError
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_batches, write_table
+from plinth.storage.store import Store
+from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.ngrams import U64, ngram_hashes
+
+ASSET = "contamination"
+VERSION = "1"
+
+#: `overlap` and `matched` (n-grams, repeats counted) are null for documents that training would not see anyway.
+SCHEMA = pa.schema(
+    [
+        pa.field("overlap", pa.float32()),
+        pa.field("matched", pa.int32()),
+        pa.field("contaminated", pa.bool_(), nullable=False),
+    ]
+)
+
+_GRAMS = pa.schema([pa.field("gram", pa.uint64(), nullable=False)])
+_COUNTS = pa.schema([pa.field("grams", pa.int64())])
+_HITS = pa.schema([("row", pa.int64()), ("gram", pa.int64()), ("times", pa.int64())])
+_STATS = ("considered", "matched", "contaminated", "contaminated_bytes")
+
+
+def run(
+    ctx: Context, params: Contamination, documents: Mapping[str, Manifest], near: Manifest, holdout: Manifest
+) -> Manifest:
+    """Measure every training document against the held-out documents of all buckets.
+
+    Args:
+        documents: `{b}/documents` by bucket.
+        near: the last stage of deduplication; its survivors are considered, with their text as it was.
+        holdout: `holdout`.
+
+    Returns:
+        Manifest of `{b}/part-*` with `SCHEMA`.
+    """
+    places = slots(documents, near=near, holdout=holdout)
+    table = _held_out_grams(ctx, params, places)
+    step = Step(name="contamination/hits", version=VERSION, params={"ngram_words": params.ngram_words})
+    items = [
+        Item((*_inputs(slot), table.blob.sha256), _Hits(slot, params.ngram_words, table), slot.documents.rows)
+        for slot in places
+    ]
+    found = run_items(ctx, step, _hits, items, label=f"{ASSET} overlap")
+    hits = tuple(parts[1] for parts in found)
+    limit = params.boilerplate_documents
+    step = Step(name="contamination/common", version=VERSION, params={"boilerplate_documents": limit})
+    item = Item((table.blob.sha256, *(part.blob.sha256 for part in hits)), _Common(table.rows, hits, limit))
+    common = run_items(ctx, step, _common, [item], label=f"{ASSET} boilerplate")[0][0]
+    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
+    items = [
+        Item(
+            (*_inputs(slot), counts.blob.sha256, mine.blob.sha256, common.blob.sha256),
+            _Judge(slot, counts, mine, common, params.max_overlap),
+            slot.documents.rows,
+        )
+        for slot, (counts, mine) in zip(places, found, strict=True)
+    ]
+    made = run_items(ctx, step, _judge, items, label=ASSET)
+    parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
+    inputs = {f"{bucket}/documents": one for bucket, one in documents.items()}
+    stats = {**summed(parts, _STATS), "held_out_ngrams": table.rows, "boilerplate_ngrams": common.rows}
+    return manifest(ASSET, step, {**inputs, near.asset: near, "holdout": holdout}, parts, stats)
+
+
+def _inputs(slot: Slot) -> tuple[str, ...]:
+    return tuple(part.blob.sha256 for part in (slot.documents, slot.sides["near"], slot.sides["holdout"]))
+
+
+def _held_out_grams(ctx: Context, params: Contamination, places: tuple[Slot, ...]) -> Part:
+    step = Step(name="contamination/grams", version=VERSION, params={"ngram_words": params.ngram_words})
+    items = [
+        Item((slot.documents.blob.sha256, slot.sides["holdout"].blob.sha256), _Hits(slot, params.ngram_words, None))
+        for slot in places
+        if slot.sides["holdout"].stats["held_out"]
+    ]
+    parts = tuple(one[0] for one in run_items(ctx, step, _grams, items, label=f"{ASSET} held-out n-grams"))
+    step = Step(name="contamination/union", version=VERSION)
+    item = Item(tuple(part.blob.sha256 for part in parts), parts)
+    return run_items(ctx, step, _union, [item], label=f"{ASSET} held-out set")[0][0]
+
+
+@dataclass(frozen=True)
+class _Hits:
+    slot: Slot
+    words: int
+    table: Part | None
+
+
+def _grams(store: Store, task: _Hits) -> tuple[Part, ...]:
+    """The distinct n-grams of one part's held-out documents."""
+    found = [np.empty(0, dtype=np.uint64)]
+    for documents, holdout in iter_aligned(
+        store, (task.slot.documents, ["text"]), (task.slot.sides["holdout"], ["held_out"])
+    ):
+        texts = documents.column("text").filter(holdout.column("held_out"))
+        found.append(np.unique(ngram_hashes(texts, task.words)[1]))
+    table = pa.table({"gram": np.unique(np.concatenate(found))}, schema=_GRAMS)
+    return (write_table(store, "grams.parquet", table),)
+
+
+def _union(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    columns = [read_table(store, part).column("gram").to_numpy() for part in parts]
+    table = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *columns]))
+    return (Part(name="grams.bin", blob=store.put_bytes(table.astype("<u8").tobytes()), rows=table.size),)
+
+
+def _lookup(store: Store, table: Part) -> Lookup:
+    path = store.open_path(table.blob)
+    values: U64 = np.memmap(path, dtype="<u8", mode="r") if table.rows else np.empty(0, dtype=np.uint64)
+    try:
+        return Lookup(values)
+    except ValueError as error:
+        raise IntegrityError(f"{path} (held-out n-grams) cannot be trusted", found=error) from error
+
+
+def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
+    """Two parts: the number of n-grams of every considered document, and which of them are held out."""
+    assert task.table is not None
+    lookup = _lookup(store, task.table)
+    counts, rows, grams, times = [], [], [], []
+    first = 0
+    sides = task.slot.sides
+    sources = ((task.slot.documents, ["text"]), (sides["near"], ["survivor"]), (sides["holdout"], ["held_out"]))
+    for documents, near, holdout in iter_aligned(store, *sources):
+        considered = pc.and_not(near.column("survivor"), holdout.column("held_out"))
+        starts, hashes = ngram_hashes(documents.column("text").filter(considered), task.words)
+        index = np.flatnonzero(considered.to_numpy(zero_copy_only=False))
+        number = np.full(documents.num_rows, -1, dtype=np.int64)
+        number[index] = np.diff(starts)
+        counts.append(number)
+        where = lookup.find(hashes)
+        matched = np.flatnonzero(where >= 0)
+        owner = index[np.searchsorted(starts, matched, side="right") - 1] + first
+        pairs, repeats = np.unique(owner * task.table.rows + where[matched], return_counts=True)
+        rows.append(pairs // max(1, task.table.rows))
+        grams.append(pairs % max(1, task.table.rows))
+        times.append(repeats.astype(np.int64))
+        first += documents.num_rows
+    every = np.concatenate([np.empty(0, np.int64), *counts])
+    columns = [np.concatenate([np.empty(0, np.int64), *column]) for column in (rows, grams, times)]
+    return (
+        write_table(store, "counts.parquet", pa.table([pa.array(every, mask=every < 0)], schema=_COUNTS)),
+        write_table(store, "hits.parquet", pa.table([pa.array(column) for column in columns], schema=_HITS)),
+    )
+
+
+@dataclass(frozen=True)
+class _Common:
+    grams: int
+    hits: tuple[Part, ...]
+    limit: int | None
+
+
+def _common(store: Store, task: _Common) -> tuple[Part, ...]:
+    """The held-out n-grams, by position, that more than `limit` training documents contain."""
+    documents = np.zeros(task.grams, dtype=np.int64)
+    for part in task.hits:
+        for batch in iter_batches(store, part, ["gram"]):
+            documents += np.bincount(batch.column("gram").to_numpy(), minlength=task.grams)
+    found = np.flatnonzero(documents > task.limit) if task.limit is not None else np.empty(0, np.int64)
+    return (write_table(store, "common.parquet", pa.table({"gram": found.astype(np.uint64)}, schema=_GRAMS)),)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    slot: Slot
+    counts: Part
+    hits: Part
+    common: Part
+    max_overlap: float
+
+
+def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
+    common = read_table(store, task.common).column("gram").to_numpy().astype(np.int64)
+    hits = read_table(store, task.hits)
+    telling = ~np.isin(hits.column("gram").to_numpy(), common)
+    matched = np.zeros(task.counts.rows, dtype=np.int64)
+    np.add.at(matched, hits.column("row").to_numpy()[telling], hits.column("times").to_numpy()[telling])
+    stats = dict.fromkeys(_STATS, 0)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for counts, near in iter_aligned(store, (task.counts, ["grams"]), (task.slot.sides["near"], ["text_bytes"])):
+            column = counts.column("grams")
+            skipped = column.is_null().to_numpy(zero_copy_only=False)
+            grams = column.fill_null(0).to_numpy()
+            mine = matched[first : first + len(grams)]
+            overlap = mine / np.maximum(grams, 1)
+            contaminated = overlap > task.max_overlap
+            stats["considered"] += int((~skipped).sum())
+            stats["matched"] += int((mine > 0).sum())
+            stats["contaminated"] += int(contaminated.sum())
+            stats["contaminated_bytes"] += int(near.column("text_bytes").to_numpy()[contaminated].sum())
+            columns = (overlap.astype(np.float32), mine.astype(np.int32))
+            arrays = [pa.array(values, mask=skipped) for values in columns]
+            yield pa.RecordBatch.from_arrays([*arrays, pa.array(contaminated)], schema=SCHEMA)
+            first += len(grams)
+
+    part = write_batches(store, task.slot.documents.name, SCHEMA, batches())
+    return (part.model_copy(update={"stats": stats}),)

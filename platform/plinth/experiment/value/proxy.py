@@ -1,0 +1,139 @@
+"""What a sample teaches a small byte model about held-out text, beside as much more of the corpus.
+
+    base     a piece of the corpus
+    with     base + the sample
+    instead  base + as many further bytes of the corpus
+
+`with - base` says whether the sample helps at all, `with - instead` whether it helps more than more of the same: the
+question before money is spent. Slices are the held-out texts of the buckets, and a held-back tenth of the sample.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from plinth.compute.context import Context
+from plinth.experiment.value.byte_model import ByteModel
+from plinth.experiment.value.overlap import batches_of
+from plinth.records import Manifest, Part
+
+#: Bytes of the base at most; the sample, or the rest of the corpus instead, adds at most `ADDED_SHARE` of it.
+BASE_BYTES = 8 * 2**20
+ADDED_SHARE = 0.5
+SLICE_BYTES = 512 * 2**10
+HELD_BACK = 10
+REPLICATES = 1000
+OWN_SLICE = "the source itself"
+
+
+def shuffled(parts: Sequence[Part], seed: int) -> list[Part]:
+    """Parts in an order that depends on their content and the seed."""
+    return sorted(parts, key=lambda part: random.Random(f"{seed}:{part.blob.sha256}").random())
+
+
+def deltas(
+    ctx: Context, texts: Sequence[str], curated: Mapping[str, Manifest], limit: int, seed: int
+) -> dict[str, Any]:
+    """Bits per byte of every slice, for the three models.
+
+    Args:
+        texts: accepted documents of the sample.
+        curated: the corpus, by bucket.
+        limit: most bytes of the corpus to read.
+        seed: of what is chosen.
+
+    Returns:
+        `base_bytes`, `added_bytes`, and `slices`: name -> documents, bytes, `base`, `with`, `instead` (bits per
+        byte), `helps` (`with - base`) and `beats_more_of_the_same` (`with - instead`), each with value and
+        interval; negative is better. Empty where there is nothing to add.
+    """
+    encoded = [text.encode() for text in texts]
+    held, added = encoded[::HELD_BACK], [one for i, one in enumerate(encoded) if i % HELD_BACK]
+    base_texts, more = _pieces(ctx, curated, limit, seed)
+    base_bytes = sum(map(len, base_texts))
+    added = list(_until(iter(added), int(ADDED_SHARE * base_bytes)))
+    least = min(sum(map(len, added)), sum(map(len, more)))
+    added, more = list(_until(iter(added), least)), list(_until(iter(more), least))
+    if not added or not more:
+        return {}
+    base = ByteModel().train(base_texts)
+    models = {"base": base, "with": base.copy().train(added), "instead": base.copy().train(more)}
+    slices = {bucket: list(_held(ctx, one)) for bucket, one in curated.items()}
+    slices[OWN_SLICE] = list(_until(iter(held), SLICE_BYTES))
+    return {
+        "base_bytes": base_bytes,
+        "added_bytes": sum(map(len, added)),
+        "slices": {name: _measured(models, own, seed) for name, own in slices.items() if own},
+    }
+
+
+def _pieces(ctx: Context, curated: Mapping[str, Manifest], limit: int, seed: int) -> tuple[list[bytes], list[bytes]]:
+    """Two pieces of the corpus, alike: every document that is read falls in one, in the other, or in none."""
+    parts = _turns({bucket: shuffled(one.named("part-"), seed) for bucket, one in curated.items()}, limit)
+    share = max(1, limit // max(1, len(parts)))
+    there = sum(min(share, int(part.stats.get("text_bytes", share))) for part in parts)
+    wanted = min(1.0, BASE_BYTES * (1 + ADDED_SHARE) / there) if there else 0.0
+    base: list[bytes] = []
+    more: list[bytes] = []
+    for part in parts:
+        picks = random.Random(f"{seed}:{part.blob.sha256}")
+        texts = (text.encode() for batch in batches_of(ctx.store, [part], share) for text in batch.to_pylist())
+        for text in _until(texts, share):
+            drawn = picks.random() * (1 + ADDED_SHARE) / wanted
+            if drawn < 1 + ADDED_SHARE:
+                (base if drawn < 1 else more).append(text)
+    return base, more
+
+
+def _turns(parts: Mapping[str, Sequence[Part]], limit: int) -> list[Part]:
+    """Parts of all buckets in turns, until they hold so many bytes: no bucket is left out for being small."""
+    chosen: list[Part] = []
+    held = 0
+    for row in zip_longest(*parts.values()):
+        for part in filter(None, row):
+            chosen.append(part)
+            held += int(part.stats.get("text_bytes", limit))
+        if held >= limit:
+            break
+    return chosen
+
+
+def _held(ctx: Context, curated: Manifest) -> Iterator[bytes]:
+    held = (text.encode() for batch in batches_of(ctx.store, curated.named("heldout-")) for text in batch.to_pylist())
+    yield from _until(held, SLICE_BYTES)
+
+
+def _until(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Texts until they hold so many bytes; the last may go beyond."""
+    held = 0
+    while held < size:
+        text = next(texts, None)
+        if text is None:
+            return
+        held += len(text)
+        if text:
+            yield text
+
+
+def _measured(models: Mapping[str, ByteModel], texts: Sequence[bytes], seed: int) -> dict[str, Any]:
+    sizes = np.array([len(text) for text in texts], dtype=np.float64)
+    bits = {name: np.array([model.bits(text) for text in texts]) for name, model in models.items()}
+    found: dict[str, Any] = {"documents": len(texts), "bytes": int(sizes.sum())}
+    found |= {name: float(own.sum() / sizes.sum()) for name, own in bits.items()}
+    for name, other in (("helps", "base"), ("beats_more_of_the_same", "instead")):
+        found[name] = _paired(bits["with"] - bits[other], sizes, seed)
+    return found
+
+
+def _paired(difference: Any, sizes: Any, seed: int) -> dict[str, float]:
+    """Difference in bits per byte with its interval: documents are drawn, both models see the same ones."""
+    picks, count = np.random.default_rng(seed), len(sizes)
+    drawn = picks.integers(0, count, (min(REPLICATES, 2**24 // count), count))
+    found = difference[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    low, high = np.quantile(found, [0.025, 0.975])
+    return {"value": float(difference.sum() / sizes.sum()), "low": float(low), "high": float(high)}

@@ -1,0 +1,257 @@
+"""What a source would be worth, before it is taken: from a bounded sample, with intervals.
+
+    acceptance   share of what was read that parses, that the policy keeps, and that is no duplicate
+    density      share of the kept text that the corpus does not have; word n-grams that it has never seen,
+                 beside the share of such n-grams in held-out text of the corpus itself
+    tokenizer    bytes per token beside the corpus's
+    effective    text and tokens that the whole source would add to D_eff
+    proxy        bits per byte of held-out slices for a small byte model, with the sample added to a piece of the
+                 corpus, and with as much more of the corpus instead: what the source teaches that more of the
+                 same would not
+
+Intervals are percentiles of a bootstrap over documents (Efron 1979), 95%. They say how much the sample of documents
+can be off, not that files differ more than documents do; take another seed to see that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth.compute.context import Context
+from plinth.corpus.sources.parameters import Bucket
+from plinth.corpus.sources.record import NO_FAILURES
+from plinth.errors import MissingError
+from plinth.experiment.value import proxy
+from plinth.experiment.value.overlap import against, batches_of, inside, known_ngrams, new_ngrams, signed
+from plinth.experiment.value.sample import Annotators, Sample, scratch, take
+from plinth.recipe.corpus import Corpus
+from plinth.records import Manifest
+from plinth.storage.parts import read_table
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+SAMPLE_BYTES = 32 * 2**20
+#: Of the corpus's text, for n-grams it knows and for the proxy.
+CORPUS_BYTES = 32 * 2**20
+TOKENIZED_BYTES = 4 * 2**20
+REPLICATES = 400
+TOP_REASONS = 12
+
+
+@dataclass(frozen=True)
+class Known:
+    """The corpus that a source is measured against, by bucket."""
+
+    documents: Mapping[str, Manifest]
+    signatures: Mapping[str, Manifest]
+    verdicts: Mapping[str, Manifest]
+    curated: Mapping[str, Manifest]
+    shards: Mapping[str, Manifest]
+
+
+def known(ctx: Context, without: str | None = None) -> Known:
+    """What is published, as far as it came; without one bucket.
+
+    Raises:
+        MissingError: no bucket has come to its curated text.
+    """
+    kinds = ("documents", "minhash", "verdicts", "curated", "shards")
+    made = {ref.asset: ref.digest for ref in ctx.refs.all()}
+    buckets = sorted(asset.removesuffix("/curated") for asset in made if asset.endswith("/curated"))
+    whole = [b for b in buckets if b != without and all(f"{b}/{kind}" in made for kind in kinds[:4])]
+    if not whole:
+        raise MissingError(
+            "there is no corpus to measure a source against",
+            found="no bucket with curated text",
+            remedy="run the line first: `plinth run --select funnel`",
+        )
+    columns = [{b: ctx.refs.load(made[f"{b}/{kind}"]) for b in whole if f"{b}/{kind}" in made} for kind in kinds]
+    return Known(*columns)
+
+
+def assess(
+    ctx: Context,
+    bucket: Bucket,
+    corpus: Corpus,
+    annotators: Annotators,
+    have: Known,
+    *,
+    sample_bytes: int = SAMPLE_BYTES,
+    corpus_bytes: int = CORPUS_BYTES,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Everything above, of a source that is described like a bucket.
+
+    Args:
+        bucket: sources and policy.
+        corpus: of the recipe: policies, deduplication.
+        annotators: their parameters by name, as the line gives them.
+        have: what the source is measured against.
+        sample_bytes: read of the source.
+        corpus_bytes: read of curated text.
+        seed: of what is chosen, and of the bootstrap.
+
+    Returns:
+        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`. A measure with an interval is
+        `{"value", "low", "high"}`.
+
+    Raises:
+        SourceError: the source cannot be read. MissingError: see `known`.
+    """
+    with scratch(ctx) as own:
+        sample = take(ctx, own, bucket, corpus, annotators, sample_bytes, seed)
+        facts = _read(own, sample)
+    params = corpus.dedup.minhash
+    marks = signed([facts.texts.slice(at, 1024) for at in range(0, len(facts.texts), 1024)], params)
+    ours = against(ctx, marks, params, have.documents, have.signatures, have.verdicts) >= params.threshold
+    twice = inside(marks, params.threshold)
+    accepted = facts.kept & ~ours & ~twice
+    draw = Draws(len(facts.size), seed)
+    texts = facts.texts.filter(pa.array(accepted))
+    tokenizer = _tokenizer(ctx, texts, have, seed)
+    return {
+        "sample": {
+            "files": sample.files, "of_files": sample.of_files, "source_bytes": sample.source_bytes,
+            "of_bytes": sample.of_bytes, "documents": len(facts.size), "text_bytes": int(facts.size.sum()),
+        },
+        "acceptance": _acceptance(sample, facts, ours, twice, accepted, draw),
+        "reasons": _reasons(sample),
+        "density": _density(ctx, facts, ours | twice, texts, have, corpus_bytes, draw, seed),
+        "tokenizer": tokenizer,
+        "effective": _effective(ctx, sample, facts, accepted, tokenizer, draw),
+        "proxy": proxy.deltas(ctx, texts.to_pylist(), have.curated, corpus_bytes, seed),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The sample's documents: texts, their lengths in bytes, and whether the policy keeps them; [D]."""
+
+    texts: pa.LargeStringArray
+    size: Floats
+    kept: Bools
+
+
+def _read(own: Context, sample: Sample) -> _Facts:
+    """The sample in memory: it is bounded by its size."""
+    columns = [read_table(own.store, part, ["text"]).column("text") for part in sample.documents.named("part-")]
+    keep = [read_table(own.store, part, ["keep"]).column("keep") for part in sample.policy.named("part-")]
+    texts = pa.concat_arrays([pa.array([], pa.large_string()), *(c for one in columns for c in one.chunks)])
+    flags = np.array([value for one in keep for value in one.to_pylist()], dtype=np.bool_)
+    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return _Facts(texts, np.diff(offsets).astype(np.float64) if len(texts) else np.empty(0), flags)
+
+
+class Draws:
+    """Bootstrap weights over documents: how often each is drawn in every replicate."""
+
+    def __init__(self, documents: int, seed: int) -> None:
+        self.documents, self.seed = documents, seed
+
+    def ratio(
+        self, above: Floats, below: Floats, what: Callable[[Floats], Floats] = lambda one: one
+    ) -> dict[str, float]:
+        """Sum of `above` over sum of `below`, both [D], with its interval; `what` is applied to all of them."""
+        if not self.documents or not below.sum():
+            return {"value": 0.0, "low": 0.0, "high": 0.0}
+        picks = np.random.default_rng(self.seed)
+        found = np.empty(REPLICATES)
+        for i in range(REPLICATES):
+            weights = np.bincount(picks.integers(0, self.documents, self.documents), minlength=self.documents)
+            total = weights @ below
+            found[i] = weights @ above / total if total else 0.0
+        low, high = np.quantile(what(found), [0.025, 0.975])
+        value = what(np.array([above.sum() / below.sum()]))[0]
+        return {"value": float(value), "low": float(low), "high": float(high)}
+
+
+def _acceptance(
+    sample: Sample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, draw: Draws
+) -> dict[str, Any]:
+    one = np.ones(len(facts.size))
+    failed = sum(n for reason, n in sample.documents.stats["rejects"].items() if reason not in NO_FAILURES)
+    records = len(one) + failed
+    return {
+        "parsed": len(one) / records if records else 0.0,
+        "kept": draw.ratio(facts.kept.astype(np.float64), one),
+        "duplicates_of_corpus": draw.ratio((facts.kept & ours).astype(np.float64), facts.kept.astype(np.float64)),
+        "duplicates_in_itself": draw.ratio((facts.kept & twice).astype(np.float64), facts.kept.astype(np.float64)),
+        "accepted": draw.ratio(accepted.astype(np.float64), one),
+        "accepted_bytes": draw.ratio(accepted * facts.size, facts.size),
+    }
+
+
+def _reasons(sample: Sample) -> list[dict[str, Any]]:
+    """Why records and documents fall, the most frequent first."""
+    refused = sample.documents.stats["rejects"].items()
+    rejects = {reason if reason in NO_FAILURES else f"{reason} (not parsed)": n for reason, n in refused}
+    counted = {**rejects, **sample.policy.stats["dropped"]}
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:TOP_REASONS]
+    return [{"reason": reason, "documents": n} for reason, n in ordered]
+
+
+def _density(
+    ctx: Context, facts: _Facts, again: Bools, texts: pa.Array, have: Known, limit: int, draw: Draws, seed: int
+) -> dict[str, Any]:
+    kept = facts.kept.astype(np.float64)
+    parts = proxy.shuffled([p for one in have.curated.values() for p in one.named("part-")], seed)
+    grams = known_ngrams(batches_of(ctx.store, parts, limit))
+    total, fresh = new_ngrams([texts], grams)
+    held = [p for one in have.curated.values() for p in one.named("heldout-")]
+    own_total, own_fresh = new_ngrams(batches_of(ctx.store, held, TOKENIZED_BYTES), grams)
+    return {
+        "unique_text": draw.ratio(kept * ~again * facts.size, kept * facts.size),
+        "new_ngrams": Draws(len(total), seed).ratio(fresh, total),
+        "new_ngrams_of_held_out": Draws(len(own_total), seed).ratio(own_fresh, own_total),
+    }
+
+
+def _tokenizer(ctx: Context, texts: pa.Array, have: Known, seed: int) -> dict[str, Any]:
+    """Bytes per token of the sample and of every bucket; nothing before there is a tokenizer."""
+    ref = ctx.refs.ref("tokenizer")
+    if ref is None or not have.shards:
+        return {}
+    from plinth.tokens.tokenizer import encode, tokenizer
+
+    trained = ctx.refs.load(ref.digest)
+    (file,) = trained.named(tokenizer.FILE)
+    chosen, held = list[str](), 0
+    for text in texts.to_pylist():
+        if held >= TOKENIZED_BYTES:
+            break
+        chosen.append(text)
+        held += len(text.encode())
+    dtype = encode.token_dtype(trained.stats["vocab_size"])
+    model = encode.load(ctx.store, file.blob)
+    tokens = np.array([len(ids) + 1 for ids in encode.encode_texts(model, chosen, dtype)], dtype=np.float64)
+    size = np.array([len(text.encode()) for text in chosen], dtype=np.float64)
+    buckets = {
+        b: one.stats["text_bytes"] / one.stats["tokens"] for b, one in have.shards.items() if one.stats["tokens"]
+    }
+    bytes_, counted = (sum(one.stats[k] for one in have.shards.values()) for k in ("text_bytes", "tokens"))
+    return {
+        "bytes_per_token": Draws(len(size), seed).ratio(size, tokens),
+        "corpus": bytes_ / counted if counted else 0.0,
+        "buckets": buckets,
+    }
+
+
+def _effective(
+    ctx: Context, sample: Sample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], draw: Draws
+) -> dict[str, Any]:
+    """The whole source at the sample's rate, beside what the corpus has."""
+    scale = facts.size.sum() / sample.share if len(facts.size) else 0.0
+    gained = draw.ratio(accepted * facts.size, facts.size, lambda share: share * scale)
+    ref = ctx.refs.ref("funnel")
+    now = float(ctx.refs.load(ref.digest).stats["total"]["effective"]["effective_bytes"]) if ref else 0.0
+    rate = tokenizer.get("bytes_per_token", {}).get("value", 0.0)
+    tokens = {name: value / rate for name, value in gained.items()} if rate else {}
+    gain = {name: value / now for name, value in gained.items()} if now else {}
+    return {"bytes": gained, "tokens": tokens, "corpus_bytes": now, "gain": gain}

@@ -1,0 +1,115 @@
+"""Attention itself: rotary positions, document masks, and the kernel that fits the device.
+
+    B  sequences    S  tokens of a sequence    H  query heads    K  key/value heads    E  head width
+
+On CPUs, and on GPUs while no document ends within a sequence, PyTorch's `scaled_dot_product_attention` picks
+a fused kernel (FlashAttention, arXiv:2307.08691). With documents, GPUs use FlexAttention (arXiv:2412.05496),
+whose block mask skips whole blocks outside a document and is of S x S / 128^2 bits; CPUs add a dense mask.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from plinth.model.parameters import Model, RopeScaling
+
+#: What keeps a token within its document: nothing to keep, additive [B, 1, S, S], or FlexAttention's.
+Mask = Tensor | BlockMask | None
+
+Rotation = tuple[Tensor, Tensor]
+
+
+class Core(nn.Module):
+    """Softmax attention of rotated heads; no parameters. What divides heads or tokens over ranks wraps this."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+        """[B, H, S, E] from q [B, H, S, E] and k, v [B, K, S, E]; causal, and within documents if masked."""
+        grouped = q.shape[1] != k.shape[1]
+        if isinstance(mask, BlockMask):
+            return cast(Tensor, _flex()(q, k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped))
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
+        )
+
+
+@cache
+def _flex() -> Any:
+    """FlexAttention is fast only when compiled; compiled once per process."""
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@cache
+def _block_mask() -> Any:
+    return torch.compile(create_block_mask, dynamic=False)
+
+
+def attention_mask(segments: Tensor | None, dtype: torch.dtype, *, whole: bool | None = None) -> Mask:
+    """The mask that keeps tokens within their document; None where none is needed.
+
+    Args:
+        segments: document number of each token [B, S], or None.
+        dtype: of the queries.
+        whole: no document ends within a sequence; None looks at the segments where that costs no wait (CPUs).
+    """
+    if segments is None or whole:
+        return None
+    if segments.is_cuda:
+        return flex_mask(segments)
+    if whole is None and bool((segments == segments[:, :1]).all()):
+        return None
+    return document_mask(segments, dtype)
+
+
+def flex_mask(segments: Tensor) -> BlockMask:
+    """FlexAttention's form of the document mask, for `segments` [B, S]; no wait for the device."""
+    batch, length = segments.shape
+
+    def within(b: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (q >= k) & (segments[b, q] == segments[b, k])
+
+    make = _block_mask() if segments.is_cuda else create_block_mask
+    return cast(BlockMask, make(within, batch, None, length, length, device=segments.device))
+
+
+def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive mask [B, 1, S, S]: a token sees itself and earlier tokens of its own document."""
+    length = segments.shape[1]
+    unseen = segments[:, None, :, None] != segments[:, None, None, :]
+    unseen |= torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
+    return torch.zeros(unseen.shape, dtype=dtype, device=segments.device).masked_fill_(unseen, -math.inf)
+
+
+def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
+    """Cosine and sine [S, E] of positions [S], computed in FP32 (Su et al., arXiv:2104.09864)."""
+    width, device = config.head_width, positions.device
+    frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    if config.rope_scaling is not None:
+        frequency = scaled(frequency, config.rope_scaling)
+    angle = torch.outer(positions.to(torch.float32), frequency).repeat(1, 2)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def scaled(frequency: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1's frequencies for long contexts (arXiv:2407.21783, section 3.4.2; blend as in its released code)."""
+    turns = scaling.original_tokens * frequency / (2 * math.pi)  # within the original context
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequency * (kept + (1 - kept) / scaling.factor)
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Apply rotary positions to [B, H, S, E], pairing dimension i with i + E/2."""
+    cos, sin = rotation
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,0 +1,209 @@
+"""The model in Hugging Face's layout: `config.json` and `model.safetensors`.
+
+Names and shapes are those of `LlamaForCausalLM`, or of `Qwen3ForCausalLM` where queries and keys are
+normalised, so that the files load there as they are, and theirs here. The multipliers of muP have no place
+there: such files carry a name of their own that Hugging Face does not load. `export_folder` folds the multipliers
+into the weights (`plain_factor`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from plinth.errors import CheckpointError
+from plinth.model.decoder import Decoder
+from plinth.model.parameters import Model, MuP, RopeScaling
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+#: Of a model in several files: which file holds which tensor.
+INDEX = "model.safetensors.index.json"
+
+#: `model_type` of files that only `load_model` reads.
+MUP_TYPE = "plinth-mup"
+
+#: Fields of Hugging Face's configurations, and the only value that our decoder computes.
+_ONLY = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "pretraining_tp": 1,
+}
+
+
+def hf_name(name: str) -> str:
+    """The published name of a parameter of `Decoder`."""
+    if name == "lm_head":
+        return "lm_head.weight"
+    return "model.embed_tokens.weight" if name == "embed_tokens" else f"model.{name}"
+
+
+def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
+    """Fields of `LlamaConfig`, or `Qwen3Config` with `qk_norm`; with muP, of neither."""
+    kind = ("qwen3", "Qwen3ForCausalLM") if model.qk_norm else ("llama", "LlamaForCausalLM")
+    if model.mup is not None:
+        kind = (MUP_TYPE, "PlinthMuPForCausalLM")
+    return {
+        "model_type": kind[0],
+        "architectures": [kind[1]],
+        "vocab_size": vocab_size,
+        "hidden_size": model.dim,
+        "intermediate_size": model.ffn_dim,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_width,
+        "hidden_act": "silu",
+        "max_position_embeddings": sequence_tokens,
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": model.rope_theta,
+        "rope_scaling": None if model.rope_scaling is None else _hf_scaling(model.rope_scaling),
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "tie_word_embeddings": model.tied_embeddings,
+        "initializer_range": model.init_std,
+        "bos_token_id": end_of_text,
+        "eos_token_id": end_of_text,
+        "torch_dtype": dtype,
+        "use_cache": True,
+        **({} if model.mup is None else {"mup": model.mup.model_dump(), "qk_norm": model.qk_norm}),
+    }
+
+
+def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_frequency_factor,
+        "high_freq_factor": scaling.high_frequency_factor,
+        "original_max_position_embeddings": scaling.original_tokens,
+    }
+
+
+def save_model(directory: Path, parameters: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write whole parameters, by their name in `Decoder`, and the configuration."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors = {hf_name(name): tensor.detach().contiguous() for name, tensor in parameters.items()}
+    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+    (directory / CONFIG).write_text(json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
+
+
+def load_model(directory: Path | str) -> Decoder:
+    """The decoder in a directory of `save_model`, or of Hugging Face's Llama or Qwen3, in one file or several.
+
+    On the CPU, in the saved dtype, ready to evaluate.
+
+    Raises:
+        CheckpointError: a file is missing or broken, tensors and configuration disagree, or the architecture is
+            one that our decoder does not compute.
+    """
+    folder = Path(directory)
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        tensors = _tensors(folder)
+        architecture = _architecture(config)
+        with torch.device("meta"):
+            model = Decoder(architecture, int(config["vocab_size"]))
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{folder} holds no model that can be loaded", found=error, expected=f"{CONFIG} and {WEIGHTS}"
+        ) from error
+    wanted = {hf_name(name): name for name, _ in model.named_parameters()}
+    if architecture.tied_embeddings:
+        tensors.pop("lm_head.weight", None)  # some write the one matrix twice
+    shapes = {hf_name(name): parameter for name, parameter in model.named_parameters()}
+    _same_tensors(folder, shapes, tensors)
+    model.load_state_dict({wanted[name]: tensor for name, tensor in tensors.items()}, assign=True)
+    return model.eval()
+
+
+def plain_factor(model: Model, name: str) -> float:
+    """What a parameter is multiplied by, so that a model without muP computes what `model` does.
+
+    Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (where these are
+    tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
+    """
+    if model.mup is None:
+        return 1.0
+    if name == "norm.weight":
+        return model.logit_scale / (model.embedding_scale if model.tied_embeddings else 1.0)
+    if name == "embed_tokens":
+        return model.embedding_scale
+    queries = name.endswith("q_norm.weight" if model.qk_norm else "q_proj.weight")
+    return float(model.attention_scale * model.head_width**0.5) if queries else 1.0
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    if not (folder / INDEX).exists():
+        return dict(load_file(folder / WEIGHTS))
+    files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+    if any(Path(name).name != name for name in files):
+        raise ValueError(f"{INDEX} names files outside the directory")
+    return {name: tensor for file in files for name, tensor in load_file(folder / file).items()}
+
+
+def _architecture(config: Mapping[str, Any]) -> Model:
+    """Raises ValueError where it is none of ours, KeyError where a field is missing."""
+    if config["model_type"] not in ("llama", "qwen3", MUP_TYPE):
+        raise ValueError(f"model_type {config['model_type']!r}, expected llama or qwen3")
+    for name, only in _ONLY.items():
+        if config.get(name, only) != only:
+            raise ValueError(f"{name} {config[name]!r}, expected {only!r}")
+    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    mup = config.get("mup")
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    head_dim = config.get("head_dim") or width // heads
+    return Model(
+        layers=config["num_hidden_layers"],
+        dim=width,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=0 if head_dim * heads == width else head_dim,
+        ffn_dim=config["intermediate_size"],
+        rope_theta=config.get("rope_theta") or rope["rope_theta"],
+        rope_scaling=_scaling(rope),
+        norm_eps=config["rms_norm_eps"],
+        qk_norm=config["model_type"] == "qwen3" or bool(config.get("qk_norm", False)),
+        tied_embeddings=config["tie_word_embeddings"],
+        init_std=config["initializer_range"],
+        mup=None if mup is None else MuP(**mup),
+    )
+
+
+def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ValueError(f"rope_type {kind!r}, expected llama3 or none")
+    return RopeScaling(
+        factor=rope["factor"],
+        low_frequency_factor=rope["low_freq_factor"],
+        high_frequency_factor=rope["high_freq_factor"],
+        original_tokens=rope["original_max_position_embeddings"],
+    )
+
+
+def _same_tensors(folder: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    differences = [f"{name} missing" for name in sorted(wanted.keys() - found.keys())]
+    differences += [f"{name} unknown" for name in sorted(found.keys() - wanted.keys())]
+    differences += [
+        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(wanted[name].shape)}"
+        for name in sorted(wanted.keys() & found.keys())
+        if wanted[name].shape != found[name].shape
+    ]
+    if differences:
+        raise CheckpointError(
+            f"the tensors in {folder / WEIGHTS} are not those of its configuration", found="; ".join(differences)
+        )

@@ -1,0 +1,116 @@
+"""The shape of the decoder, and how it begins."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from plinth.model.presets import PRESETS, PresetName
+from plinth.records import Frozen
+
+
+class RopeScaling(Frozen):
+    """Lower rotary frequencies for contexts longer than those trained on, as Llama 3.1 does (arXiv:2407.21783).
+
+    Wavelengths above `original_tokens / low_frequency_factor` are stretched by `factor`, those below
+    `original_tokens / high_frequency_factor` are kept, those between are blended.
+    """
+
+    factor: float = Field(8.0, ge=1, description="How much longer the contexts become.")
+    low_frequency_factor: float = Field(1.0, gt=0, description="Llama 3: 1.")
+    high_frequency_factor: float = Field(4.0, gt=0, description="Llama 3: 4.")
+    original_tokens: int = Field(8192, ge=1, description="Context length before scaling.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RopeScaling:
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            raise ValueError(
+                f"high_frequency_factor {self.high_frequency_factor:g} is not above "
+                f"low_frequency_factor {self.low_frequency_factor:g}"
+            )
+        return self
+
+
+class MuP(Frozen):
+    """Maximal update parametrisation (Yang et al., arXiv:2203.03466, table 8): tune narrow, train wide.
+
+    With m = dim / base_dim: matrices within blocks are initialised with std / sqrt(m) and learn at lr / m,
+    logits are divided by m, attention uses sqrt(base_head_dim) / head_dim. At m = 1 it is the plain model.
+    """
+
+    base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
+    base_head_dim: int = Field(64, ge=2, description="Head width at which attention is scaled as usual.")
+    embedding_multiplier: float = Field(1.0, gt=0, description="Of the embeddings' output.")
+    output_multiplier: float = Field(1.0, gt=0, description="Of the logits, beside 1 / m.")
+
+
+class Model(Frozen):
+    """A Llama-style decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention."""
+
+    preset: PresetName | None = Field(
+        None, exclude=True, description="A published or usual shape that fills in what is not given below."
+    )
+    layers: int = Field(6, ge=1, description="Transformer blocks.")
+    dim: int = Field(256, ge=8, description="Width of the residual stream.")
+    heads: int = Field(4, ge=1, description="Query heads.")
+    kv_heads: int = Field(2, ge=1, description="Key and value heads, each shared by several query heads.")
+    head_dim: int = Field(0, ge=0, description="Width of a head; 0: dim / heads.")
+    ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
+    rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
+    rope_scaling: RopeScaling | None = Field(None, description="For contexts longer than those trained on.")
+    norm_eps: float = Field(1e-5, gt=0, description="Added to the mean square in RMSNorm.")
+    qk_norm: bool = Field(False, description="RMSNorm on queries and keys.")
+    tied_embeddings: bool = Field(True, description="One matrix for input and output embeddings.")
+    document_mask: bool = Field(True, description="No attention across document boundaries.")
+    init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
+        "gpt2", description="Initial weights: see plinth/model/initialisation.py."
+    )
+    init_std: float = Field(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
+    mup: MuP | None = Field(None, description="Hyperparameters that hold at any width.")
+    z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM's is 1e-4.")
+
+    @property
+    def head_width(self) -> int:
+        """Width E of one head."""
+        return self.head_dim or self.dim // self.heads
+
+    @property
+    def width_multiplier(self) -> float:
+        """m of muP; 1 without it."""
+        return self.dim / self.mup.base_dim if self.mup else 1.0
+
+    @property
+    def attention_scale(self) -> float:
+        """What q·k is multiplied with before the softmax."""
+        if self.mup:
+            return float(self.mup.base_head_dim**0.5 / self.head_width)
+        return float(self.head_width**-0.5)
+
+    @property
+    def embedding_scale(self) -> float:
+        """What the embeddings' output is multiplied with."""
+        return self.mup.embedding_multiplier if self.mup else 1.0
+
+    @property
+    def logit_scale(self) -> float:
+        """What the logits are multiplied with."""
+        return self.mup.output_multiplier / self.width_multiplier if self.mup else 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, given: Any) -> Any:
+        """What a preset says, under what is given beside it."""
+        if isinstance(given, dict) and (shape := PRESETS.get(given.get("preset", ""))) is not None:
+            return {**shape.fields(), **given}
+        return given
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Model:
+        if not self.head_dim and self.dim % self.heads:
+            raise ValueError(f"dim {self.dim} over heads {self.heads} is not a whole head width; set head_dim")
+        if self.head_width % 2:
+            raise ValueError(f"dim {self.dim} over heads {self.heads} is not an even head width")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self

@@ -1,0 +1,4 @@
+"""Running the platform: planning.
+
+    planning/  What a recipe costs before it runs.
+"""

@@ -1,0 +1,162 @@
+"""The run that a recipe describes, in numbers, with every assumption in words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from plinth.model import flops
+from plinth.operation.planning import memory
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from plinth.tokens.order.steps import schedule
+from plinth.training.parallel.parameters import Parallel, problems
+
+
+class Plan(Frozen):
+    """What a run costs. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
+
+    recipe: str
+    preset: str | None
+    parameters: int
+    parameters_without_embeddings: int
+    parameters_by_place: flops.Parameters
+    vocab_size: int
+    sequence_tokens: int
+    global_batch_tokens: int
+    steps: int
+    tokens: int
+    unused_tokens: int
+    tokens_per_parameter: float
+    flops_per_token_6n: int
+    flops_per_token_exact: int
+    flops_6nd: int
+    flops_exact: int
+    tokens_per_second: float | None
+    wall_clock_s: float | None
+    ranks: int
+    zero_stage: int
+    precision: memory.Precision
+    division: str
+    memory_per_device: memory.Memory
+    memory_by_zero_stage: dict[int, int]  # of the stages that go with the rest of the block
+    device: str | None
+    device_bytes: int | None
+    fits: bool | None  # None when no device was stated
+    assumptions: tuple[str, ...]
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    tokens_per_second: float | None = None,
+    vocab_size: int | None = None,
+    precision: Literal["fp32", "bf16"] | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan a recipe's run.
+
+    Args:
+        tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
+        vocab_size: of the trained tokenizer; the recipe's when None.
+        precision: of the machine, where the recipe says `auto` (FP32 when None).
+        device: of `memory.DEVICES`, to say whether the run fits.
+    """
+    training, mixture = recipe.training, recipe.mixture
+    vocabulary = vocab_size or recipe.tokenizer.vocab_size
+    kind = training.precision if training.precision != "auto" else precision or "fp32"
+    counted = flops.parameters(training.model, vocabulary)
+    sequences = mixture.total_tokens // mixture.sequence_tokens
+    changes = (training.batch_schedule, training.length_schedule, training.amendments)
+    taken = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
+    steps, tokens = taken.total, taken.used * mixture.sequence_tokens
+    batch_tokens = taken.batches[-1] * mixture.sequence_tokens
+    rule = flops.flops_6n(training.model, vocabulary)
+    exact = flops.flops_exact(training.model, vocabulary, mixture.sequence_tokens)
+    by_stage = _memory_by_stage(recipe, vocabulary, kind)
+    needed = by_stage[training.parallel.zero_stage]
+    device_bytes = memory.DEVICES[device] if device else None
+    return Plan(
+        recipe=recipe.name,
+        preset=training.model.preset,
+        parameters=counted.total,
+        parameters_by_place=counted,
+        parameters_without_embeddings=counted.total - counted.embedding - counted.output,
+        vocab_size=vocabulary,
+        sequence_tokens=mixture.sequence_tokens,
+        global_batch_tokens=batch_tokens,
+        steps=steps,
+        tokens=tokens,
+        unused_tokens=mixture.total_tokens - tokens,
+        tokens_per_parameter=tokens / counted.total,
+        flops_per_token_6n=rule,
+        flops_per_token_exact=exact,
+        flops_6nd=rule * tokens,
+        flops_exact=exact * tokens,
+        tokens_per_second=tokens_per_second,
+        wall_clock_s=tokens / tokens_per_second if tokens_per_second else None,
+        ranks=training.launch.ranks,
+        zero_stage=training.parallel.zero_stage,
+        precision=kind,
+        division=_division(training.parallel, training.launch.ranks),
+        memory_per_device=needed,
+        memory_by_zero_stage={stage: used.total for stage, used in by_stage.items()},
+        device=device,
+        device_bytes=device_bytes,
+        fits=None if device_bytes is None else needed.total <= memory.USABLE * device_bytes,
+        assumptions=_assumptions(recipe, vocab_size, precision, tokens_per_second),
+    )
+
+
+def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
+    """Memory by ZeRO stage, of those that the rest of the block allows."""
+    training, mixture = recipe.training, recipe.mixture
+    ranks, micro = training.launch.ranks, training.micro_batch_sequences
+    found = {}
+    for stage in range(4):
+        block = training.parallel.model_copy(update={"zero_stage": stage})
+        refused = problems(
+            block, training.model, ranks=ranks, sequence_tokens=mixture.sequence_tokens, precision=precision
+        )
+        if any(refused):
+            continue
+        found[stage] = memory.per_device(
+            training.model,
+            block,
+            vocab_size=vocab_size,
+            sequence_tokens=mixture.sequence_tokens,
+            micro_batch=micro,
+            accumulation=training.global_batch_sequences // (block.data_ranks(ranks) * micro),
+            ranks=ranks,
+            precision=precision,
+        )
+    return found
+
+
+def _division(parallel: Parallel, ranks: int) -> str:
+    """The degrees that are not 1, in words."""
+    degrees = {"data": parallel.data_ranks(ranks)}
+    degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
+    return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
+
+
+def _assumptions(
+    recipe: Recipe, vocab_size: int | None, precision: str | None, tokens_per_second: float | None
+) -> tuple[str, ...]:
+    lines = [
+        "6 N D counts all parameters, embeddings included; backward costs twice forward",
+        "exact FLOPs count attention over the whole square, without causal or document masks, and no recomputation",
+        "memory is parameters, gradients, Adam's state, activations, logits and communication buckets; a tenth of a "
+        "device is left for the runtime and fragmentation",
+        "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
+        "a last step that its batch does not fill is not run",
+    ]
+    if vocab_size is None:
+        lines.append("the tokenizer reaches the recipe's vocabulary size")
+    if recipe.training.precision == "auto":
+        counted = precision or "fp32"
+        lines.append(f"precision auto is counted as {counted}; a device that has BF16 trains in it (--precision bf16)")
+    if tokens_per_second is None:
+        lines.append("no wall clock: no speed was stated")
+    else:
+        lines.append(f"{tokens_per_second:,.0f} tokens/s over all ranks, without start-up, checkpoints and restarts")
+    return tuple(lines)

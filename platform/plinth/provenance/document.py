@@ -1,0 +1,162 @@
+"""One document's row in every table that has one. Reads the columns it needs, and of a row its row group.
+
+locate    which bucket, part and row an id or a URI is
+sidecar   the same row of a sidecar of the bucket, or of one over all buckets
+members   the documents of a cluster
+curated   the row of curated text that a document became
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.records import Manifest, Part
+from plinth.storage.parts import iter_batches, read_row
+
+DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
+DOCUMENTS = "/documents"
+NEAREST = 5
+MAX_MEMBERS = 100
+
+
+@dataclass(frozen=True)
+class Place:
+    """A row of a bucket's documents, or of its rejects. `part` counts the parts of that kind."""
+
+    bucket: str
+    manifest: Manifest
+    part: int
+    row: int
+    rejected: bool = False
+
+    @property
+    def source(self) -> Part:
+        """The part that holds the row."""
+        return self.manifest.named("rejects-" if self.rejected else "part-")[self.part]
+
+
+def published(ctx: Context, ending: str) -> Iterator[tuple[str, Manifest]]:
+    """Bucket and manifest of every published asset with this ending."""
+    for ref in ctx.refs.all():
+        if ref.asset.endswith(ending):
+            yield ref.asset.removesuffix(ending), ctx.refs.load(ref.digest)
+
+
+def locate(ctx: Context, target: str) -> list[Place]:
+    """Every place of a document id (32 hexadecimal digits) or of a URI: documents first, then rejects.
+
+    Raises:
+        MissingError: nothing has this id or URI; names the nearest URIs.
+    """
+    buckets = list(published(ctx, DOCUMENTS))
+    by_id = DOCUMENT_ID.fullmatch(target) is not None
+    wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
+    found = [
+        Place(bucket, manifest, number, row, rejected)
+        for rejected, stem in ((False, "part-"), (True, "rejects-"))
+        for bucket, manifest in buckets
+        for number, part in enumerate(manifest.named(stem))
+        if not (rejected and by_id)  # a reject never became a document and has no id
+        for row in _rows(ctx, part, "id" if by_id else "uri", wanted)
+    ]
+    if found:
+        return found
+    raise MissingError(
+        f"no document {target!r}",
+        found=_near(ctx, buckets, target) if buckets else "no documents in this workspace",
+        expected="an id of 32 hexadecimal digits, or a whole URI",
+        remedy="ids stand in `plinth batch`; a URI must be as its source gives it",
+    )
+
+
+def sidecar(ctx: Context, place: Place, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:
+    """The row of a sidecar that belongs to the document, or None when it was made from other documents."""
+    own = manifest.inputs.get(f"{place.bucket}{DOCUMENTS}")
+    parts = manifest.named(stem)
+    fits = place.part < len(parts) and parts[place.part].rows == place.source.rows
+    if not fits or own not in (None, place.manifest.digest):
+        return None
+    row: dict[str, Any] = plain(read_row(ctx.store, parts[place.part], place.row))
+    return row
+
+
+def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, Any]]:
+    """Bucket, id, URI and whether it survived, of the documents in a cluster; at most `MAX_MEMBERS`."""
+    wanted = pa.scalar(bytes.fromhex(cluster), pa.binary(16))
+    found: list[dict[str, Any]] = []
+    for bucket, documents in published(ctx, DOCUMENTS):
+        pairs = zip(clusters.named(f"{bucket}/part-"), documents.named("part-"), strict=False)
+        for side, part in pairs:
+            if side.rows != part.rows:
+                continue
+            for row in _rows(ctx, side, "cluster", wanted):
+                name = plain(read_row(ctx.store, part, row, ["id", "uri"]))
+                survivor = read_row(ctx.store, side, row, ["survivor"])["survivor"]
+                found.append({"bucket": bucket, **name, "survivor": survivor})
+                if len(found) == MAX_MEMBERS:
+                    return found
+    return found
+
+
+def curated(ctx: Context, manifest: Manifest, id_: str) -> dict[str, Any] | None:
+    """Part, row and length of the curated text with this id, or None."""
+    wanted = pa.scalar(bytes.fromhex(id_), pa.binary(16))
+    for part in manifest.parts:
+        for row in _rows(ctx, part, "id", wanted):
+            text = read_row(ctx.store, part, row, ["text"])["text"]
+            return {"part": part.name, "row": row, "characters": len(text), "bytes": len(text.encode())}
+    return None
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON has them: bytes in hexadecimal, times in ISO 8601, FP32 without the digits it does not have."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> Iterator[int]:
+    """Rows of a part whose column has this value."""
+    first = 0
+    for batch in iter_batches(ctx.store, part, [column]):
+        hits = pc.indices_nonzero(pc.fill_null(pc.equal(batch.column(column), wanted), False))
+        yield from (first + row for row in hits.to_pylist())
+        first += batch.num_rows
+
+
+def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str:
+    """The URIs most like the target; a cheap likeness first, so that millions of them are no matter."""
+    letters = set(target)
+    best: list[tuple[float, str]] = []
+    for _, manifest in buckets:
+        for part in (*manifest.named("part-"), *manifest.named("rejects-")):
+            for batch in iter_batches(ctx.store, part, ["uri"]):
+                for uri in batch.column("uri").to_pylist():
+                    best.append((_likeness(letters, target, uri), uri))
+                best = heapq.nlargest(200, best)
+    names = dict.fromkeys(uri for _, uri in best)
+    nearest = difflib.get_close_matches(target, names, n=NEAREST, cutoff=0.3)
+    return "nearest: " + ", ".join(nearest) if nearest else "nothing like it"
+
+
+def _likeness(letters: set[str], target: str, uri: str) -> float:
+    """Shared last segment, shared letters, and a length that is not too different."""
+    shared = 2.0 * (target.rsplit("/", 1)[-1] in uri) + len(letters & set(uri)) / (len(letters | set(uri)) or 1)
+    return shared - abs(len(uri) - len(target)) / max(len(uri), len(target), 1)

@@ -1,0 +1,224 @@
+"""The ledger: one row per document with all that is known of it, as Parquet that any engine can query.
+
+A join of sidecars that lie side by side: no text is read, and memory is one row group whatever the corpus. What a
+document became in the shards is found by walking the index of tokens beside its bucket's documents, for both are
+in the same order. Rejects, which never became documents, are a table of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
+from plinth.corpus.sidecars import Slot, slots
+from plinth.corpus.sources.origin import source_of
+from plinth.provenance.ledger.columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
+from plinth.provenance.ledger.placement import Places, Tokens, tokens_of
+from plinth.records import Manifest, Part, Step, bucket_of
+from plinth.storage.parts import iter_aligned, iter_batches, write_batches
+from plinth.storage.store import Store
+
+ASSET = "ledger"
+VERSION = "1"
+
+_DOCUMENTS = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source_bytes", "extra"]
+_VERDICTS = ["decision", "reason", "cluster", "cluster_size", "edits"]
+_STAGES = {**STAGE_OF, "held_out": "holdout"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Manifests that a ledger is made of.
+
+    Args:
+        documents, policies, verdicts: by bucket.
+        annotations: by annotator, by bucket.
+        shared: stages over all buckets by the name they have in columns (`exact`, `near`, `holdout`, …).
+        curated, shards: by bucket, once there are tokens.
+        mixture: once there is one.
+    """
+
+    documents: Mapping[str, Manifest]
+    policies: Mapping[str, Manifest]
+    verdicts: Mapping[str, Manifest]
+    annotations: Mapping[str, Mapping[str, Manifest]]
+    shared: Mapping[str, Manifest]
+    curated: Mapping[str, Manifest] | None = None
+    shards: Mapping[str, Manifest] | None = None
+    mixture: Manifest | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    slot: Slot
+    sidecars: tuple[str, ...]
+    sources: tuple[Mapping[str, Any], ...]
+    tokens: Tokens | None
+    weight: float | None
+    epochs: float | None
+
+
+@dataclass(frozen=True)
+class _Refused:
+    bucket: str
+    part: Part
+
+
+def run(ctx: Context, made: Made) -> Manifest:
+    """Write the ledger of all buckets.
+
+    Returns:
+        Manifest of `{bucket}/part-*` (`ledger_columns.schema_of` the sidecars; row for row the documents) and
+        `{bucket}/rejects-*` (`ledger_columns.REJECTS`). Statistics: `documents`, `rejects`, `columns`, `trained`.
+
+    Raises:
+        IntegrityError: a sidecar or an index does not belong to the documents.
+    """
+    sides: dict[str, Manifest | Mapping[str, Manifest]] = {**made.annotations, **made.shared}
+    places = slots(made.documents, policy=made.policies, verdicts=made.verdicts, **sides)
+    step = Step(name=ASSET, version=VERSION)
+    items = [_item(made, slot, tuple(sorted(sides))) for slot in places]
+    rows = run_items(ctx, step, _write, items, label=ASSET)
+    parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, rows, strict=True)]
+    refused = [(bucket, part) for bucket, one in sorted(made.documents.items()) for part in one.named("rejects-")]
+    items = [Item((part.blob.sha256, bucket), _Refused(bucket, part), part.rows) for bucket, part in refused]
+    step_of_rejects = Step(name=f"{ASSET}/rejects", version=VERSION)
+    copied = run_items(ctx, step_of_rejects, _write_rejects, items, label=f"{ASSET}: rejects")
+    rejects = [
+        one[0].model_copy(update={"name": f"{bucket}/{part.name}"})
+        for (bucket, part), one in zip(refused, copied, strict=True)
+    ]
+    stats = {
+        "documents": sum(part.rows for part in parts),
+        "rejects": sum(part.rows for part in rejects),
+        "trained": sum(int(part.stats["trained"]) for part in parts),
+        "columns": int(parts[0].stats["columns"]) if parts else len(BASE),
+    }
+    return manifest(ASSET, step, _inputs(made), [*parts, *rejects], stats)
+
+
+def _inputs(made: Made) -> dict[str, Manifest | str]:
+    per_bucket = {"documents": made.documents, "policy": made.policies, "verdicts": made.verdicts}
+    per_bucket |= {**made.annotations, "curated": made.curated or {}, "shards": made.shards or {}}
+    found: dict[str, Manifest | str] = {
+        f"{bucket}/{kind}": one for kind, by_bucket in per_bucket.items() for bucket, one in by_bucket.items()
+    }
+    found |= {one.asset: one for one in made.shared.values()}
+    return found | ({"mixture": made.mixture} if made.mixture else {})
+
+
+def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
+    sources = tuple(made.documents[slot.bucket].params.get("sources", ()))
+    tokens = None
+    if made.shards and made.curated and slot.bucket in made.shards:
+        tokens = tokens_of(slot.bucket, slot.documents, made.curated[slot.bucket], made.shards[slot.bucket])
+    plan = made.mixture.stats if made.mixture else {}
+    streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == slot.bucket]
+    needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
+    weight = needed / plan["sequences"] if streams and plan["sequences"] else None
+    epochs = (needed / text if text else 0.0) if streams else None
+    task = _Task(slot, sidecars, sources, tokens, weight, epochs)
+    digests = [slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sorted(slot.sides.items()))]
+    placed = tokens.digests if tokens else ()
+    facts = json.dumps([slot.bucket, sources, weight, epochs], sort_keys=True)
+    return Item((*digests, *placed, facts), task, slot.documents.rows)
+
+
+def _write(store: Store, task: _Task) -> tuple[Part, ...]:
+    sidecars = {name: pq.read_schema(store.open_path(task.slot.sides[name].blob)) for name in task.sidecars}
+    schema, stats = schema_of(sidecars), {"trained": 0, "columns": 0}
+    part = write_batches(store, task.slot.documents.name, schema, _batches(store, task, sidecars, schema, stats))
+    return (part.model_copy(update={"stats": {**stats, "columns": len(schema)}}),)
+
+
+def _batches(
+    store: Store, task: _Task, sidecars: Mapping[str, pa.Schema], schema: pa.Schema, stats: dict[str, int]
+) -> Iterator[pa.RecordBatch]:
+    wanted = {name: chosen(name, one) for name, one in sidecars.items()}
+    lengths = ["text_bytes"] if "text_bytes" in sidecars.get("exact", pa.schema([])).names else []
+    read = {name: [*columns, *(lengths if name == "exact" else [])] for name, columns in wanted.items()}
+    sides = task.slot.sides
+    sources = [(task.slot.documents, _DOCUMENTS), (sides["policy"], ["keep", "fired"]), (sides["verdicts"], _VERDICTS)]
+    sources += [(sides[name], columns) for name, columns in read.items() if columns]
+    places = Places(store, task.slot.bucket, task.slot.documents.name, task.tokens)
+    for documents, policy, verdicts, *rest in iter_aligned(store, *sources):
+        named = dict(zip([name for name, columns in read.items() if columns], rest, strict=True))
+        trained = pc.equal(verdicts.column("decision"), "train")
+        row = _facts(task, documents) | _judged(policy, verdicts) | places.of(documents.column("id"), trained)
+        row |= _weights(task, trained)
+        row["text_bytes"] = named["exact"].column("text_bytes") if lengths else pa.nulls(len(policy), pa.int64())
+        for name, fields in wanted.items():
+            row |= {field.name: converted(named[name].column(one), field) for one, field in fields.items()}
+        stats["trained"] += trained.true_count
+        yield pa.RecordBatch.from_arrays([row[name] for name in schema.names], schema=schema)
+
+
+def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
+    """What a document brought from its source."""
+    rows = documents.num_rows
+    domains = [json.loads(extra).get("domain") for extra in documents.column("extra").to_pylist()]
+    snapshots = documents.column("snapshot").to_pylist()
+    places = {pair: source_of(task.sources, *pair) for pair in set(zip(domains, snapshots, strict=True))}
+    index = [places[pair] for pair in zip(domains, snapshots, strict=True)]
+    terms = [task.sources[at].get("terms", {}) if at is not None else {} for at in index]
+    row = {name: documents.column(name) for name in _DOCUMENTS if name not in ("id", "extra")}
+    row |= {"id": hexadecimal(documents.column("id")), "bucket": pa.array([task.slot.bucket] * rows, pa.string())}
+    row |= {"source": pa.array(index, pa.int32()), "domain": pa.array(domains, pa.string())}
+    uses = ("train", "redistribute", "commercial")
+    return row | {f"may_{use}": pa.array([each.get(use) for each in terms], pa.bool_()) for use in uses}
+
+
+def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
+    """How much of the run a trained document's bucket gives, and how often the run reads it."""
+    values = {"mixture_weight": task.weight, "mixture_epochs": task.epochs}
+    nothing = pa.scalar(None, pa.float64())
+    return {name: pc.if_else(trained, pa.scalar(value, pa.float64()), nothing) for name, value in values.items()}
+
+
+def _judged(policy: pa.RecordBatch, verdicts: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Decision, reason, stage, and what edits did to a document that is kept."""
+    decision, reason = verdicts.column("decision"), verdicts.column("reason")
+    nothing = pa.scalar(None, pa.string())
+    others = reason.dictionary_encode()
+    stages = pa.array([_STAGES.get(name, PROTECTED) for name in others.dictionary.to_pylist()], pa.string())
+    by_reason = stages.take(others.indices) if len(stages) else pa.nulls(len(reason), pa.string())
+    stage = pc.if_else(pc.equal(decision, "heldout"), "holdout", by_reason)
+    stage = pc.if_else(pc.invert(policy.column("keep")), "policy", stage)
+    spans = verdicts.column("edits")
+    kept = pc.not_equal(decision, "drop").to_numpy(zero_copy_only=False)
+    counts = pc.fill_null(pc.list_value_length(spans), 0).to_numpy(zero_copy_only=False)
+    flat = spans.flatten()
+    removed = np.zeros(len(decision), dtype=np.int64)
+    width = pc.subtract(pc.struct_field(flat, "end_cp"), pc.struct_field(flat, "start_cp"))
+    saved = pc.subtract(width, pc.utf8_length(pc.struct_field(flat, "replacement")))
+    np.add.at(removed, pc.list_parent_indices(spans).to_numpy(), saved.to_numpy(zero_copy_only=False))
+    return {
+        "decision": decision,
+        "reason": pc.if_else(pc.equal(decision, "drop"), reason, nothing),
+        "stage": pc.if_else(pc.equal(decision, "train"), nothing, stage),
+        "fired": pc.fill_null(policy.column("fired"), []),
+        "cluster": hexadecimal(verdicts.column("cluster")),
+        "cluster_size": verdicts.column("cluster_size"),
+        "edits": pa.array(np.where(kept, counts, 0).astype(np.int32)),
+        "edited_characters": pa.array(np.where(kept, removed, 0)),
+    }
+
+
+def _write_rejects(store: Store, task: _Refused) -> tuple[Part, ...]:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in iter_batches(store, task.part):
+            names = pa.array([task.bucket] * batch.num_rows, pa.string())
+            columns = [batch.column(name) for name in REJECTS.names[1:]]
+            yield pa.RecordBatch.from_arrays([names, *columns], schema=REJECTS)
+
+    return (write_batches(store, task.part.name, REJECTS, batches()),)

@@ -1,0 +1,56 @@
+"""What is allowed in a recipe and seldom meant: said when a recipe is checked and when it is run, and nothing fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from plinth.recipe.recipe import Recipe
+
+PER_DOCUMENT = "per-document"
+
+
+def notes(recipe: Recipe) -> list[str]:
+    """Sentences, each about one place of the recipe."""
+    return [*_licences(recipe), *_never(recipe), *_domains(recipe)]
+
+
+def _never(recipe: Recipe) -> Iterator[str]:
+    """What is to happen every so many steps, in a run that has fewer."""
+    from plinth.tokens.order.steps import schedule
+
+    training, mixture = recipe.training, recipe.mixture
+    changes = (training.batch_schedule, training.length_schedule, training.amendments)
+    sequences = mixture.total_tokens // mixture.sequence_tokens
+    total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total
+    guard, looks = training.guard, training.validation
+    seldom = [
+        ("guard.min_steps", guard.min_steps if guard.enabled else 0, "the guard judges none of them"),
+        ("validation.every_steps", looks.every_steps if looks else 0, "held-out slices are measured at the end only"),
+        ("checkpoints.every_steps", training.checkpoints.every_steps, "nothing is saved before the end"),
+    ]
+    for key, steps, so in seldom:
+        if steps >= total:
+            yield f"training.{key}: {steps:,}, and the run has {total:,} steps: {so}"
+
+
+def _domains(recipe: Recipe) -> Iterator[str]:
+    """Bounds of the tokenizer's audit for a domain that no source declares."""
+    declared = {source.domain for bucket in recipe.corpus.buckets.values() for source in bucket.sources}
+    for domain in recipe.tokenizer.max_fertility_by_domain:
+        if domain not in declared:
+            have = ", ".join(sorted(declared))
+            yield f"tokenizer.max_fertility_by_domain.{domain}: no source declares this domain; have {have}"
+
+
+def _licences(recipe: Recipe) -> Iterator[str]:
+    """Sources whose every document the licence gate stops."""
+    from plinth.corpus.annotate.licence import judge
+
+    permitted = tuple(sorted(recipe.corpus.permitted_licences))
+    for name, bucket in recipe.corpus.buckets.items():
+        for index, source in enumerate(bucket.sources):
+            if source.licence != PER_DOCUMENT and not judge(source.licence, permitted)[1]:
+                yield (
+                    f"corpus.buckets.{name}.sources[{index}].licence: {source.licence} is not among "
+                    "`corpus.permitted_licences`, so the licence gate stops every document of this source"
+                )

@@ -1,0 +1,260 @@
+"""Checks of a recipe against what the annotators offer: names, parameters, and the columns of policies.
+
+The annotators and the policy language are imported when a recipe is checked, not with this room: they
+bring compiled kernels.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from plinth.errors import RecipeError
+from plinth.recipe.gate_checks import problems_of_gates
+from plinth.recipe.yaml_lines import Key
+from plinth.records import EDIT_TYPE
+
+if TYPE_CHECKING:
+    from plinth.corpus.annotate.base import Annotator
+
+#: Where, what, and a hint.
+Found = tuple[Key, str, str]
+
+#: Columns that slices and gates rest on, so every recipe has their annotators.
+REQUIRED = {
+    "language": "evaluation and the tokenizer's audit are sliced by it",
+    "licence": "nothing without a permitted licence may reach a shard",
+}
+
+#: The column that every policy in use must look at.
+GATE = "licence.permitted"
+
+WHERE = "rule"
+
+
+def annotators() -> tuple[Annotator, ...]:
+    """Every annotator that a recipe may name, in the order of their registry."""
+    from plinth.corpus.annotate.registry import ANNOTATORS
+
+    return tuple(ANNOTATORS.values())
+
+
+def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
+    """What is wrong with `corpus.annotate` and `corpus.policies` of a recipe's plain data."""
+    corpus = data.get("corpus")
+    if not isinstance(corpus, dict):
+        return
+    known = {annotator.name: annotator for annotator in annotators()}
+    chosen = corpus.get("annotate")
+    if isinstance(chosen, dict):
+        for name, given in chosen.items():
+            yield from _annotator(name, given, known)
+            yield from _resources(corpus, name, given, known)
+        for name, why in REQUIRED.items():
+            if name not in chosen:
+                yield ("corpus", "annotate"), f"`{name}` is missing", why
+        yield from _policies(corpus, [name for name in chosen if name in known])
+        yield from problems_of_gates(corpus, tuple(name for name in chosen if name in known))
+        yield from _axes(data.get("shards"), [name for name in chosen if name in known])
+    yield from _models(corpus)
+    yield from _terms(corpus)
+    yield from _dedup(corpus)
+    yield from _illegal(corpus)
+
+
+def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
+    at: Key = ("corpus", "annotate", name)
+    if name not in known:
+        yield at, "no such annotator", nearest(name, known)
+        return
+    model = known[name].params
+    for parameter in given if isinstance(given, dict) else ():
+        if parameter not in model.model_fields:
+            yield (*at, parameter), "unknown parameter", nearest(parameter, model.model_fields)
+    try:
+        model.model_validate_json(json.dumps(given), strict=True)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["type"] != "extra_forbidden":
+                yield (*at, *detail["loc"]), f"{detail['msg'][0].lower()}{detail['msg'][1:]}", ""
+
+
+def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
+    """Every model and list that an annotator rests on is in the recipe."""
+    if name not in known:
+        return
+    try:
+        params = known[name].params.model_validate(given or {})
+    except ValidationError:
+        return  # said already
+    for key in known[name].needs(params):
+        kind, _, resource = key.partition("/")
+        have = corpus.get(kind) or {}
+        if resource not in have:
+            yield (
+                ("corpus", "annotate", name),
+                f"needs {key}, which `corpus.{kind}` does not have",
+                nearest(resource, have),
+            )
+
+
+def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Every model can be trained from buckets and lists that are there."""
+    from plinth.corpus.models.registry import parameters, trainer
+
+    models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
+    for name, raw in models.items() if isinstance(models, dict) else ():
+        at: Key = ("corpus", "models", name)
+        try:
+            chosen, params = trainer(name, raw if isinstance(raw, dict) else {}), parameters(name, raw)
+        except RecipeError as error:
+            yield at, error.what.removeprefix(f"corpus.models.{name}: "), error.remedy or f"have: {error.expected}"
+            continue
+        for what, wanted, have in (("bucket", chosen.buckets(params), buckets), ("list", chosen.lists(params), lists)):
+            for one in wanted:
+                if one not in have:
+                    yield at, f"there is no {what} {one!r}", nearest(one, have)
+
+
+def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Buckets and lists that the later stages of deduplication name are there."""
+    dedup, buckets = corpus.get("dedup") or {}, corpus.get("buckets") or {}
+    for stage, field in (("semantic", "buckets"), ("lines", "exclude"), ("substring", "exclude")):
+        named = (dedup.get(stage) or {}).get(field) if isinstance(dedup, dict) else None
+        for index, name in enumerate(named if isinstance(named, list) else ()):
+            if name not in buckets:
+                at: Key = ("corpus", "dedup", stage, field, index)
+                yield at, f"there is no bucket {name!r}", nearest(str(name), buckets)
+    vectors = (dedup.get("semantic") or {}).get("vectors") if isinstance(dedup, dict) else None
+    lists = corpus.get("lists") or {}
+    if vectors is not None and vectors not in lists:
+        yield ("corpus", "dedup", "semantic", "vectors"), f"there is no list {vectors!r}", nearest(str(vectors), lists)
+
+
+def _illegal(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """The lists of the illegal-content gate are there."""
+    gate, lists = corpus.get("illegal"), corpus.get("lists") or {}
+    name = gate.get("lists") if isinstance(gate, dict) else None
+    if name is not None and name not in lists:
+        yield ("corpus", "illegal", "lists"), f"there is no list {name!r}", nearest(str(name), lists)
+
+
+def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
+    """Every source's owner allows what the result is for."""
+    uses, buckets = corpus.get("uses") or (), corpus.get("buckets")
+    for name, bucket in buckets.items() if isinstance(buckets, dict) else ():
+        sources = bucket.get("sources") if isinstance(bucket, dict) else None
+        for index, source in enumerate(sources if isinstance(sources, list) else ()):
+            terms = source.get("terms") if isinstance(source, dict) else None
+            for use in uses:
+                if isinstance(terms, dict) and terms.get(use) is False:
+                    at: Key = ("corpus", "buckets", name, "sources", index, "terms", use)
+                    yield (
+                        at,
+                        f"`corpus.uses` wants {use}, which the owner's terms forbid",
+                        "leave the source out",
+                    )
+
+
+def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
+    """Every expression reads and names columns that are there; no policy in use lets a forbidden licence pass."""
+    from plinth.corpus.policy.policy import columns_of
+
+    types = columns_of(tuple(chosen))
+    policies, buckets = corpus.get("policies"), corpus.get("buckets")
+    for name, policy in policies.items() if isinstance(policies, dict) else ():
+        if isinstance(policy, dict):
+            yield from _profiles(("corpus", "policies", name, "profiles"), policy.get("profiles"), corpus, chosen)
+            yield from _rules(("corpus", "policies", name, "rules"), policy.get("rules"), types)
+            yield from _edits(("corpus", "policies", name, "edits"), policy.get("edits"), types)
+    named = {
+        str(bucket.get("policy", "default"))
+        for bucket in (buckets.values() if isinstance(buckets, dict) else ())
+        if isinstance(bucket, dict)
+    }
+    for name in sorted(named):
+        used = policies.get(name) if isinstance(policies, dict) else None
+        if isinstance(used, dict) and GATE not in str(used.get("rules")):
+            hint = f"add {{reason: licence, drop: not {GATE}}} to its rules"
+            yield ("corpus", "policies", name), "no rule stops a licence that is not permitted", hint
+
+
+def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
+    """Every annotator that a profile rests on is there, and counts as the profile's project does."""
+    from plinth.corpus.policy.profiles.registry import PROFILES
+
+    for index, name in enumerate(names if isinstance(names, list) else ()):
+        known = PROFILES.get(name) if isinstance(name, str) else None
+        for needed, wanted in known.annotators.items() if known else ():
+            if needed not in chosen:
+                flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in wanted.items())
+                hint = f"add `{needed}: {{{flow}}}` to corpus.annotate"
+                yield (*at, index), f"{name} needs the annotator `{needed}`, which is not in `corpus.annotate`", hint
+            else:
+                yield from _counting((*at, index), name, needed, wanted, corpus["annotate"][needed])
+
+
+def _counting(at: Key, name: str, needed: str, wanted: Mapping[str, Any], given: Any) -> Iterator[Found]:
+    from plinth.corpus.annotate.registry import annotator
+
+    try:
+        params = annotator(needed).params.model_validate(given or {})
+    except ValidationError:
+        return  # said already
+    for key, value in wanted.items():
+        found = getattr(params, key)
+        if found != value:
+            hint = f"write `{key}: {json.dumps(value)}`, or state rules of your own"
+            yield at, f"{name} needs `corpus.annotate.{needed}.{key}` = {value!r}, found {found!r}", hint
+
+
+def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
+    from plinth.corpus.policy.expressions import parse
+
+    seen: set[str] = set()
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+        if not isinstance(rule, dict):
+            continue
+        reason, drop = rule.get("reason"), rule.get("drop")
+        if isinstance(reason, str) and reason in seen:
+            yield (*at, index, "reason"), f"more than one rule is called {reason!r}", "give each its own reason"
+        seen.add(str(reason))
+        if isinstance(drop, str):
+            try:
+                parse(drop, types, WHERE)
+            except RecipeError as error:
+                hint = error.remedy or (f"expected {error.expected}" if error.expected else "")
+                yield (*at, index, "drop"), error.what.removeprefix(f"{WHERE}: "), hint
+
+
+def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
+    """Every column that shards are cut by is one that an annotator of the recipe writes."""
+    from plinth.corpus.policy.policy import columns_of
+    from plinth.tokens.shards.parameters import AXES
+
+    axes = shards.get("axes") if isinstance(shards, dict) else None
+    types = columns_of(tuple(chosen))
+    for index, axis in enumerate(axes if isinstance(axes, list) else ()):
+        column = AXES.get(axis, axis) if isinstance(axis, str) else None
+        if column is not None and column not in types:
+            hint = f"add `{column.split('.')[0]}: {{}}` to corpus.annotate" if axis in AXES else nearest(column, types)
+            yield ("shards", "axes", index), f"{axis} is read from {column}, which no annotator writes", hint
+
+
+def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:
+    spans = [name for name, kind in types.items() if kind == EDIT_TYPE]
+    for index, edit in enumerate(edits if isinstance(edits, list) else ()):
+        column = edit.get("spans") if isinstance(edit, dict) else None
+        if isinstance(column, str) and column not in spans:
+            yield (*at, index, "spans"), f"{column!r} is no column of spans", nearest(column, spans)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that names the nearest known word, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else f"have: {', '.join(known)}" if known else "there are none"

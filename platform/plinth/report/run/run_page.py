@@ -1,0 +1,333 @@
+"""The page of one training run: what happened, why, and what it cost, on one axis. Self-contained.
+
+Everything is drawn before the page is written; its script only reads values out at the pointer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from plinth.records import Frozen
+from plinth.report import style
+from plinth.report.run import panels
+from plinth.report.run.metrics import MARKED, Cost, Course, Event, Series, course, words
+from plinth.report.run.panels import Axis, Line, Panel, Scale
+from plinth.report.stream_colours import gathered
+from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+#: Ordinary events are counted, not listed.
+UNLISTED = frozenset({"step", "checkpoint", "evaluated", "uploaded", "retired", "skipped"})
+UNLISTED |= {"intervention", "documents"}  # which have a table of their own
+DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
+
+
+class About(Frozen):
+    """What the page says of a run besides its timeline.
+
+    Attributes:
+        flops_per_token: of training, exact, by the first step it holds from, in order; gives FLOP/s.
+        peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
+        price_per_rank_hour: in `currency`.
+        mixture: rows of `tokens.realised.course`, with the tokens of a sequence.
+    """
+
+    run_id: str
+    description: str = ""
+    ranks: int = 1
+    total_steps: int = 0
+    total_tokens: int = 0
+    flops_per_token: tuple[tuple[int, float], ...] = ()
+    peak_flops: float | None = None
+    price_per_rank_hour: float | None = None
+    currency: str = "USD"
+    mixture: tuple[Mapping[str, Any], ...] = ()
+    sequence_tokens: int = 0
+
+
+def page(events: Sequence[Event], about: About) -> str:
+    """The page as HTML. The same timeline gives the same bytes, also of a run that is under way."""
+    told = course(events)
+    views = [_view(axis, told, about) for axis in ("time", "step")]
+    pointed = {f"{view['axis']}-{panel['key']}": panel["points"] for view in views for panel in view["panels"]}
+    return _template().render(
+        title=f"Run {about.run_id}",
+        subtitle=about.description,
+        facts=_facts(told, about),
+        spent=_spent(told.cost),
+        views=views,
+        interventions=_interventions(told.events),
+        events=_events(told),
+        next=_next(told, about),
+        points=json.dumps(pointed, separators=(",", ":")).replace("<", "\\u003c"),
+        width=panels.WIDTH,
+    )
+
+
+def _view(axis: Axis, told: Course, about: About) -> dict[str, Any]:
+    scale = Scale(axis, told)
+    made = []
+    for panel in _panels(told, about):
+        drawn = panels.draw(panel, scale, told.marks)
+        if drawn:
+            lines = [{"name": line.name, "colour": line.colour, "faint": line.faint} for line in panel.lines]
+            points = panels.points(panel, scale)
+            made.append({"key": panel.key, "title": panel.title, "lines": lines, "svg": drawn, "points": points})
+    made += _extra(told, about, scale)
+    return {"axis": axis, "panels": made, "ruler": panels.ruler(scale)}
+
+
+def _panels(told: Course, about: About) -> list[Panel]:
+    s = told.series
+    palette = style.colours(told.slices)
+    speed = s.get("tokens_per_s", Series())
+    flops, peak = _flops(told, about), about.peak_flops
+    used = Series(flops.times, flops.steps, [v / peak for v in flops.values]) if peak else flops
+    return [
+        Panel("loss", "loss, nats per token", [
+            Line("each step", s.get("loss", Series()), ACCENT, faint=True),
+            Line("smoothed", s.get("loss_ema", Series()), ACCENT),
+        ], _number, height=190),
+        Panel("slices", "held-out slices and probes", [
+            Line(name, one, palette[name]) for name, one in sorted(told.slices.items())
+        ], _number, height=130),
+        Panel("grad_norm", "gradient norm", [
+            Line("global", s.get("grad_norm", Series()), PALETTE[2])], _number, log=True),
+        Panel("lr", "learning rate", [Line("rate", s.get("lr", Series()), MUTED)], _number, zero=True, height=64),
+        Panel("tokens_per_s", "tokens per second", [Line("all ranks", speed, PALETTE[1])], style.count, zero=True),
+        Panel("mfu", "model FLOPs utilisation" if peak else "FLOP/s of one rank, as the model counts them",
+              [Line("utilisation" if peak else "FLOP/s", used, PALETTE[3])],
+              style.percent if peak else style.count, zero=True, height=84),
+        Panel("wait", "share of a step that waited for data", [
+            Line("waiting", s.get("data_wait_share", Series()), PALETTE[5])], style.percent, zero=True, height=64),
+        Panel("memory", "memory of the leading rank", [
+            Line("resident", s.get("memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
+        Panel("age", "age of the last checkpoint", [
+            Line("age", s.get("checkpoint_age_s", Series()), MUTED)], _seconds, zero=True, height=64),
+    ]  # fmt: skip
+
+
+def _flops(told: Course, about: About) -> Series:
+    """FLOP/s of one rank at each step, by the rows it had then and the ranks there were."""
+    speed, ranks = told.series.get("tokens_per_s", Series()), told.series.get("ranks", Series())
+    starts = [first for first, _ in about.flops_per_token]
+    values = [
+        tokens * about.flops_per_token[max(0, bisect_right(starts, step) - 1)][1] / (among or about.ranks)
+        for step, tokens, among in zip(speed.steps, speed.values, ranks.values, strict=True)
+        if starts
+    ]
+    return Series(speed.times, speed.steps, values) if starts else Series()
+
+
+def _extra(told: Course, about: About, scale: Scale) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    if told.layers:
+        drawn = panels.heat(told.layers, scale, told.marks, "gradient norm by layer")
+        made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
+    places = _places(told, about, scale)
+    if places:
+        rows = [row for row, _ in places]
+        names = sorted(rows[0]["realised"])
+        lines = [{"name": name, "colour": colour, "faint": False} for name, colour in style.colours(names).items()]
+        drawn = panels.shares(rows, [place for _, place in places], "mixture")
+        made.append({"key": "mixture", "title": "mixture", "lines": lines, "svg": drawn})
+    return [{"lines": [], "points": {}, **one} for one in made if one["svg"]]
+
+
+def _places(told: Course, about: About, scale: Scale) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
+    """Stretches of the mixture that the run has come to, and where they lie on the axis."""
+    tokens = told.series.get("tokens")
+    if tokens is None or not about.mixture:
+        return []
+    reached = list(zip(scale.of(tokens), tokens.values, strict=True))
+    if scale.axis == "time":
+        reached.sort()
+    found, before = [], scale.low
+    for row in gathered(about.mixture):
+        end = row["stop"] * about.sequence_tokens
+        at = next((x for x, value in reached if value >= end and x >= before), None)
+        stop = reached[-1][0] if at is None else at
+        if stop > before:
+            found.append((row, (scale.at(before), scale.at(stop))))
+        before = max(before, stop)
+        if at is None:
+            break
+    return found
+
+
+def _facts(told: Course, about: About) -> list[dict[str, str]]:
+    cost, series = told.cost, told.series
+    median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(told, about))
+    facts = [
+        ("steps", f"{told.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
+        ("loss, smoothed", _number(_last(series.get("loss_ema", Series()))), "nats per token"),
+        ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
+        ("tokens per second", style.count(median), "median over steps"),
+        ("utilisation", style.percent(flops / about.peak_flops), "of the device's peak")
+        if about.peak_flops
+        else ("FLOP/s of a rank", style.count(flops), "no peak was stated"),
+        ("goodput", style.percent(cost.goodput), "of the jobs' time on steps that count"),
+        ("lost", _seconds(cost.lost_s), f"{counted(cost.lost_steps, 'step')} done again or undone"),
+        ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
+        ("acts of the guard", str(cost.interventions), f"{counted(cost.skipped_steps, 'step')} left out"),
+        ("rank hours", f"{cost.rank_hours:,.2f}", "from a job's start to its end"),
+    ]
+    if about.price_per_rank_hour is not None:
+        money = cost.rank_hours * about.price_per_rank_hour
+        wasted = money * (1 - cost.goodput)
+        facts.append(("money", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not on steps that count"))
+    return [{"label": label, "value": value, "note": note} for label, value, note in facts]
+
+
+def _spent(cost: Cost) -> list[dict[str, Any]]:
+    parts = (
+        ("steps that count", cost.useful_s, PALETTE[2]),
+        ("waiting for data", cost.wait_s, PALETTE[1]),
+        ("standing still for checkpoints", cost.save_s, PALETTE[4]),
+        ("steps lost", cost.lost_s, WARNING),
+        ("starting, and starting again", cost.start_s, PALETTE[3]),
+        ("loading, evaluation, audit", cost.idle_s, MUTED),
+        ("queued, and between two jobs", cost.queued_s + cost.away_s, FAINT),
+    )
+    total = sum(seconds for _, seconds, _ in parts) or 1.0
+    return [
+        {
+            "name": name,
+            "share": round(100 * seconds / total, 3),
+            "colour": colour,
+            "words": f"{_seconds(seconds)} ({style.percent(seconds / total)})",
+        }
+        for name, seconds, colour in parts
+    ]
+
+
+def _interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """A row for each act of the guard; of acts that are alike and follow each other, one."""
+    named = {_act(event): event for event in events if event["event"] == "documents"}
+    groups: list[list[Event]] = []
+    for event in (event for event in events if event["event"] == "intervention"):
+        if groups and _goes_on(groups[-1][-1], event):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return [_row(group, [named[_act(event)] for event in group if _act(event) in named]) for group in groups]
+
+
+def _act(event: Event) -> tuple[Any, ...]:
+    """What an intervention and the event that names its documents have in common."""
+    return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
+
+
+def _goes_on(before: Event, event: Event) -> bool:
+    alike = all(before.get(name) == event.get(name) for name in ("rule", "action", "reason"))
+    return alike and event.get("action") == "skip" and before["window"][1] + 1 == event["window"][0]
+
+
+def _row(group: Sequence[Event], named: Sequence[Event]) -> dict[str, Any]:
+    first, last = group[0], group[-1]
+    window = sorted({*first.get("window", ())[:1], *last.get("window", ())[1:]})
+    worst = max(group, key=lambda event: float(event.get("value") or 0.0))
+    return {
+        "step": _span([first.get("step", ""), last.get("step", "")]),
+        "rule": first.get("rule", ""),
+        "value": _number(worst.get("value")),
+        "threshold": _number(worst.get("threshold")),
+        "action": first.get("action", ""),
+        "why": first.get("reason", ""),
+        "weight": "" if first.get("action") == "warn" else "bad",
+        "window": _span(window),
+        "documents": _documents(named),
+    }
+
+
+def _span(values: Sequence[Any]) -> str:
+    return "–".join(dict.fromkeys(map(str, values)))
+
+
+def _documents(named: Sequence[Event]) -> str:
+    """The sources that stand out in a window, by their share of its tokens, and some of the documents."""
+    if not named:
+        return ""
+    unknown = next((event["unknown"] for event in named if "unknown" in event), None)
+    if unknown is not None:
+        return str(unknown)
+    sources = [source for source in named[0].get("sources", ()) if source["share"] > source["share_before"]]
+    shares = [
+        f"{source['source']} ({source['bucket']}) {source['share']:.0%} of the tokens, "
+        f"{source['share_before']:.0%} before"
+        for source in sources[:SOURCES_SHOWN]
+    ]
+    listed = list(dict.fromkeys(one["uri"] for event in named for one in event.get("documents", ())))
+    total = sum(event.get("documents_count", 0) for event in named)
+    names = f"{counted(total, 'document')}, such as {', '.join(listed[:DOCUMENTS_SHOWN])}"
+    return "; ".join([*shares, *([names] if listed else [])])
+
+
+def counted(number: int, what: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _last(series: Series) -> float | None:
+    return next((value for value in reversed(series.values) if math.isfinite(value)), None)
+
+
+def _median(series: Series) -> float:
+    values = sorted(value for value in series.values if math.isfinite(value))
+    return values[len(values) // 2] if values else 0.0
+
+
+def _events(told: Course) -> list[dict[str, Any]]:
+    rows, counts, step = [], dict[str, int](), 0
+    for event in told.events:
+        step = int(event.get("step", step) or 0)
+        if event["event"] in UNLISTED:
+            counts[event["event"]] = counts.get(event["event"], 0) + 1
+            continue
+        weight = MARKED.get(event["event"], "")
+        after = panels.clock(float(event["time"]) - told.first_time)
+        text = words(event, hidden=("step",))
+        rows.append({"after": after, "step": step, "kind": event["event"], "weight": weight, "text": text})
+    summed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
+    return [*rows, {"after": "", "step": "", "kind": "besides", "weight": "", "text": summed}]
+
+
+def _next(told: Course, about: About) -> list[dict[str, str]]:
+    acts = (event for event in told.events if event["event"] == "intervention" and event.get("action") != "warn")
+    bad = next((event["window"][0] for event in acts if event.get("window")), max(1, told.last_step))
+    return [
+        {"what": "the documents of a step", "command": f"plinth batch {about.run_id} {bad}"},
+        {"what": "a step's loss, document by document", "command": f"plinth replay {about.run_id} {bad}"},
+        {"what": "which sources a step's loss came from", "command": f"plinth blame {about.run_id} {bad}"},
+        {"what": "what is committed, and whether it is intact", "command": f"plinth checkpoint list {about.run_id}"},
+        {"what": "prove that a resume is exact", "command": f"plinth audit resume {about.run_id}"},
+    ]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"
+
+
+@cache
+def _template() -> Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("plinth.report", "."), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("run_page.html.j2")

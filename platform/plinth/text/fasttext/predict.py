@@ -1,0 +1,217 @@
+"""fastText prediction over Arrow string buffers: for whole documents, and for blocks of lines within them.
+
+Features and scores are those of fastText 0.9.2 for `text.replace("\\n", " ")`, as datatrove and FineWeb call it:
+tokens end at the seven ASCII characters that fastText calls white space; a known word has a row of its own; each token
+between `<` and `>` has its character n-grams, hashed with 32-bit FNV-1a over *signed* bytes; the end of the text is
+one more token. The mean row goes through the label tree or a softmax. Two differences: a literal `</s>` does not end
+a text, and sums are taken by word and block before they are added up, so the last bits may differ.
+
+Words repeat: the sum over a word's n-grams is kept in a small table by the word's 64-bit hash, so that most words
+cost one look. A **block** is a run of whole lines that ends at a blank line, or at the end of a line once it holds
+enough letters: paragraphs, whether the text breaks its lines or not.
+
+Letters: D documents, B judged blocks, P padded dimensions, L labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import uint64
+
+from plinth.compiled import njit
+from plinth.text.fasttext.model_file import EOS, F32, I32, Model
+from plinth.text.fasttext.rows import Words, add, clear, features, known, with_room, words
+from plinth.text.fasttext.scores import Judge, judge, likeliest, room
+from plinth.text.fasttext.tokens import SEPARATOR, bare, key_of, point_flags, token
+from plinth.text.unicode.codepoints import utf8
+from plinth.text.words.ngrams import I64, U8, U64
+
+#: Words whose sums are kept, a power of two: half a megabyte for 16 dimensions, which stays in the processor's cache.
+CACHE = 1 << 13
+#: Columns of the counts by document.
+LETTERS, CHARACTERS, DAMAGED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found in a column of texts.
+
+    Args:
+        labels, scores: the two likeliest labels (-1: none) and their probabilities, [D, 2].
+        counts: letters, code points, damaged code points, [D, 3].
+        block_doc, block_label, block_score: of judged blocks, [B].
+        block_start, block_end: in code points of the document, [B].
+    """
+
+    labels: I32
+    scores: F32
+    counts: I64
+    block_doc: I64
+    block_label: I32
+    block_score: F32
+    block_start: I64
+    block_end: I64
+
+
+class _Cache(NamedTuple):
+    """Words met, by their key (0: none), with their sums; and the sums of a block and of a text."""
+
+    keys: U64
+    sizes: I32
+    sums: F32
+    block: F32
+    whole: F32
+    mean: F32
+
+
+def _cache(width: int) -> _Cache:
+    sums = np.zeros((CACHE + 3, width), np.float32)
+    return _Cache(np.zeros(CACHE, np.uint64), np.zeros(CACHE, np.int32), sums[:CACHE], *sums[CACHE:])
+
+
+class Kernel:
+    """A model, ready to be asked."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._words, self._judge = words(model), judge(model)
+        self._eos = _eos(self._words)
+
+    def judge(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Found:
+        """Labels of texts, and of their blocks with at least `min_letters` letters.
+
+        Args:
+            texts: strings.
+            min_letters: of a block that is judged, at least 1.
+            max_characters: look at this much from the middle only; 0: everything.
+        """
+        data, offsets = utf8(texts)
+        docs = offsets.size - 1
+        most = int(offsets[-1] - offsets[0]) // max(1, min_letters) + 1
+        labels, scores = np.full((docs, 2), -1, np.int32), np.zeros((docs, 2), np.float32)
+        counts = np.zeros((docs, 3), np.int64)
+        blocks, sure = np.empty((most, 4), np.int64), np.empty(most, np.float32)
+        longest = int(np.diff(offsets).max(initial=0))
+        width = self._words.rows.shape[1]
+        # room of its own for every call: threads may ask at the same time
+        size = _judge(
+            data, offsets, min_letters, max_characters, with_room(self._words, longest), room(self._judge),
+            _cache(width), self._eos, point_flags(), labels, scores, counts, blocks, sure,
+        )  # fmt: skip
+        blocks, sure = blocks[:size].copy(), sure[:size].copy()
+        return Found(
+            labels, scores, counts, blocks[:, 0], blocks[:, 1].astype(np.int32), sure, blocks[:, 2], blocks[:, 3]
+        )
+
+
+def _eos(given: Words) -> F32:
+    """The row of the end of a text, which has no n-grams, and 1 behind it; zeros where the model has none."""
+    data = np.frombuffer(EOS, dtype=np.uint8)
+    word = known(data, 0, data.size, np.uint64(key_of(data, 0, data.size)), given.words, given.ends, given.table)
+    width = given.rows.shape[1]
+    out = np.zeros(width + 1, dtype=np.float32)
+    if 0 <= word < given.numbers[0]:
+        out[:width] = given.rows[word]
+        out[width] = 1
+    return out
+
+
+@bare
+def _judge(
+    data: U8, offsets: I64, min_letters: int, max_characters: int, given: Words, judge: Judge, cache: _Cache, eos: F32,
+    points: U8, labels: I32, scores: F32, counts: I64, blocks: I64, sure: F32,
+) -> int:  # fmt: skip
+    """Judge all documents; returns how many blocks were judged. The numbers are those of `Kernel.judge`."""
+    keys, sizes, sums = cache.keys, cache.sizes, cache.sums
+    block, whole, mean = cache.block, cache.whole, cache.mean
+    best, top = judge.best, judge.top
+    judged = 0
+    for doc in range(offsets.size - 1):
+        at, stop, point = _middle(data, offsets[doc], offsets[doc + 1], max_characters)
+        clear(whole)
+        clear(block)
+        total, size = 0, 0  # features of the text and of the block
+        letters, first_point, line_filled = 0, point, False
+        all_letters, begin_point, damaged = 0, point, 0
+        while at <= stop:
+            over = at == stop
+            byte = 10 if over else np.int64(data[at])
+            if SEPARATOR[byte]:
+                at += 1
+                point += not over
+                if byte == 10:
+                    if over or not line_filled or letters >= min_letters:
+                        if letters >= min_letters:
+                            _mean(block, size, eos, mean)
+                            likeliest(mean, 1, judge)
+                            _put(blocks, sure, judged, doc, best[0], first_point, point, top[0])
+                            judged += 1
+                        all_letters += letters
+                        if size:
+                            add(whole, block)
+                            clear(block)
+                        total += size
+                        size, letters, first_point = 0, 0, point
+                    line_filled = False
+                continue
+            line_filled = True
+            start = at
+            at, key, more_letters, characters, more_damaged = token(data, at, stop, points)
+            letters += more_letters
+            damaged += more_damaged
+            point += characters
+            slot = np.int64(key >> uint64(40)) & (CACHE - 1)
+            if keys[slot] != key:
+                sizes[slot] = features(data, start, at, key, characters == at - start, given, sums[slot])
+                keys[slot] = key
+            add(block, sums[slot])
+            size += sizes[slot]
+        counts[doc, LETTERS], counts[doc, CHARACTERS], counts[doc, DAMAGED] = all_letters, point - begin_point, damaged
+        if all_letters:
+            _mean(whole, total, eos, mean)
+            likeliest(mean, 2, judge)
+            labels[doc, 0], labels[doc, 1], scores[doc, 0], scores[doc, 1] = best[0], best[1], top[0], top[1]
+    return judged
+
+
+@njit(inline="always")
+def _put(blocks: I64, sure: F32, row: int, doc: int, label: int, start: int, end: int, score: float) -> None:
+    blocks[row, 0], blocks[row, 1], blocks[row, 2], blocks[row, 3] = doc, label, start, end
+    sure[row] = score
+
+
+@bare
+def _middle(data: U8, start: int, end: int, most: int) -> tuple[int, int, int]:
+    """Bytes of the middle `most` code points (0: all), and code points before them."""
+    if most == 0 or end - start <= most:
+        return start, end, 0
+    total = 0
+    for at in range(start, end):
+        total += data[at] & 0xC0 != 0x80
+    skipped = max(0, (total - most) // 2)
+    at, passed = start, 0
+    while at < end and passed < skipped:
+        at += 1
+        while at < end and data[at] & 0xC0 == 0x80:
+            at += 1
+        passed += 1
+    stop, passed = at, 0
+    while stop < end and passed < most:
+        stop += 1
+        while stop < end and data[stop] & 0xC0 == 0x80:
+            stop += 1
+        passed += 1
+    return at, stop, skipped
+
+
+@njit(inline="always")
+def _mean(total: F32, size: int, eos: F32, out: F32) -> None:
+    width = out.size
+    count = np.float32(size) + eos[width]
+    share = np.float32(1.0) / max(count, np.float32(1.0))
+    for i in range(width):
+        out[i] = (total[i] + eos[i]) * share

@@ -1,0 +1,177 @@
+"""Labels from a mean row: down fastText's Huffman tree, or by softmax over all labels.
+
+The products of a mean with the rows of `LANES` nodes are taken at once, so that the processor's vectors are full.
+Sums run in one fixed order and the exponential is written out here: the same bits on every machine.
+
+Letters: G groups of `LANES` nodes (inner nodes of the tree from the root on, or labels), P padded dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plinth.compiled import njit
+from plinth.text.fasttext.model_file import F32, I32, LANES, Model
+from plinth.text.fasttext.tokens import bare
+from plinth.text.words.ngrams import I64
+
+#: What fastText adds to a probability before it takes the logarithm, and so its least probability.
+FLOOR = 1e-5
+
+_LOG2_E, _LN_2 = np.float32(np.log2(np.e)), np.float32(np.log(2.0))
+#: 1/7, 1/6, … 1/2: the Taylor series of e^x, which is cut off below 1e-8 for |x| <= ln(2) / 2.
+_S7, _S6, _S5, _S4, _S3, _S2 = (np.float32(1 / n) for n in (7, 6, 5, 4, 3, 2))
+_ONE, _HALF = np.float32(1.0), np.float32(0.5)
+#: Beyond it a chance is 0 or 1 far within `FLOOR`.
+_FAR = np.float32(40.0)
+#: What of a `Judge` is written to.
+_ROOM = ("dots", "ready", "stack", "heights", "best", "top")
+
+
+class Judge(NamedTuple):
+    """Output rows as they are multiplied, the tree, and room to work in.
+
+    Args:
+        nodes: [G, P, LANES].
+        left, right: as those of `Model`.
+        size: of labels, [1].
+        dots: of all nodes with the mean, or their chances, [G * LANES].
+        ready: number of this judgement, and for each group the last one that used it, [1 + G].
+        stack, heights: nodes that wait, with their probabilities.
+        best, top: the two likeliest labels (-1: none) and their probabilities.
+    """
+
+    nodes: F32
+    left: I32
+    right: I32
+    size: I64
+    dots: F32
+    ready: I64
+    stack: I64
+    heights: F32
+    best: I32
+    top: F32
+
+
+def judge(model: Model) -> Judge:
+    """The output side of a model, with room for one caller at a time."""
+    labels = len(model.labels)
+    rows = model.output[: labels - 1][::-1] if model.hierarchical else model.output[:labels]
+    groups = -(-rows.shape[0] // LANES)
+    nodes = np.zeros((groups * LANES, rows.shape[1]), np.float32)
+    nodes[: rows.shape[0]] = rows
+    nodes = np.ascontiguousarray(nodes.reshape(groups, LANES, -1).transpose(0, 2, 1))
+    return Judge(
+        nodes, model.left, model.right, np.array([labels]), np.zeros(groups * LANES, np.float32),
+        np.zeros(1 + groups, np.int64), np.zeros(4 * labels + 8, np.int64), np.zeros(4 * labels + 8, np.float32),
+        np.zeros(2, np.int32), np.zeros(2, np.float32),
+    )  # fmt: skip
+
+
+def room(made: Judge) -> Judge:
+    """The same model, with room of its own for another caller."""
+    return made._replace(**{name: getattr(made, name).copy() for name in _ROOM})
+
+
+# Slices, and division as numpy has it: without checks of their own these loops become vectors.
+@bare
+def _products(nodes: F32, mean: F32, dots: F32) -> None:
+    """Products of the mean [P] with the rows of one group [P, LANES], into [LANES]."""
+    for lane in range(LANES):
+        dots[lane] = 0.0
+    for tile in range(0, mean.size, LANES):
+        part, rows = mean[tile : tile + LANES], nodes[tile : tile + LANES]
+        for lane in range(LANES):
+            total = dots[lane]
+            for i in range(0, LANES, 4):  # not one by one: an addition waits for the one before it
+                total += (part[i] * rows[i, lane] + part[i + 1] * rows[i + 1, lane]) + (
+                    part[i + 2] * rows[i + 2, lane] + part[i + 3] * rows[i + 3, lane]
+                )
+            dots[lane] = total
+
+
+@bare
+def _chances(dots: F32) -> None:
+    """1 / (1 + e^-x) of one group, in place: e^x is 2^k e^r with |r| <= ln(2) / 2."""
+    for lane in range(LANES):
+        value = -dots[lane]
+        value = value if value < _FAR else _FAR
+        value = value if value > -_FAR else -_FAR
+        power = np.floor(value * _LOG2_E + _HALF)
+        r = value - power * _LN_2
+        series = _ONE + r * (_ONE + r * _S2 * (_ONE + r * _S3 * (_ONE + r * _S4 * (_ONE + r * _S5 * (
+            _ONE + r * _S6 * (_ONE + r * _S7))))))  # fmt: skip
+        scale = np.int32((np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
+        dots[lane] = _ONE / (_ONE + series * scale)
+
+
+@bare
+def likeliest(mean: F32, most: int, judge: Judge) -> None:
+    """The `most` (1 or 2) likeliest labels into `judge.best`, their probabilities into `judge.top`.
+
+    In a tree, branches below the last place, or below fastText's own floor of 1e-5, are not entered.
+    """
+    best, top, dots, ready = judge.best, judge.top, judge.dots, judge.ready
+    best[0], best[1], top[0], top[1] = -1, -1, 0.0, 0.0
+    if judge.left.size == 0:
+        _softmax(mean, most, judge)
+        return
+    left, right, stack, heights = judge.left, judge.right, judge.stack, judge.heights
+    turn = ready[0] + 1
+    ready[0] = turn
+    root = left.size - 1
+    stack[0], heights[0] = root, 1.0
+    depth = 1
+    while depth:
+        depth -= 1
+        node, score = stack[depth], heights[depth]
+        while score >= FLOOR and score >= top[most - 1]:
+            if left[node] < 0:
+                _rank(node, score, most, best, top)
+                break
+            place = root - node
+            group = place // LANES
+            if ready[1 + group] != turn:
+                part = dots[group * LANES : (group + 1) * LANES]
+                _products(judge.nodes[group], mean, part)
+                _chances(part)
+                ready[1 + group] = turn
+            chance = np.float64(dots[place])
+            # fastText adds log(x + 1e-5): the product of the same numbers
+            no, yes = np.float32(score * (1.0 - chance + FLOOR)), np.float32(score * (chance + FLOOR))
+            # the likelier side first: it raises the bar for the other
+            stack[depth], heights[depth] = (left[node], no) if yes >= no else (right[node], yes)
+            depth += 1
+            node, score = (right[node], yes) if yes >= no else (left[node], no)
+    for place in range(2):
+        top[place] = min(np.float32(1.0), top[place])
+
+
+@njit(inline="always")
+def _rank(label: int, score: Any, most: int, best: I32, top: F32) -> None:
+    if score > top[0]:
+        if most > 1:
+            best[1], top[1] = best[0], top[0]
+        best[0], top[0] = label, score
+    elif most > 1 and score > top[1]:
+        best[1], top[1] = label, score
+
+
+@bare
+def _softmax(mean: F32, most: int, judge: Judge) -> None:
+    best, top, dots = judge.best, judge.top, judge.dots
+    highest = np.float32(-np.inf)
+    top[0], top[1] = -np.inf, -np.inf
+    for group in range(judge.nodes.shape[0]):
+        _products(judge.nodes[group], mean, dots[group * LANES : (group + 1) * LANES])
+    for label in range(judge.size[0]):
+        highest = max(highest, dots[label])
+        _rank(label, dots[label], most, best, top)
+    total = 0.0
+    for label in range(judge.size[0]):
+        total += np.exp(np.float64(dots[label] - highest))
+    for place in range(2):
+        share = np.exp(np.float64(top[place] - highest)) / total + FLOOR
+        top[place] = min(1.0, share) if best[place] >= 0 else 0.0

@@ -1,0 +1,273 @@
+"""Which runs of words a text repeats: the most frequent n-gram, and n-grams that occurred before.
+
+Most n-grams come once, and one that comes once needs no place in a set. So n-grams are first counted in buckets,
+without comparing them: who is alone in its bucket is alone in the text. What is left is compared by 64-bit hashes.
+
+    place     words of a text one after the other without the space between them, and where each starts
+    top       n-grams of 2 to 4 words, equal when their words are: only those whose parts repeat can repeat
+    repeated  n-grams of 5 to 10 words, equal when their characters are, however they are cut into words: two that
+              are equal start with the same 16, 32 or 64 bytes, so only starts that repeat are looked at
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import uint64
+
+from plinth.compiled import njit
+from plinth.text.words.chunks import characters, hash_padded, hash_run, read8, spread, write8
+from plinth.text.words.hash_sets import room_for, seen, shift_for, slot_of
+from plinth.text.words.ngrams import I64, U8, U64
+
+I32 = npt.NDArray[np.int32]
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR = np.uint64(0x9FB21C651E98DF25)
+#: Lengths in bytes of starts that are compared, each twice the one before.
+_STARTS = np.array([16, 24, 32, 40, 48, 64, 96], dtype=np.int64)
+_PADDING = 128
+_ANY, _MOST = 2**31 - 1, 2**29
+
+
+class Room(NamedTuple):
+    """Room to work in for the longest text of a column, W words; untouched memory costs nothing.
+
+    Args:
+        packed: the text without white space, [bytes + padding].
+        places: where each word starts in it, [W + 1].
+        words: hash of each word, [W].
+        grams, buckets, starts, limits: of the n-grams that are left, [W].
+        counts: n-grams in each bucket.
+        keys, tally, firsts: a set of n-grams, how often each came, and where first.
+    """
+
+    packed: U8
+    places: I32
+    words: U64
+    grams: U64
+    buckets: I32
+    starts: I32
+    limits: I32
+    active: I32
+    counts: I32
+    keys: U64
+    tally: I32
+    firsts: I32
+
+
+def room(longest: int) -> Room:
+    """Room for texts of up to so many bytes.
+
+    Raises:
+        ValueError: from 512 MiB on, where the numbers of buckets no longer fit 32 bits.
+    """
+    if longest >= _MOST:
+        raise ValueError(f"a text of {longest} bytes")
+    words = longest // 2 + 3
+    slots = room_for(words)
+    whole = [np.empty(words, dtype=np.int32) for _ in range(5)]
+    return Room(
+        np.empty(longest + _PADDING, dtype=np.uint8), whole[0], np.empty(words, dtype=np.uint64),
+        np.empty(words, dtype=np.uint64), whole[1], whole[2], whole[3], whole[4], np.empty(2 * slots, dtype=np.int32),
+        np.empty(slots, dtype=np.uint64), np.empty(slots, dtype=np.int32), np.empty(slots, dtype=np.int32),
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def place(data: U8, edges: I64, n: int, my: Room) -> None:
+    """Pack the n words of a text, and hash each."""
+    at = 0
+    for i in range(n):
+        start, size = edges[2 * i], edges[2 * i + 1] - edges[2 * i]
+        my.places[i] = at
+        if start + size + 8 <= data.size:
+            for k in range(0, size, 8):
+                write8(my.packed, at + k, read8(data, start + k))
+            my.words[i] = hash_padded(data, start, start + size)
+        else:  # the last words of the buffer
+            my.packed[at : at + size] = data[start : start + size]
+            my.words[i] = hash_run(data, start, start + size)
+        at += size
+    my.places[n] = at
+    my.packed[at : at + _PADDING] = 0
+
+
+@njit(nogil=True, cache=True)
+def tops(n: int, plain: bool, my: Room, out: I64) -> None:
+    """Characters in all copies of the most frequent n-gram of 2, 3 and 4 words, the earliest of several, words joined
+    by one space, into out[0:3]."""
+    left = max(0, n - 1)
+    for i in range(left):
+        my.starts[i] = i
+        my.grams[i] = my.words[i] * _BASE + my.words[i + 1]
+    for size in range(2, 5):
+        out[size - 2] = 0
+        if n < size:
+            continue
+        if size > 2:
+            for c in range(left):
+                i = my.starts[c]
+                gram = my.words[i]
+                for k in range(i + 1, i + size):
+                    gram = gram * _BASE + my.words[k]
+                my.grams[c] = gram
+        _count(left, my)
+        copies, where = _most(left, my)
+        begin, end = my.places[where], my.places[where + size]
+        length = end - begin if plain else characters(my.packed, begin, end)
+        out[size - 2] = (length + size - 1) * copies
+        left = _parts_repeat(left, my)
+
+
+@njit(nogil=True, cache=True)
+def _count(left: int, my: Room) -> None:
+    """Count the n-grams that are left in buckets."""
+    size = 2 * room_for(left)
+    shift = shift_for(size)
+    my.counts[:size] = 0
+    for c in range(left):
+        bucket = np.int64((my.grams[c] * _BASE) >> shift)
+        my.buckets[c] = bucket
+        my.counts[bucket] += 1
+
+
+@njit(nogil=True, cache=True)
+def _most(left: int, my: Room) -> tuple[int, int]:
+    """Copies of the most frequent n-gram, and the word it first starts at. When none repeats it is the first."""
+    most, first = 1, -1
+    for c in range(left):
+        inside = my.counts[my.buckets[c]]
+        if inside > most:
+            most, first = inside, c
+    if first < 0:
+        return 1, 0
+    copies, gram = 0, my.grams[first]
+    for c in range(left):
+        copies += my.grams[c] == gram
+    if copies == most:  # it has its bucket, the fullest, for itself
+        return most, my.starts[first]
+    return _compared(left, my)
+
+
+@njit(nogil=True, cache=True)
+def _compared(left: int, my: Room) -> tuple[int, int]:
+    """As `_most`, by comparing all n-grams that are not alone in their bucket."""
+    size = room_for(left)
+    shift = shift_for(size)
+    my.keys[:size] = 0
+    best, where = 1, 0
+    for c in range(left):
+        inside = my.counts[my.buckets[c]]
+        if inside < 2 or inside < best:
+            continue
+        gram = my.grams[c] | uint64(my.grams[c] == 0)
+        slot = slot_of(my.keys, size, shift, gram)
+        if my.keys[slot] == 0:
+            my.keys[slot], my.tally[slot], my.firsts[slot] = gram, 0, my.starts[c]
+        my.tally[slot] += 1
+        copies, first = my.tally[slot], my.firsts[slot]
+        if copies > best or (copies == best and best > 1 and first < where):
+            best, where = copies, first
+    return best, where
+
+
+@njit(nogil=True, cache=True)
+def _parts_repeat(left: int, my: Room) -> int:
+    """Keep the starts at which this n-gram and the next may both repeat; returns how many."""
+    kept = 0
+    for c in range(left - 1):
+        here, after = my.starts[c], my.starts[c + 1]
+        both = min(my.counts[my.buckets[c]], my.counts[my.buckets[c + 1]])
+        my.starts[kept] = here
+        kept += (after == here + 1) & (both > 1)
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def repeated(n: int, plain: bool, my: Room, out: I64) -> None:
+    """Characters of n-grams of 5 to 10 words that occurred before, each skipped whole, into out[0:6]."""
+    left = _starts_repeat(n, my)
+    for size in range(5, 11):
+        left = _may_repeat(left, n, size, my)
+        out[size - 5] = _skipping(left, n, size, plain, my)
+
+
+@njit(nogil=True, cache=True)
+def _starts_repeat(n: int, my: Room) -> int:
+    """The words at which an n-gram that repeats may start; returns how many.
+
+    `limits`: from how many bytes on an n-gram that starts there is known to come once.
+    """
+    left = max(0, n - 4)
+    for i in range(left):
+        at = my.places[i]
+        my.grams[i] = (read8(my.packed, at) * _FACTOR) ^ (read8(my.packed, at + 8) * _BASE)
+    _count(left, my)
+    kept = active = 0
+    for i in range(left):
+        again = my.counts[my.buckets[i]] > 1
+        my.starts[kept] = i
+        my.limits[kept] = _STARTS[1] if again else _STARTS[0]
+        my.active[active] = kept
+        my.grams[active] = my.grams[i]
+        active += again
+        kept += again | (my.places[i + 5] - my.places[i] < _STARTS[0])
+    for level in range(1, len(_STARTS)):
+        active = _longer(active, level, my)
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def _longer(active: int, level: int, my: Room) -> int:
+    """Of the starts that repeat, those that do with more bytes; returns how many."""
+    known, length = _STARTS[level - 1], _STARTS[level]
+    longer = _STARTS[level + 1] if level + 1 < len(_STARTS) else _ANY
+    for k in range(active):
+        at, gram = my.places[my.starts[my.active[k]]], my.grams[k]
+        for ahead in range(known, length, 8):
+            gram = spread(gram ^ (read8(my.packed, at + ahead) * _FACTOR))
+        my.grams[k] = gram
+    _count(active, my)
+    kept = 0
+    for k in range(active):
+        c, again = my.active[k], my.counts[my.buckets[k]] > 1
+        my.limits[c] = longer if again else length
+        my.active[kept] = c
+        my.grams[kept] = my.grams[k]
+        kept += again
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def _may_repeat(left: int, n: int, size: int, my: Room) -> int:
+    """Of the starts that are left, those whose n-gram of this size is not known to come once; returns how many.
+
+    A longer n-gram from the same start comes no more often, so what goes here is gone for all sizes after it.
+    """
+    kept = 0
+    for c in range(left):
+        i, limit = my.starts[c], my.limits[c]
+        my.starts[kept], my.limits[kept] = i, limit
+        kept += my.places[min(i + size, n)] - my.places[i] < limit
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def _skipping(left: int, n: int, size: int, plain: bool, my: Room) -> int:
+    """Characters of the n-grams, among the starts that are left, that occurred before, each skipped whole."""
+    slots = room_for(left)
+    shift = shift_for(slots)
+    my.keys[:slots] = 0
+    total, after = 0, 0
+    for c in range(left):
+        i = my.starts[c]
+        if i < after or i > n - size:
+            continue
+        begin, end = my.places[i], my.places[i + size]
+        if seen(my.keys, slots, shift, hash_padded(my.packed, begin, end)):
+            total += end - begin if plain else characters(my.packed, begin, end)
+            after = i + size
+    return total

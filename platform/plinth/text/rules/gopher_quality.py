@@ -1,0 +1,249 @@
+"""Counts behind Gopher's quality rules (Rae et al. 2021, table A1) and FineWeb's (Penedo et al. 2024).
+
+Words are what white space separates. Lines of the Gopher counts are those of `str.splitlines`, lines of the
+FineWeb counts are separated by `\\n`, as in datatrove. Words are found first and then looked at eight bytes at a
+time; lines end between words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import uint64
+
+from plinth.compiled import njit
+from plinth.text.unicode.characters import ALPHA, BREAK, PUNCTUATION, SPACE, TERMINAL, flags
+from plinth.text.unicode.codepoints import decode, utf8
+from plinth.text.words.chunks import characters, hash_run, is_ascii, read
+from plinth.text.words.hash_sets import room_for, seen, shift_for, slots
+from plinth.text.words.ngrams import I64, U8, U64
+from plinth.text.words.split import count_words, line_ends, room, split
+
+#: Columns of `gopher_counts`.
+(WORDS, PLAIN_WORDS, PLAIN_CHARACTERS, HASHES, ELLIPSES, LINES, BULLETS, ELLIPSIS_LINES, ALPHA_WORDS, STOP_WORDS) = (
+    range(10)
+)
+#: Columns of `fineweb_counts`.
+(FULL_LINES, ENDED, SHORT, DUPLICATE_CHARACTERS, CHARACTERS, NEWLINES, ALL_WORDS) = range(7)
+
+HASH, HYPHEN, DOT = 0x23, 0x2D, 0x2E
+#: U+2022 and U+2026 are these two bytes and a third one.
+_GENERAL, _BULLET, _ELLIPSIS = (0xE2, 0x80), 0xA2, 0xA6
+
+_STOP_WORDS = (b"the", b"be", b"to", b"of", b"and", b"that", b"have", b"with")
+#: A factor that sends the eight words, as integers, to eight places (found by trial).
+_SEND = np.uint64(0xC42DDDC22F41F7CD)
+_STOPS = np.zeros(8, dtype=np.uint64)
+for _word in _STOP_WORDS:
+    _value = np.frombuffer(_word.ljust(8, b"\0"), dtype=np.uint64)[0]
+    _STOPS[int(_value) * int(_SEND) % 2**64 >> 61] = _value
+_EACH = 0x0101010101010101
+_BLOCK = 256  # bytes searched at once for what is rare
+_TOPS = np.uint64(0x80 * _EACH)
+_LOWER = np.uint64(0x20 * _EACH)
+
+
+def gopher_counts(texts: pa.Array) -> I64:
+    """Counts of each text, [documents, 10]: all words, words that are not only symbols and their characters,
+    `#`, ellipses, lines, lines that start with a bullet, lines that end with an ellipsis, words with a
+    letter, and how many of Gopher's eight stop words occur."""
+    data, offsets = utf8(texts)
+    out = np.zeros((len(texts), 10), dtype=np.int64)
+    _gopher(data, offsets, flags(), room(offsets), out)
+    return out
+
+
+def fineweb_counts(texts: pa.Array, short_line: int) -> I64:
+    """Counts of each text, [documents, 7]: lines with a character that is not white space, of those the ones
+    that end a sentence and the ones of at most `short_line` characters, characters in repeated lines,
+    characters without line ends, line ends, and words."""
+    data, offsets = utf8(texts)
+    out = np.zeros((len(texts), 7), dtype=np.int64)
+    keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
+    _fineweb(data, offsets, flags(), short_line, room(offsets), keys, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _gopher(data: U8, offsets: I64, table: U8, edges: I64, out: I64) -> None:
+    for doc in range(offsets.size - 1):
+        start, end = offsets[doc], offsets[doc + 1]
+        n = split(data, start, end, table, edges)
+        _words(data, edges, n, table, out[doc])
+        _symbols(data[start:end], out[doc])
+        _lines(data, start, end, edges, n, table, out[doc])
+
+
+@njit(nogil=True, cache=True)
+def _words(data: U8, edges: I64, n: int, table: U8, counts: I64) -> None:
+    """Words, those with a letter, those that are not only symbols and their characters, and stop words."""
+    stops, plain_words, plain_characters, alpha_words = uint64(0), 0, 0, 0
+    for i in range(n):
+        start, end = edges[2 * i], edges[2 * i + 1]
+        length, letters, digits, wide = end - start, uint64(0), uint64(0), uint64(0)
+        for at in range(start, end, 8):
+            eight = read(data, at, min(8, end - at))
+            wide |= eight & _TOPS
+            letters |= _between(eight | _LOWER, 97, 122)
+            digits |= _between(eight, 48, 57)
+            slot = (eight * _SEND) >> uint64(61)
+            stops |= uint64((_STOPS[slot] == eight) & (length <= 4)) << slot
+        letter, plain = letters != 0, (letters | digits) != 0  # in ASCII, only symbols are neither
+        if wide:
+            length, letter, plain = _wide_word(data, start, end, table)
+        alpha_words += letter
+        plain_words += plain
+        plain_characters += length * plain
+    counts[WORDS], counts[ALPHA_WORDS] = n, alpha_words
+    counts[PLAIN_WORDS], counts[PLAIN_CHARACTERS] = plain_words, plain_characters
+    for k in range(_STOPS.size):
+        counts[STOP_WORDS] += np.int64((stops >> uint64(k)) & uint64(1))
+
+
+@njit(inline="always")
+def _between(eight: Any, low: int, high: int) -> Any:
+    """The top bits of those of eight ASCII bytes that are from `low` to `high`."""
+    return ((eight + uint64((128 - low) * _EACH)) ^ (eight + uint64((127 - high) * _EACH))) & _TOPS
+
+
+@njit(nogil=True, cache=True)
+def _wide_word(data: U8, start: int, end: int, table: U8) -> tuple[int, bool, bool]:
+    """Characters of a word, whether one is a letter, and whether one is no symbol."""
+    length, letter, plain, at = 0, False, False, start
+    while at < end:
+        point, size = np.int64(data[at]), 1
+        if point >= 128:
+            point, size = decode(data, at, end)
+        letter |= (table[point] & ALPHA) != 0
+        plain |= (table[point] & PUNCTUATION) == 0
+        length += 1
+        at += size
+    return length, letter, plain
+
+
+@njit(nogil=True, cache=True)
+def _symbols(text: U8, counts: I64) -> None:
+    """`#`, and ellipses: three dots, each dot in one of them alone, or U+2026."""
+    hashes, after = 0, 3
+    for byte in text:
+        hashes += byte == HASH
+    counts[HASHES] = hashes
+    for low in range(0, text.size, _BLOCK):
+        high = min(text.size, low + _BLOCK)
+        if _any_ellipsis(text[max(0, low - 2) : high]):
+            after = max(after, low + 1)
+            while after <= high:
+                found = _ellipsis(text, after)
+                counts[ELLIPSES] += found
+                after += 3 if found else 1
+
+
+@njit(inline="always")
+def _any_ellipsis(text: Any) -> Any:
+    """Whether there may be one: the loop vectorises."""
+    found = False
+    first, second, third = text[:-2], text[1:-1], text[2:]
+    for at in range(third.size):
+        found |= (first[at] == second[at]) & (second[at] == third[at]) & (third[at] == DOT)
+        found |= (first[at] == _GENERAL[0]) & (third[at] == _ELLIPSIS)
+    return found
+
+
+@njit(inline="always")
+def _ellipsis(data: Any, end: Any) -> Any:
+    """Whether three dots or U+2026 end here."""
+    first, second, third = data[end - 3], data[end - 2], data[end - 1]
+    wide = first == _GENERAL[0] and second == _GENERAL[1] and third == _ELLIPSIS
+    return wide or (first == DOT and second == DOT and third == DOT)
+
+
+@njit(nogil=True, cache=True)
+def _lines(data: U8, start: int, end: int, edges: I64, n: int, table: U8, counts: I64) -> None:
+    """Lines, those that start with a bullet and those that end with an ellipsis. All line ends are white space."""
+    first, unended = 0, False  # first word of this line; whether it has characters
+    for i in range(n + 1):  # the white space before word i
+        at, stop = edges[2 * i - 1] if i else start, edges[2 * i] if i < n else end
+        unended |= i > 0
+        if stop == at + 1 and data[at] == 32:
+            unended = True
+            continue
+        previous = np.int64(-1)
+        while at < stop:
+            point, size = np.int64(data[at]), 1
+            if point >= 128:
+                point, size = decode(data, at, end)
+            if table[point] & BREAK:
+                if not (point == 10 and previous == 13):  # \r\n is one line end
+                    _count_line(data, edges, first, i, counts)
+                first, unended = i, False
+            else:
+                unended = True
+            previous = point
+            at += size
+    if unended:
+        _count_line(data, edges, first, n, counts)
+
+
+@njit(inline="always")
+def _count_line(data: Any, edges: Any, first: Any, after: Any, counts: Any) -> None:
+    """Count a line of the words from `first` to before `after`."""
+    counts[LINES] += 1
+    if first < after:
+        at, last, end = edges[2 * first], edges[2 * after - 2], edges[2 * after - 1]
+        wide = data[at] == _GENERAL[0] and data[at + 1] == _GENERAL[1] and data[at + 2] == _BULLET
+        counts[BULLETS] += wide or data[at] == HYPHEN
+        counts[ELLIPSIS_LINES] += end - last >= 3 and _ellipsis(data, end)
+
+
+@njit(nogil=True, cache=True)
+def _fineweb(data: U8, offsets: I64, table: U8, short_line: int, ends: I64, keys: U64, out: I64) -> None:
+    for doc in range(offsets.size - 1):
+        counts, start, end = out[doc], offsets[doc], offsets[doc + 1]
+        plain = is_ascii(data, start, end)
+        found = line_ends(data, start, end, ends)
+        counts[NEWLINES] = found
+        counts[CHARACTERS] = (end - start if plain else characters(data, start, end)) - found
+        counts[ALL_WORDS] = count_words(data, start, end, plain, table)
+        slots = room_for(min(found, (end - start) // 2) + 1)
+        shift = shift_for(slots)
+        keys[:slots] = 0
+        ends[found] = end
+        begin = start
+        for i in range(found + 1):
+            stop = ends[i]
+            if not _blank(data, begin, stop, table):
+                size = stop - begin if plain else characters(data, begin, stop)
+                counts[FULL_LINES] += 1
+                counts[ENDED] += (_last(data, begin, stop, table) & TERMINAL) != 0
+                counts[SHORT] += size <= short_line
+                if seen(keys, slots, shift, hash_run(data, begin, stop)):
+                    counts[DUPLICATE_CHARACTERS] += size
+            begin = stop + 1
+
+
+@njit(nogil=True, cache=True)
+def _blank(data: U8, start: int, end: int, table: U8) -> bool:
+    """Whether there is nothing but white space."""
+    at = start
+    while at < end:
+        point, size = np.int64(data[at]), 1
+        if point >= 128:
+            point, size = decode(data, at, end)
+        if not table[point] & SPACE:
+            return False
+        at += size
+    return True
+
+
+@njit(inline="always")
+def _last(data: Any, start: Any, end: Any, table: Any) -> Any:
+    """Flags of the last character."""
+    at = end - 1
+    point = np.int64(data[at])
+    if point >= 128:
+        while at > start and data[at] & 0xC0 == 0x80:
+            at -= 1
+        point, _ = decode(data, at, end)
+    return table[point]

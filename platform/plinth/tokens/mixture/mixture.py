@@ -1,0 +1,313 @@
+"""Phases and weights to exact counts of sequences: what the run will see, decided before it starts.
+
+    recipe  -> shares of streams   (`weigh`)       -> legs of phases        (`curriculum`)
+    legs    -> within the bounds on epochs (`caps`) -> counts per block     (`apportion`)
+    counts  -> measured against the recipe at every 1,000 blocks            (`realised`)
+
+The run has `total_tokens // sequence_tokens` sequences. Phases divide them by cumulative rounding; each leg of a phase
+is cut into blocks of `block_sequences` and a shorter tail, and gets whole counts per stream. Everything `order` needs
+is in the statistics of the manifest, which has no parts: a row per leg, also where its shares go along a ramp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import accumulate, groupby
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.errors import RecipeError
+from plinth.records import Manifest, Step
+from plinth.tokens.mixture import caps, selectors
+from plinth.tokens.mixture.apportion import Ramp, largest_remainder, shares
+from plinth.tokens.mixture.curriculum import Leg, legs
+from plinth.tokens.mixture.mixture_audit import measured
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.mixture.weights import Text, used
+from plinth.tokens.packing.packed import packing_of
+from plinth.tokens.packing.packing import Packing, measure
+from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.shards.streams import Stream, every_stream
+
+ASSET = "mixture"
+VERSION = "3"
+
+#: Bounds are lowered by what whole counts went over them, at most this often.
+ROUNDS = 8
+
+
+def run(
+    ctx: Context,
+    params: Mixture,
+    shards: Mapping[str, Manifest],
+    packed: Mapping[str, Manifest] | None = None,
+) -> Manifest:
+    """Fix what every block of the run takes from every stream; stats only.
+
+    Args:
+        shards: of the buckets.
+        packed: with `packing: best-fit`, the packed indexes of the same buckets.
+
+    Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
+    first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
+    `buckets`, by stream (sequences, needed, epochs, max_epochs, packing,
+    and its index: tokens and parts); `realised` (see `tokens.realised`);
+    `capped`, what bounds on epochs took from streams, in sequences; `packing` of the whole run (shares of padding,
+    masked targets, document starts, dropped tokens and split documents; r_pad).
+
+    Raises:
+        RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
+            no sequence.
+    """
+    streams = {stream.name: stream for stream in every_stream(shards)}
+    _require_buckets(params, shards)
+    names = used(params.phases, sorted(streams))
+    packing = {name: _packing(ctx, params, streams[name], shards, packed or {}) for name in names}
+    stats = plan(params, {name: own.sequences for name, own in packing.items()})
+    for name, own in packing.items():
+        stats["buckets"][name]["packing"] = own.model_dump(mode="json")
+        stats["buckets"][name]["index"] = _index(streams[name], shards)
+    stats["packing"] = _overall(stats, packing)
+    step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json"))
+    buckets = sorted({streams[name].bucket for name in names})
+    inputs = {f"{bucket}/shards": shards[bucket] for bucket in buckets}
+    inputs |= {f"{bucket}/packed": packed[bucket] for bucket in buckets if packed}
+    return manifest(ASSET, step, inputs, [], stats)
+
+
+def plan(params: Mixture, available: Mapping[str, int]) -> dict[str, Any]:
+    """The mixture as arithmetic, from the sequences that each stream has.
+
+    Raises:
+        RecipeError: as `run`.
+    """
+    names = sorted(available)
+    sequences = params.total_tokens // params.sequence_tokens
+    asked = [
+        leg
+        for phase, first, stop in _cut(params, sequences)
+        for leg in legs(phase, first, stop, available, params.sequence_tokens)
+    ]
+    limits = caps.bounds(params, names)
+    made, rows = _within(params, asked, caps.most(limits, available), names)
+    needed = {name: sum(row["counts"][name] for row in rows) for name in names}
+    _check_epochs(params, needed, available, limits)
+    before = caps.needed(asked)
+    taken = {name: float(before[name] - amount) for name, amount in caps.needed(made).items() if amount < before[name]}
+    return {
+        "sequences": sequences,
+        "tokens": sequences * params.sequence_tokens,
+        "sequence_tokens": params.sequence_tokens,
+        "block_sequences": params.block_sequences,
+        "seed": params.seed,
+        "phases": rows,
+        "buckets": {
+            name: {
+                "sequences": available[name],
+                "needed": needed[name],
+                "epochs": needed[name] / available[name] if available[name] else 0.0,
+                "max_epochs": limits[name],
+            }
+            for name in names
+        },
+        "capped": taken,
+        "realised": measured(made, rows, params.block_sequences, names),
+    }
+
+
+def rows(mixture: Manifest) -> list[dict[str, Any]]:
+    """A row per phase and stream: weight asked, share realised, and the difference; for checks and plots."""
+    stats = mixture.stats
+    made: list[dict[str, Any]] = []
+    for phase, group in groupby(stats["phases"], key=lambda leg: leg["phase"]):
+        legs_of = list(group)
+        size = sum(leg["sequences"] for leg in legs_of)
+        for name, own in stats["buckets"].items():
+            weight = sum(leg["weights"][name] * leg["sequences"] for leg in legs_of) / size
+            count = sum(leg["counts"][name] for leg in legs_of)
+            made.append(
+                {
+                    "phase": phase,
+                    "bucket": name,
+                    "weight": weight,
+                    "share": count / size,
+                    "share_error": abs(count / size - weight),
+                    "sequences": count,
+                    "tokens": count * stats["sequence_tokens"],
+                    "epochs": own["epochs"],
+                    "max_epochs": own["max_epochs"],
+                    "phase_sequences": size,
+                    "legs": len(legs_of),
+                }
+            )
+    return made
+
+
+def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
+    """Phases with their first and last + 1 sequence: the rounded running sums of their fractions."""
+    fractions = shares([phase.fraction for phase in params.phases])
+    edges = [int(total * sequences + Fraction(1, 2)) for total in accumulate(fractions)]
+    cut = list(zip(params.phases, [0, *edges[:-1]], edges, strict=True))
+    empty = [phase.name for phase, first, stop in cut if first == stop]
+    if empty:
+        raise RecipeError(
+            f"mixture.phases: {', '.join(empty)} would have no sequence",
+            found=f"{sequences} sequences of {params.sequence_tokens} tokens in the whole run",
+            expected="at least one per phase",
+            remedy="raise mixture.total_tokens or the phase's fraction",
+        )
+    return cut
+
+
+def _within(
+    params: Mixture, asked: list[Leg], most: Mapping[str, int], names: Sequence[str]
+) -> tuple[list[Leg], list[dict[str, Any]]]:
+    """Legs and their counts, within the bounds where the recipe says `redistribute`.
+
+    Whole counts may lie a sequence or two above exact shares; the bound is then lowered by that, and filled again.
+    """
+    if params.over_cap == "refuse":
+        return asked, [_row(params, leg, names) for leg in asked]
+    limits = dict(most)
+    for _ in range(ROUNDS):
+        made = caps.fill(asked, limits, params.sequence_tokens)
+        rows = [_row(params, leg, names) for leg in made]
+        over = {name: sum(row["counts"][name] for row in rows) - most[name] for name in names}
+        if max(over.values()) <= 0:
+            break
+        limits = {name: max(0, limit - max(0, over[name])) for name, limit in limits.items()}
+    return made, rows
+
+
+def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
+    """A leg in whole numbers. Full blocks first; what they and the tail give is as near as can be to its shares."""
+    exact = [leg.middle[name] for name in names]
+    blocks = leg.size // params.block_sequences
+    ramp = _ramp(params, leg, names) if leg.start != leg.end and blocks else None
+    totals = ramp.before(blocks) if ramp else largest_remainder(exact, blocks * params.block_sequences)
+    rest = _tail(exact, totals, leg.size)
+    counts = [total + more for total, more in zip(totals, rest, strict=True)]
+    row = {
+        "phase": leg.phase,
+        "name": leg.name,
+        "first": leg.first,
+        "sequences": leg.size,
+        "blocks": blocks,
+        "weights": {name: float(share) for name, share in zip(names, exact, strict=True)},
+        "block_totals": dict(zip(names, totals, strict=True)),
+        "tail": dict(zip(names, rest, strict=True)),
+        "counts": dict(zip(names, counts, strict=True)),
+        "shares": {name: count / leg.size for name, count in zip(names, counts, strict=True)},
+    }
+    if ramp:
+        row |= {
+            "from_weights": {name: float(leg.start[name]) for name in names},
+            "to_weights": {name: float(leg.end[name]) for name in names},
+            "ramp": {
+                "start": dict(zip(names, ramp.start, strict=True)),
+                "end": dict(zip(names, ramp.end, strict=True)),
+            },
+        }
+    return row
+
+
+def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
+    start, end = ([at[name] for name in names] for at in (leg.start, leg.end))
+    return Ramp.between(start, end, params.block_sequences, leg.size)
+
+
+def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
+    """What the shorter block at the end gives: what makes the whole leg exact, where that asks for no negative
+    count, else its own share."""
+    rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
+    return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
+
+
+def _require_buckets(params: Mixture, shards: Mapping[str, Manifest]) -> None:
+    named = {selectors.parse(key).bucket or "" for phase in params.phases for _, key in phase.named()} - {"", *shards}
+    absent = sorted(bucket for bucket in named if _weighs(params, bucket))
+    if absent:
+        raise RecipeError(
+            f"mixture.phases: buckets {absent} have weights but no shards",
+            expected="names of corpus.buckets",
+            remedy="correct the name, or give the bucket no weight",
+        )
+
+
+def _weighs(params: Mixture, bucket: str) -> bool:
+    listed = [{**phase.epochs, **phase.tokens} for phase in params.phases]
+    listed += [dict(w) for p in params.phases for w in (p.weights, p.to_weights) if w]
+    return any(weight > 0 and selectors.parse(key).bucket == bucket for own in listed for key, weight in own.items())
+
+
+def _packing(
+    ctx: Context, params: Mixture, stream: Stream, shards: Mapping[str, Manifest], packed: Mapping[str, Manifest]
+) -> Packing:
+    if params.packing == "best-fit":
+        return packing_of(params, shards[stream.bucket], stream, packed.get(stream.bucket))
+    return measure(ShardReader(ctx.store, shards[stream.bucket], stream.name), params.sequence_tokens)
+
+
+def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
+    """The stream's document index, named here so that a step is listed without opening manifests of all shards."""
+    parts = shards[stream.bucket].named(f"{stream.folder}index-")
+    return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
+
+
+def _check_epochs(
+    params: Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]
+) -> None:
+    """Every stream at once, so that one edit of the recipe can mend them all."""
+    over = [name for name in needed if needed[name] > Fraction(repr(float(limits[name]))) * available[name]]
+    if not over:
+        return
+    lines = [
+        f"{name}: {needed[name]:,} sequences needed, {available[name]:,} available"
+        + (f" = {needed[name] / available[name]:.2f} epochs" if available[name] else "")
+        for name in over
+    ]
+    expected = "; ".join(f"at most {limits[name]} epochs of {name}" for name in over)
+    raise RecipeError(
+        f"the mixture repeats {', '.join(over)} more often than mixture.max_epochs allows",
+        found="; ".join(lines),
+        expected=expected,
+        remedy=_mends(params, over[0], needed, available, limits),
+    )
+
+
+def _mends(
+    params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]
+) -> str:
+    """The numbers that would do, for the first stream that has too little text."""
+    most = int(Fraction(repr(float(limits[name]))) * available[name])
+    short = needed[name] - most
+    per_epoch = max(1.0, limits[name])
+    text = -(-short * params.sequence_tokens // int(per_epoch))
+    total = int(params.total_tokens * most / needed[name]) // params.sequence_tokens * params.sequence_tokens
+    return (
+        f"for {name}: add {text:,} tokens of text, or lower its weights to {most / needed[name]:.3g} of what they are, "
+        f"or mixture.total_tokens to {total:,}, or raise max_epochs or epoch_caps; "
+        "`over_cap: redistribute` gives the rest to the other streams"
+    )
+
+
+def _overall(stats: Mapping[str, Any], packed: Mapping[str, Packing]) -> dict[str, float]:
+    """Packing over the run: each stream's rates, weighted by the sequences it gives."""
+    weights = {name: stats["buckets"][name]["needed"] / stats["sequences"] for name in packed}
+
+    def share(field: str, of: str) -> float:
+        rates = {name: getattr(p, field) / getattr(p, of) for name, p in packed.items() if getattr(p, of)}
+        return float(sum(weights[name] * rate for name, rate in rates.items()))
+
+    padding, masked = share("padding", "targets"), share("masked", "targets")
+    return {
+        "padding_share": padding,
+        "masked_share": masked,
+        "r_pad": padding + masked,
+        "start_share": share("starts", "targets"),
+        "dropped_share": share("dropped", "tokens"),
+        "split_document_share": share("split_documents", "documents"),
+        "dropped_tokens": sum(packing.dropped for packing in packed.values()),
+    }

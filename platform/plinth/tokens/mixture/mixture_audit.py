@@ -1,0 +1,105 @@
+"""The mixture that comes out, against the one that the recipe states: at every 1,000 blocks, from the counts alone.
+
+Counts before any block cost O(log blocks), so a run of a million blocks is measured without walking through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from plinth.tokens.mixture.apportion import Blocks, Ramp
+from plinth.tokens.mixture.curriculum import Leg
+
+EVERY_BLOCKS = 1000
+#: Largest difference of a stream's share from the recipe's, in any 1,000 blocks.
+TOLERANCE = 0.001
+
+
+def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]) -> Blocks | Ramp:
+    """The full blocks of a leg, from its row in the manifest."""
+    if "ramp" in row:
+        start, end = (tuple(row["ramp"][at][name] for name in names) for at in ("start", "end"))
+        return Ramp(row["blocks"], block_sequences, row["sequences"], start, end)
+    return Blocks(row["blocks"], tuple(row["block_totals"][name] for name in names))
+
+
+def measured(
+    legs: Sequence[Leg], rows: Sequence[Mapping[str, Any]], block_sequences: int, names: Sequence[str]
+) -> dict[str, Any]:
+    """Every stretch of 1,000 blocks, and what is left at the end of a leg, against the exact shares there.
+
+    Returns:
+        every_blocks; stretches (how many were compared); max_share_error over the whole stretches, with `stream` and
+        `first` (position of that stretch); rest_share_error over the shorter ones at the ends of legs;
+        max_drift_sequences, the most that counts from the beginning of a leg on were away from the exact ones; within.
+    """
+    worst: dict[str, Any] = {"max_share_error": 0.0, "stream": None, "first": None}
+    rest = drift = 0.0
+    stretches = 0
+    for leg, row in zip(legs, rows, strict=True):
+        given = blocks_of(row, block_sequences, names)
+        before, wanted, at = [0] * len(names), [Fraction(0)] * len(names), 0
+        for stop in [*range(EVERY_BLOCKS, row["blocks"] + 1, EVERY_BLOCKS), None]:
+            end = leg.size if stop is None else stop * block_sequences
+            if end == at:
+                continue
+            now = given.before(stop) if stop is not None else [row["counts"][name] for name in names]
+            exact = [_exact(leg, name, end) for name in names]
+            errors = [abs(float(n - b - e + w)) for n, b, e, w in zip(now, before, exact, wanted, strict=True)]
+            drift = max(drift, *(abs(float(n - e)) for n, e in zip(now, exact, strict=True)))
+            error, number = max((error / (end - at), number) for number, error in enumerate(errors))
+            stretches += 1
+            if stop is None:
+                rest = max(rest, error)
+            elif error > worst["max_share_error"]:
+                worst = {"max_share_error": error, "stream": names[number], "first": leg.first + at}
+            before, wanted, at = now, exact, end
+    return {
+        "every_blocks": EVERY_BLOCKS,
+        "stretches": stretches,
+        **worst,
+        "rest_share_error": rest,
+        "max_drift_sequences": drift,
+        "within": worst["max_share_error"] <= TOLERANCE,
+    }
+
+
+def course(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
+    """The mixture along the run in about `points` stretches: by stream the share asked for and the share realised.
+
+    Returns:
+        rows of first, stop (sequences), phase, asked, realised.
+    """
+    names = sorted(stats["buckets"])
+    wide = max(1, stats["sequences"] // points)
+    made = []
+    for row in stats["phases"]:
+        given = blocks_of(row, stats["block_sequences"], names)
+        start, end = row.get("from_weights", row["weights"]), row.get("to_weights", row["weights"])
+        count = max(1, min(row["blocks"], round(row["sequences"] / wide)))
+        before, at = [0] * len(names), 0
+        for number in range(1, count + 1):
+            last = number == count
+            block = row["blocks"] * number // count
+            stop = row["sequences"] if last else block * stats["block_sequences"]
+            now = [row["counts"][name] for name in names] if last else given.before(block)
+            middle = (at + stop) / 2 / row["sequences"]
+            made.append(
+                {
+                    "first": row["first"] + at,
+                    "stop": row["first"] + stop,
+                    "phase": row["phase"],
+                    "asked": {name: start[name] + (end[name] - start[name]) * middle for name in names},
+                    "realised": {n: (b - a) / (stop - at) for n, a, b in zip(names, before, now, strict=True)},
+                }
+            )
+            before, at = now, stop
+    return made
+
+
+def _exact(leg: Leg, name: str, count: int) -> Fraction:
+    """Exact sequences of a stream among the first `count` of a leg: the area under its line."""
+    start, end = leg.start[name], leg.end[name]
+    return start * count + (end - start) * Fraction(count * count, 2 * leg.size)

@@ -1,0 +1,133 @@
+"""What the run sees, in which shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from plinth.records import Frozen
+from plinth.tokens.mixture.selectors import EVERYTHING
+
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _natural(weights: object) -> object:
+    return {EVERYTHING: 1.0} if weights == "natural" else weights
+
+
+#: `natural` is everything by its text.
+Weights = Annotated[Mapping[str, Share], BeforeValidator(_natural)]
+
+
+class Curriculum(Frozen):
+    """In which order a phase gives what its weights say. It moves text in time and leaves amounts as they are."""
+
+    by: str = Field(description="Axis of `shards.axes`, such as `tier`, `length` or `domain`; or `bucket`.")
+    order: tuple[str, ...] = Field(min_length=2, description="Its values, the first early in the phase, the last late.")
+    manner: Literal["ramp", "turns"] = Field(
+        "ramp", description="`ramp`: shares go linearly from early to late; `turns`: one value after the other."
+    )
+    strength: float = Field(1.0, gt=0, le=1, description="Ramp: 1 moves as far as no share falls below 0.")
+
+    @field_validator("order")
+    @classmethod
+    def _once(cls, order: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(order)) < len(order):
+            raise ValueError("a value is listed twice")
+        return order
+
+
+class Phase(Frozen):
+    """A stretch of training with its own shares.
+
+    `tokens` and `epochs` are given first; `weights` share what is left of the phase.
+    """
+
+    name: str = Field(description="Such as `stable` or `annealing`.")
+    fraction: float = Field(gt=0, le=1, description="Share of all training tokens.")
+    weights: Weights | None = Field(
+        None,
+        description="Shares of tokens by bucket, stream (`web/language=de`) or selector (`language=de`, `*`); "
+        "`natural`: as much as there is.",
+    )
+    to_weights: Weights | None = Field(None, description="Weights at the end, reached from `weights` by tokens.")
+    ramp_steps: int = Field(
+        0, ge=0, le=1000, description="With `to_weights`: 0 is a straight line, n are n equal stretches."
+    )
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Exponent of the shares: 1 leaves them, 0 makes them equal; published for languages: 0.7 in mBERT, "
+        "0.3 in XLM-R. For a temperature T in p^(1/T), write 1/T.",
+    )
+    temperature_over: str = Field(
+        "stream", description="What the exponent makes more equal: `stream`, `bucket` or an axis such as `language`."
+    )
+    upsample: Mapping[str, Positive] = Field(
+        default_factory=dict, description="Factors on shares, by the same keys as weights."
+    )
+    epochs: Mapping[str, Positive] = Field(
+        default_factory=dict, description="Passes over all text of a key in this phase, instead of a weight."
+    )
+    tokens: Mapping[str, Positive] = Field(
+        default_factory=dict, description="Tokens of a key in this phase, instead of a weight."
+    )
+    curriculum: Curriculum | None = Field(None, description="In which order the phase gives it; none: all of it mixed.")
+
+    @field_validator("weights", "to_weights")
+    @classmethod
+    def _some_weight(cls, weights: Weights | None) -> Weights | None:
+        if weights is not None and sum(weights.values()) <= 0:
+            raise ValueError("at least one weight must be above 0")
+        return weights
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Phase:
+        if self.weights is None and not (self.epochs or self.tokens):
+            raise ValueError("give `weights`, `epochs` or `tokens`")
+        if self.to_weights is not None and self.weights is None:
+            raise ValueError("`to_weights` needs `weights` to begin with")
+        if self.to_weights is not None and self.curriculum is not None:
+            raise ValueError("give `to_weights` or `curriculum`, not both")
+        if self.ramp_steps and self.to_weights is None:
+            raise ValueError("`ramp_steps` needs `to_weights`")
+        weighed = {key for field, key in self.named() if field in ("weights", "to_weights")}
+        twice = sorted(set(self.epochs) & set(self.tokens) | weighed & (set(self.epochs) | set(self.tokens)))
+        if twice:
+            raise ValueError(f"`{twice[0]}` is in two of `weights`, `epochs` and `tokens`")
+        return self
+
+    def named(self) -> list[tuple[str, str]]:
+        """Every (field, key) that names text."""
+        fields = ("weights", "to_weights", "upsample", "epochs", "tokens")
+        return [(field, key) for field in fields for key in getattr(self, field) or ()]
+
+
+class Mixture(Frozen):
+    """What the run sees, in phases; counts per block are exact, order is a keyed permutation."""
+
+    sequence_tokens: int = Field(512, ge=8, description="Tokens of one training sequence.")
+    packing: Literal["concatenate", "best-fit"] = Field(
+        "concatenate",
+        description="How documents fill sequences: `concatenate` cuts the stream every `sequence_tokens`, without "
+        "padding; `best-fit` cuts only documents that are longer, and pads what is left (arXiv:2404.10830).",
+    )
+    total_tokens: int = Field(gt=0, description="Tokens of the whole run.")
+    phases: tuple[Phase, ...] = Field(
+        min_length=1, description="In the order of training; their fractions add up to 1."
+    )
+    block_sequences: int = Field(256, ge=1, description="Bucket counts are exact in each block of sequences.")
+    max_epochs: float = Field(4.0, gt=0, description="No stream may be repeated more often than this.")
+    epoch_caps: Mapping[str, Positive] = Field(
+        default_factory=dict, description="Other bounds than `max_epochs`, by the same keys as weights."
+    )
+    over_cap: Literal["refuse", "redistribute"] = Field(
+        "refuse",
+        description="Weights that need more epochs than a bound: refused, or what the bound takes away goes to the "
+        "other streams of the same phase in proportion to their weights.",
+    )
+    seed: int = Field(1, description="Of the order of sequences.")

@@ -1,0 +1,187 @@
+"""From what a phase says to the exact share of every stream, at its beginning and at its end.
+
+    keys -> streams          each stream takes the most precise key that names it       (`recipe.keys`)
+    weight of a key          divided over its streams by their text
+    upsample, temperature    factors, then an exponent, on those
+    epochs, tokens           given first, in sequences; weights share the rest
+
+Shares are fractions, so that counts do not hang on rounding. Text is counted in whole training sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from plinth.errors import RecipeError
+from plinth.tokens.mixture import selectors
+from plinth.tokens.mixture.parameters import Phase, Weights
+from plinth.tokens.mixture.selectors import Key
+from plinth.tokens.shards.streams import Stream, parse
+
+#: `epochs` and `tokens` without `weights` may miss the phase's size by this much; they are then stretched to it.
+SLACK = Fraction(1, 100)
+
+Text = Mapping[str, int]
+Shares = dict[str, Fraction]
+
+
+def used(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
+    """The streams that some phase gives a share, whatever their text.
+
+    Raises:
+        RecipeError: a key names no stream, or a stream is named twice with the same precision.
+    """
+    found: set[str] = set()
+    for phase in phases:
+        for weights in (phase.weights, phase.to_weights):
+            claimed = _claims(phase, weights or {}, names)
+            fixed = {*phase.epochs, *phase.tokens}
+            found |= {n for key, own in claimed.items() if key in fixed or (weights or {}).get(key, 0) > 0 for n in own}
+        claims(f"phases.{phase.name}.upsample", phase.upsample, names)
+    return sorted(found)
+
+
+def ends(phase: Phase, text: Text, size: int, sequence_tokens: int) -> tuple[Shares, Shares]:
+    """Shares of the streams at the two ends of a phase of `size` sequences; both add up to 1.
+
+    Args:
+        text: sequences of each stream.
+
+    Raises:
+        RecipeError: as `used`, or what is fixed by `epochs` and `tokens` does not fit the phase.
+    """
+    start = _shares(phase, phase.weights, text, size, sequence_tokens)
+    if phase.to_weights is None:
+        return start, start
+    return start, _shares(phase, phase.to_weights, text, size, sequence_tokens)
+
+
+def claims(where: str, listed: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:
+    """The streams of each key: every stream goes to the most precise one that names it.
+
+    Raises:
+        RecipeError: a key is malformed or names no stream, or two equally precise ones name the same.
+    """
+    parsed = [_parsed(where, text) for text in listed]
+    claimed: dict[str, list[str]] = {key.text: [] for key in parsed}
+    reached = set()
+    for name in names:
+        stream = parse(name)
+        fitting = [key for key in parsed if key.names(stream.bucket, stream.label, stream.values)]
+        reached |= {key.text for key in fitting}
+        best = sorted(fitting, key=lambda key: key.precision, reverse=True)[:2]
+        if len(best) == 2 and best[0].precision == best[1].precision:
+            raise RecipeError(
+                f"mixture.{where}: {best[0].text!r} and {best[1].text!r} both name {name}",
+                expected="one most precise key for every stream",
+                remedy=f"add the key `{name}`, or make one of the two more precise",
+            )
+        if best:
+            claimed[best[0].text].append(name)
+    unknown = [key.text for key in parsed if key.text not in reached]
+    if unknown:
+        raise RecipeError(
+            f"mixture.{where}: {', '.join(unknown)} name no stream that has shards",
+            found=selectors.nearest(unknown[0], [*names, *_selectors(names)]).removeprefix("; "),
+            remedy="correct the key; `plinth mixture --streams` lists the streams",
+        )
+    return claimed
+
+
+def _parsed(where: str, text: str) -> Key:
+    try:
+        return selectors.parse(text)
+    except ValueError as error:
+        raise RecipeError(f"mixture.{where}: {error}") from error
+
+
+def _selectors(names: Sequence[str]) -> set[str]:
+    streams = [parse(name) for name in names]
+    return {stream.bucket for stream in streams} | {f"{a}={v}" for one in streams for a, v in one.values.items()}
+
+
+def _claims(phase: Phase, weights: Mapping[str, float], names: Sequence[str]) -> dict[str, list[str]]:
+    listed = dict.fromkeys([*weights, *phase.epochs, *phase.tokens])
+    return claims(f"phases.{phase.name}", listed, names)
+
+
+def _shares(phase: Phase, given: Weights | None, text: Text, size: int, sequence_tokens: int) -> Shares:
+    names, weights = sorted(text), given or {}
+    claimed = _claims(phase, weights, names)
+    fixed: Shares = {}
+    for key, own in claimed.items():
+        if key in phase.epochs:
+            fixed |= {name: _exact(phase.epochs[key]) * text[name] for name in own}
+        elif key in phase.tokens:
+            fixed |= {name: _exact(phase.tokens[key]) / sequence_tokens * part for name, part in _by_text(own, text)}
+    rest = size - sum(fixed.values(), Fraction(0))
+    weighed: Shares = {}
+    for key, weight in weights.items():
+        if weight > 0:
+            weighed |= {name: _exact(weight) * part for name, part in _by_text(claimed[key], text)}
+    weighed = _tempered(phase, _upsampled(phase, weighed, names))
+    total = sum(weighed.values(), Fraction(0))
+    if not total:
+        return _stretched(phase, fixed, size, sequence_tokens)
+    if rest < 0:
+        raise _too_much(phase, size - rest, size, sequence_tokens)
+    shares = {name: rest / size * weight / total for name, weight in weighed.items()}
+    shares |= {name: amount / size for name, amount in fixed.items()}
+    return {name: shares.get(name, Fraction(0)) for name in names}
+
+
+def _stretched(phase: Phase, fixed: Shares, size: int, sequence_tokens: int) -> Shares:
+    whole = sum(fixed.values(), Fraction(0))
+    if abs(whole - size) > SLACK * size or not whole:
+        raise _too_much(phase, whole, size, sequence_tokens)
+    return {name: amount / whole for name, amount in fixed.items()}
+
+
+def _too_much(phase: Phase, asked: Fraction, size: int, sequence_tokens: int) -> RecipeError:
+    return RecipeError(
+        f"mixture.phases.{phase.name}: `epochs` and `tokens` do not fit the phase",
+        found=f"{int(asked * sequence_tokens):,} tokens asked for",
+        expected=f"{size * sequence_tokens:,} tokens, the phase's fraction of mixture.total_tokens"
+        + (", or less" if phase.weights is not None else ""),
+        remedy="change the amounts, the phase's fraction or mixture.total_tokens"
+        + ("" if phase.weights is not None else ", or give `weights` that share what is left"),
+    )
+
+
+def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
+    """A key's streams with their parts of it, which add up to 1; equal where none has any text."""
+    whole = sum(text[name] for name in own)
+    return [(name, Fraction(text[name], whole) if whole else Fraction(1, len(own))) for name in own]
+
+
+def _upsampled(phase: Phase, weighed: Shares, names: Sequence[str]) -> Shares:
+    claimed = claims(f"phases.{phase.name}.upsample", phase.upsample, names)
+    factors = {name: _exact(phase.upsample[key]) for key, own in claimed.items() for name in own}
+    return {name: weight * factors.get(name, 1) for name, weight in weighed.items()}
+
+
+def _tempered(phase: Phase, weighed: Shares) -> Shares:
+    """Shares p of groups to p^a (Devlin 2018, multilingual BERT: a = 0.7; Conneau et al., arXiv:1911.02116: 0.3);
+    within a group nothing changes. The power is kept to twelve digits: the same on every machine."""
+    if phase.temperature == 1.0 or not weighed:
+        return weighed
+    groups = {name: group_of(parse(name), phase.temperature_over) for name in weighed}
+    sums: Shares = {}
+    for name, weight in weighed.items():
+        sums[groups[name]] = sums.get(groups[name], Fraction(0)) + weight
+    whole = sum(sums.values(), Fraction(0))
+    factors = {
+        group: Fraction(f"{float(own / whole) ** phase.temperature:.12g}") / own for group, own in sums.items() if own
+    }
+    return {name: weight * factors.get(groups[name], Fraction(0)) for name, weight in weighed.items()}
+
+
+def group_of(stream: Stream, by: str) -> str:
+    """The group of a stream: itself, its bucket, or its value of an axis (empty where it has none)."""
+    return stream.name if by == "stream" else stream.bucket if by == "bucket" else stream.values.get(by, "")
+
+
+def _exact(value: float) -> Fraction:
+    """The decimal that was written."""
+    return Fraction(repr(float(value)))

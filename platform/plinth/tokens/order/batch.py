@@ -1,0 +1,173 @@
+"""What a step saw, and when a document was seen: computed from the manifests, never logged.
+
+Does not belong here: which steps a run really took (its timeline), and what a document says (curated parts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.records import Manifest, Part, bucket_of
+from plinth.tokens.order.order import Order, SequenceRef
+from plinth.tokens.order.steps import Steps
+from plinth.tokens.packing.best_fit import Pieces
+from plinth.tokens.packing.layout import Layout, open_layout
+from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
+
+
+class Piece(NamedTuple):
+    """The tokens of a document that lie in a sequence.
+
+    Attributes:
+        document: the whole document in its bucket's stream.
+        first: position in the sequence of its first token there.
+        tokens: how many of its tokens are there; where it goes on in its middle, the first is only its context.
+    """
+
+    document: DocumentSpan
+    first: int
+    tokens: int
+
+
+class BatchSequence(NamedTuple):
+    """One row of a step's global batch with the documents in it, in order.
+
+    Concatenated, their tokens add up to S + 1. Packed best-fit, an end-of-text may come before them, and padding after.
+    """
+
+    row: int
+    sequence: SequenceRef
+    documents: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One sequence of a step that holds tokens of a document."""
+
+    step: int
+    row: int
+    epoch: int
+    sequence: int
+    tokens: int
+
+
+def documents_of_step(
+    ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, step: int, batches: int | Steps
+) -> list[BatchSequence]:
+    """The sequences of a step's global batch with their documents, in the order of the batch.
+
+    Args:
+        shards: of the mixture's buckets; None where the mixture names the parts of their indexes itself, so that
+            nothing needs to be opened whose size goes with the corpus.
+
+    Raises:
+        MissingError: the run has no such step, or a bucket's shards are not given.
+    """
+    order = Order(mixture)
+    window = order.step_window(step, batches)
+    documents: list[tuple[Piece, ...]] = [()] * len(window)
+    for number in np.unique(window.buckets).tolist():
+        stream = _open(ctx, mixture, shards, order.buckets[number])
+        rows = np.flatnonzero(window.buckets == number)
+        for row, own in zip(rows.tolist(), _listed(stream, window.indices[rows]), strict=True):
+            documents[row] = own
+    return list(map(BatchSequence, range(len(window)), order.refs(window), documents))
+
+
+def steps_of_document(
+    ctx: Context,
+    mixture: Manifest,
+    shards: Mapping[str, Manifest],
+    bucket: str,
+    document: str,
+    batches: int | Steps,
+    *,
+    part: int | None = None,
+) -> list[Sighting]:
+    """Every step that saw a document (hexadecimal id), in order of steps; empty when none did.
+
+    With `part`, the number of its curated part, only that part of the index is searched.
+
+    Raises:
+        MissingError: the bucket's shards are not given.
+    """
+    order = Order(mixture)
+    steps = order.steps(batches)
+    seen = []
+    for name in (stream for stream in order.buckets if bucket_of(stream) == bucket):
+        stream = _open(ctx, mixture, shards, name)
+        for span in stream.index.find(bytes.fromhex(document), part):
+            for held in stream.layout.holding(span.start, span.tokens):
+                for epoch, position in order.positions(name, held.sequence):
+                    taken = steps.step_of(position)
+                    if taken is not None:
+                        seen.append(Sighting(*taken, epoch, held.sequence, held.tokens))
+    return sorted(seen, key=lambda sighting: (sighting.step, sighting.row))
+
+
+@dataclass(frozen=True)
+class _Stream:
+    index: DocumentIndex
+    layout: Layout
+
+
+def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, stream: str) -> _Stream:
+    named = mixture.stats["buckets"].get(stream, {}).get("index")
+    if shards is not None or named is None:
+        opened = reader(ctx, mixture, shards or {}, stream)
+        index, tokens = opened.index, opened.tokens
+    else:
+        index = DocumentIndex(ctx.store, [Part.model_validate(part) for part in named["parts"]])
+        tokens = int(named["tokens"])
+    return _Stream(index, open_layout(ctx.store, ctx.refs.load, mixture, stream, tokens))
+
+
+def _listed(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[Piece, ...]]:
+    """The documents of sequences of a stream: a search for all of them at once, then records."""
+    pieces = stream.layout.pieces(indices)
+    starts, lengths = pieces.starts, pieces.tokens.astype(np.int64)
+    first = _places(pieces, stream.layout.width)
+    owners, spans = stream.index.within(starts, starts + lengths)
+    begins = np.maximum(spans.starts, starts[owners])
+    counts = np.minimum(spans.starts + spans.tokens, (starts + lengths)[owners]) - begins
+    made = list(map(Piece, spans.records(), (first[owners] + begins - starts[owners]).tolist(), counts.tolist()))
+    edges = np.searchsorted(owners, pieces.offsets)
+    return (tuple(made[begin:end]) for begin, end in pairwise(edges.tolist()))
+
+
+def _places(pieces: Pieces, width: int) -> NDArray[np.int64]:
+    """Where in its sequence each piece is laid: after an end-of-text, but for what fills a whole row."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.tokens, dtype=np.int64)])
+    opens = pieces.offsets[:-1]
+    held = np.diff(pieces.offsets)
+    alone = np.zeros(len(pieces), np.bool_)
+    alone[held > 0] = pieces.tokens[opens[held > 0]] > width
+    return np.asarray(before[:-1] + np.repeat(np.where(alone, 0, 1) - before[opens], held))
+
+
+def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> ShardReader:
+    """The tokens of a stream, if they are those the mixture was made from.
+
+    Raises:
+        MissingError: they are not given, or are others.
+    """
+    bucket = bucket_of(stream)
+    expected = mixture.inputs.get(f"{bucket}/shards")
+    found = shards[bucket].digest if bucket in shards else None
+    if found is None or found != expected:
+        raise MissingError(
+            f"the shards of {bucket} are not those of the mixture",
+            found=found or "none",
+            expected=expected,
+            remedy="load the manifests that the mixture names as its inputs",
+        )
+    return ShardReader(ctx.store, shards[bucket], stream)

@@ -1,0 +1,220 @@
+"""Which positions of the order a training step takes, when the global batch may change at a boundary.
+
+    stretch   steps of one global batch and one row length; a run has a handful
+    step      -> stretch by bisection -> first position and count          O(log stretches)
+    position  -> stretch by bisection -> step                              O(log stretches)
+
+Steps count from 0 here, as in `order`; step n of training is step n - 1. A step takes whole sequences of S tokens
+whatever the length of its rows: a shorter length l cuts each sequence into S / l rows, so the tokens and their
+order stay. What does not fill the last step is not used.
+
+Does not belong here: what is at a position (`order`), and the learning rate (`training.schedule`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+
+from plinth.errors import MissingError, RecipeError
+from plinth.tokens.order.parameters import Amendment, BatchChange, Change, LengthChange
+
+
+class Misplaced(RecipeError):
+    """A change of a schedule takes effect no later than the one listed before it, or never.
+
+    `key` and `why` say so for a reader who knows the recipe's lines; a copy from another process has them empty.
+    """
+
+    key: tuple[str, int] = ("", 0)
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps from `first_step` on, which begin at `first_position`: `batch` sequences each, in rows of `length`."""
+
+    first_step: int
+    first_position: int
+    batch: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a run.
+
+    Args:
+        sequences: of the whole order.
+        sequence_tokens: S, of one sequence.
+        stretches: in order; the first begins at step 0 and position 0.
+    """
+
+    sequences: int
+    sequence_tokens: int
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def total(self) -> int:
+        """Whole steps of the run."""
+        last = self.stretches[-1]
+        return last.first_step + max(0, self.sequences - last.first_position) // last.batch
+
+    @property
+    def used(self) -> int:
+        """Positions that some step takes; those after it are not used."""
+        last = self.stretches[-1]
+        return last.first_position + (self.total - last.first_step) * last.batch
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Every global batch that occurs, in order of size."""
+        return tuple(sorted({stretch.batch for stretch in self.stretches}))
+
+    def take(self, step: int) -> tuple[int, int]:
+        """First position of a step and how many it takes.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        stretch = self._at(step)
+        return stretch.first_position + (step - stretch.first_step) * stretch.batch, stretch.batch
+
+    def batch(self, step: int) -> int:
+        """Sequences of a step.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return self._at(step).batch
+
+    def length(self, step: int) -> int:
+        """Tokens of a step's rows.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return self._at(step).length
+
+    def tokens(self, step: int) -> int:
+        """Tokens of a step, over all ranks.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return self._at(step).batch * self.sequence_tokens
+
+    def tokens_before(self, step: int) -> int:
+        """Tokens trained before a step; `step` may be the number of steps.
+
+        Raises:
+            MissingError: the run has no such step.
+        """
+        return (self.used if step == self.total else self.take(step)[0]) * self.sequence_tokens
+
+    def step_of(self, position: int) -> tuple[int, int] | None:
+        """The step that takes a position, and its row there; None for the few at the end that none takes.
+
+        Raises:
+            MissingError: the order has no such position.
+        """
+        if not 0 <= position < self.sequences:
+            raise MissingError(f"position {position}", expected=f"a position from 0 to {self.sequences - 1}")
+        if position >= self.used:
+            return None
+        firsts = [stretch.first_position for stretch in self.stretches]
+        stretch = self.stretches[bisect_right(firsts, position) - 1]
+        step, row = divmod(position - stretch.first_position, stretch.batch)
+        return stretch.first_step + step, row
+
+    def through(self, step: int) -> list[list[int]]:
+        """What decided the steps before `step`: first step, batch and length of the stretches that begin before it."""
+        return [[each.first_step, each.batch, each.length] for each in self.stretches if each.first_step < step]
+
+    def _at(self, step: int) -> Stretch:
+        if not 0 <= step < self.total:
+            raise MissingError(
+                f"the run has no step {step}",
+                found=f"{self.sequences} sequences, {', '.join(map(str, self.batches))} to a step",
+                expected=f"a step from 0 to {self.total - 1}",
+            )
+        return self.stretches[bisect_right([stretch.first_step for stretch in self.stretches], step) - 1]
+
+
+def constant(sequences: int, sequence_tokens: int, batch: int) -> Steps:
+    """Steps of one global batch from beginning to end."""
+    return Steps(sequences, sequence_tokens, (Stretch(0, 0, batch, sequence_tokens),))
+
+
+@lru_cache(maxsize=64)
+def schedule(
+    sequences: int,
+    sequence_tokens: int,
+    batch: int,
+    batches: tuple[BatchChange, ...] = (),
+    lengths: tuple[LengthChange, ...] = (),
+    amendments: tuple[Amendment, ...] = (),
+) -> Steps:
+    """The steps of a run whose batch and length follow schedules.
+
+    A change holds from the first step that begins at or after its point. An amendment replaces every change that was
+    scheduled after it, of the batch if it names one, of the length if it names one.
+
+    Raises:
+        Misplaced: a change takes effect no later than the one listed before it, or never.
+    """
+    queues: list[list[Change]] = [list(amendments), list(batches), list(lengths)]
+    names = ("amendments", "batch_schedule", "length_schedule")
+    listed = [len(queue) for queue in queues]
+    last: list[int] = [-1, -1, -1]
+    made = [Stretch(0, 0, batch, sequence_tokens)]
+    while any(queues):
+        now = made[-1]
+        coming = [(_effect(queue[0], now, sequence_tokens), kind) for kind, queue in enumerate(queues) if queue]
+        step, kind = min(coming)
+        index, change = listed[kind] - len(queues[kind]), queues[kind].pop(0)
+        if step <= last[kind] or step < now.first_step:
+            why = f"it takes effect at step {step + 1:,}, no later than the one before"
+            raise _misplaced(names[kind], index, change, why)
+        position = now.first_position + (step - now.first_step) * now.batch
+        if position + _batch(change, now) > sequences:
+            raise _misplaced(names[kind], index, change, f"the run ends before, with its {sequences:,} sequences")
+        last[kind] = step
+        if isinstance(change, Amendment):
+            for queue, named in ((queues[1], change.global_batch_sequences), (queues[2], change.sequence_tokens)):
+                if named is not None:
+                    queue.clear()
+        stretch = Stretch(step, position, _batch(change, now), _length(change, now))
+        made = [*(made[:-1] if step == now.first_step else made), stretch]
+    return Steps(sequences, sequence_tokens, tuple(made))
+
+
+def _misplaced(name: str, index: int, change: Change, why: str) -> Misplaced:
+    tokens, step = change.from_tokens, change.from_step
+    point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
+    error = Misplaced(
+        f"training.{name}[{index}]: the change {point} has no place in the run",
+        found=why,
+        remedy="list changes in the order in which they take effect, all before the end of the run",
+    )
+    error.key, error.why = (name, index), f"{point} has no place in the run: {why}"
+    return error
+
+
+def _effect(change: Change, now: Stretch, sequence_tokens: int) -> int:
+    """The first step at or after the change's point, were nothing else to change before."""
+    if change.from_step is not None:
+        return change.from_step - 1
+    position = -(-(change.from_tokens or 0) // sequence_tokens)
+    return now.first_step + max(0, -(-(position - now.first_position) // now.batch))
+
+
+def _batch(change: Change, now: Stretch) -> int:
+    named = change.global_batch_sequences if isinstance(change, BatchChange | Amendment) else None
+    return now.batch if named is None else named
+
+
+def _length(change: Change, now: Stretch) -> int:
+    named = change.sequence_tokens if isinstance(change, LengthChange | Amendment) else None
+    return now.length if named is None else named

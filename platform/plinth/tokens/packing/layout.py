@@ -1,0 +1,232 @@
+"""Which pieces of a stream lie in which of its sequences, and back; for both packings, in constant time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numba.np.numpy_support import carray
+from numpy.typing import NDArray
+
+from plinth.compiled import njit
+from plinth.errors import MissingError
+from plinth.records import Manifest, Part, bucket_of
+from plinth.storage.store import Store
+from plinth.tokens.packing.best_fit import Pieces
+from plinth.tokens.packing.packing import sequence_count, sequences_of
+from plinth.tokens.reading.pointers import pointer
+from plinth.tokens.shards.mapped import map_columns
+from plinth.tokens.shards.streams import parse
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tokens of a span that lie in a sequence, context included: `tokens` of them from place `first` on."""
+
+    sequence: int
+    first: int
+    tokens: int
+
+
+class Layout(Protocol):
+    """The sequences of one stream.
+
+    Attributes:
+        sequences: how many there are.
+        tokens: of the stream.
+        width: S.
+        padded: whether some targets are not scored.
+        many: whether every sequence is one piece, of several documents.
+    """
+
+    sequences: int
+    tokens: int
+    width: int
+    padded: bool
+    many: bool
+
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """The pieces of these sequences."""
+        ...
+
+    def holding(self, start: int, tokens: int) -> list[Held]:
+        """Where the tokens `start` to `start + tokens` of the stream lie, in order of sequences."""
+        ...
+
+
+class Concatenated:
+    """Sequence k is tokens k S to k S + S of the stream."""
+
+    padded, many = False, True
+
+    def __init__(self, tokens: int, width: int) -> None:
+        self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
+
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """One piece each; its first token is an input only."""
+        return self.pieces_of(indices, self.width)
+
+    @staticmethod
+    def pieces_of(indices: NDArray[np.int64], width: int) -> Pieces:
+        """The same of any stream."""
+        count = len(indices)
+        return Pieces(
+            np.arange(count + 1, dtype=np.int32),
+            np.asarray(indices, np.int64) * width,
+            np.full(count, width + 1, np.int32),
+            np.ones(count, np.int8),
+        )
+
+    def holding(self, start: int, tokens: int) -> list[Held]:
+        """A span's tokens; where two sequences share one, it is counted in both."""
+        found = []
+        for sequence in sequences_of(start, tokens, self.width, self.sequences):
+            begin = sequence * self.width
+            first, stop = max(start, begin), min(start + tokens, begin + self.width + 1)
+            found.append(Held(sequence, first - begin, stop - first))
+        return found
+
+
+class BestFit:
+    """The sequences that `packing_index` made of a stream.
+
+    Opening reads the manifest only; a window, which is a part of the index, is mapped when a sequence of it is first
+    asked for. Window n begins with sequence `firsts[n]`.
+
+    Args:
+        store: where the parts lie.
+        packed: manifest of a `{bucket}/packed` asset.
+        stream: name of the stream.
+        verify: compare each part's SHA-256 when it is first touched.
+
+    Raises:
+        MissingError, IntegrityError: on first touch: a part is absent, torn, or (with `verify`) changed.
+    """
+
+    padded, many = True, False
+
+    def __init__(self, store: Store, packed: Manifest, stream: str, *, verify: bool = False) -> None:
+        self._store, self._verify = store, verify
+        self._parts = packed.named(f"{parse(stream).folder}packed-")
+        self.width = int(packed.stats["sequence_tokens"])
+        self.firsts = np.array([*(part.stats["first"] for part in self._parts), 0], np.int64)
+        self.firsts[-1] = sum(part.rows for part in self._parts)
+        self.sequences = int(self.firsts[-1])
+        self.tokens = sum(int(part.stats["tokens"]) for part in self._parts)
+        self._windows: dict[int, Pieces] = {}
+
+    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+        """The pieces of these sequences, copied from the mapped windows."""
+        indices = np.asarray(indices, np.int64)
+        numbers = np.searchsorted(self.firsts, indices, side="right") - 1
+        addresses = np.zeros((len(self._parts), 4), np.int64)
+        for number in np.unique(numbers).tolist():
+            addresses[number] = self.window(number)
+        return collected(addresses, numbers, indices - self.firsts[numbers])
+
+    def holding(self, start: int, tokens: int) -> list[Held]:
+        """A span's tokens; the context of a piece is counted with it."""
+        found = []
+        for number, part in enumerate(self._parts):
+            first = int(part.stats["start"])
+            if first < start + tokens and start < first + int(part.stats["tokens"]):
+                found += self._held(number, start, start + tokens)
+        return sorted(found, key=lambda held: (held.sequence, held.first))
+
+    def _held(self, number: int, start: int, stop: int) -> list[Held]:
+        window, found = self._window(number), []
+        for piece in np.flatnonzero((window.starts < stop) & (window.starts + window.tokens > start)).tolist():
+            own = int(np.searchsorted(window.offsets, piece, side="right")) - 1
+            before = slice(int(window.offsets[own]), piece)
+            begin, count = int(window.starts[piece]), int(window.tokens[piece])
+            place = int(window.tokens[before].sum()) + (count <= self.width)
+            first, last = max(start, begin), min(stop, begin + count)
+            found.append(Held(int(self.firsts[number]) + own, place + first - begin, last - first))
+        return found
+
+    def window(self, number: int) -> list[int]:
+        """Addresses of the columns of a window, for `collected`; this object keeps them valid."""
+        own = self._window(number)
+        return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
+
+    def _window(self, number: int) -> Pieces:
+        if number not in self._windows:
+            self._windows[number] = self._map(self._parts[number])
+        return self._windows[number]
+
+    def _map(self, part: Part) -> Pieces:
+        if self._verify:
+            self._store.verify(part.blob)
+        data, places = map_columns(self._store, part, "an index of sequences")
+        if not part.rows:
+            return Pieces(np.zeros(1, np.int32), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8))
+
+        def column(number: int, dtype: str, count: int) -> NDArray[Any]:
+            return data[places[number] :][: count * np.dtype(dtype).itemsize].view(dtype)
+
+        offsets = column(0, "<i4", part.rows + 1)
+        pieces = int(offsets[-1])
+        return Pieces(offsets, column(1, "<i8", pieces), column(2, "<i4", pieces), column(3, "i1", pieces))
+
+
+def open_layout(
+    store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int, *, verify: bool = False
+) -> Layout:
+    """The layout of a stream of a mixture.
+
+    Args:
+        store: where parts lie.
+        load: a manifest by its digest.
+        tokens: of the stream.
+
+    Raises:
+        MissingError: the packed index that the mixture was made from is not here.
+    """
+    if mixture.params.get("packing", "concatenate") == "concatenate":
+        return Concatenated(tokens, int(mixture.stats["sequence_tokens"]))
+    asset = f"{bucket_of(stream)}/packed"
+    if asset not in mixture.inputs:
+        raise MissingError(f"the mixture does not name {asset}", found=", ".join(mixture.inputs))
+    return BestFit(store, load(mixture.inputs[asset]), stream, verify=verify)
+
+
+def open_layouts(
+    store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int], *, verify: bool = False
+) -> dict[str, Layout]:
+    """The layouts of these streams, given with their tokens."""
+    return {name: open_layout(store, load, mixture, name, count, verify=verify) for name, count in tokens.items()}
+
+
+def collected(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> Pieces:
+    """The pieces of rows of mapped windows.
+
+    Args:
+        addresses: [windows, 4] of their columns. windows, rows: [n] which window of these, and which row there.
+    """
+    return Pieces(*_collect(addresses, windows, rows))
+
+
+_INT8, _INT32, _INT64 = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _collect(addresses, windows, rows):  # type: ignore[no-untyped-def]
+    count = len(rows)
+    offsets = np.zeros(count + 1, np.int32)
+    for i in range(count):
+        bounds = carray(pointer(addresses[windows[i], 0] + 4 * rows[i], _INT32), (2,))
+        offsets[i + 1] = offsets[i] + bounds[1] - bounds[0]
+    total = offsets[count]
+    starts, tokens, context = np.empty(total, np.int64), np.empty(total, np.int32), np.empty(total, np.int8)
+    for i in range(count):
+        own = addresses[windows[i]]
+        first = carray(pointer(own[0] + 4 * rows[i], _INT32), (1,))[0]
+        at, number = offsets[i], offsets[i + 1] - offsets[i]
+        begins = carray(pointer(own[1] + 8 * first, _INT64), (number,))
+        lengths = carray(pointer(own[2] + 4 * first, _INT32), (number,))
+        follows = carray(pointer(own[3] + first, _INT8), (number,))
+        for j in range(number):
+            starts[at + j], tokens[at + j], context[at + j] = begins[j], lengths[j], follows[j]
+    return offsets, starts, tokens, context

@@ -1,0 +1,110 @@
+"""How documents fill sequences: where sequences begin, which tokens see each other and are learnt, what is lost.
+
+S is the recipe's `sequence_tokens`. A sequence has S + 1 places: the tokens in the first S are inputs, those in
+the last S are targets. It is laid out of *pieces*, spans of its bucket's stream.
+
+`concatenate`: sequence k is tokens k S to k S + S of the stream, both included. Neighbours share one token, the
+last target of one and the first input of the next, so that every token but the stream's first is a target
+exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
+
+`best-fit`: a sequence begins with end-of-text, then come pieces (see `packing_fit`): whole documents, and what
+remains of longer ones; then padding, which is end-of-text too. A document longer than S gives sequences of S of
+its tokens first; one that goes on in its middle begins with the token before it instead of end-of-text. What
+remains goes on in the middle as well, and begins with the token before it, as its context. Every token of the
+stream is a target exactly once in an epoch, and always after the token that it follows in its document, or after
+an end-of-text if it is the document's first. Padding and context are no targets: they are not scored.
+
+With document masks a token attends to its own document only, padding to padding. The first token of a document
+is a target like any other, though all it can be predicted from is another document's end: how texts begin is
+learnt too. Starts are counted, so that a trainer which leaves them out knows what it loses.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.records import Frozen
+from plinth.tokens.reading.reader import ShardReader
+
+Kind = Literal["concatenate", "best-fit"]
+
+
+class Packing(Frozen):
+    """What packing made of a bucket's stream, per epoch.
+
+    Attributes:
+        sequences: whole sequences.
+        targets: S per sequence.
+        padding: targets that stand for nothing.
+        masked: other targets left out of the loss: context before a piece.
+        starts: targets that are the first token of a document.
+        dropped: tokens of the tail.
+        documents, split_documents: all, and those that lie in the inputs of more than one sequence.
+        split_fitting: those of the split that are no longer than a sequence.
+    """
+
+    tokens: int
+    sequences: int
+    targets: int
+    padding: int
+    masked: int
+    starts: int
+    dropped: int
+    documents: int
+    split_documents: int
+    split_fitting: int = 0
+
+
+def sequence_count(tokens: int, sequence_tokens: int) -> int:
+    """Whole sequences in a concatenated stream."""
+    return max(0, tokens - 1) // sequence_tokens
+
+
+def sequences_of(start: int, tokens: int, sequence_tokens: int, sequences: int) -> range:
+    """The sequences of a concatenated stream that hold any token of a span, as input or as target."""
+    first = max(0, start - 1) // sequence_tokens
+    return range(min(first, sequences), min((start + tokens - 1) // sequence_tokens + 1, sequences))
+
+
+def segments(tokens: NDArray[np.integer], end_of_text: int) -> NDArray[np.int32]:
+    """Which document of its sequence each token belongs to, counted from 0; an end-of-text belongs to what it ends.
+
+    What the loader's kernel gives, but for padding, which is one segment there.
+
+    Args:
+        tokens: [batch, S + 1].
+
+    Returns:
+        [batch, S + 1]. Attention stays among equal numbers.
+    """
+    numbers = np.zeros(tokens.shape, dtype=np.int32)
+    np.cumsum(tokens[:, :-1] == end_of_text, axis=1, dtype=np.int32, out=numbers[:, 1:])
+    return numbers
+
+
+def measure(reader: ShardReader, sequence_tokens: int) -> Packing:
+    """Concatenate a bucket on paper: exact counts from its document index."""
+    sequences = sequence_count(reader.tokens, sequence_tokens)
+    covered = sequences * sequence_tokens
+    starts = split = fitting = 0
+    for first, lengths in reader.index_batches():
+        starts += int(((first >= 1) & (first <= covered)).sum())
+        last = np.minimum(first + lengths, covered) - 1
+        cut = (first < covered) & (first // sequence_tokens != last // sequence_tokens)
+        split += int(cut.sum())
+        fitting += int((cut & (lengths <= sequence_tokens)).sum())
+    return Packing(
+        tokens=reader.tokens,
+        sequences=sequences,
+        targets=covered,
+        padding=0,
+        masked=0,
+        starts=starts,
+        dropped=reader.tokens - min(reader.tokens, covered + 1),
+        documents=reader.documents_count,
+        split_documents=split,
+        split_fitting=fitting,
+    )

@@ -1,0 +1,147 @@
+"""Blobs of a remote store, fetched whole into a cache that the processes of a machine share.
+
+    cache/files/md5/ab/cdef…   whole blobs, each checked by SHA-256 once, when it came
+    cache/filling/             blobs on their way, at their full length, so that they count
+    cache/locks/               one per blob on its way: who comes second waits and fetches nothing
+    cache/leases/              what each living process has open; never evicted
+
+The bound covers files and filling. What is used least recently goes first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from plinth.errors import IntegrityError, StorageError
+from plinth.records import Blob
+from plinth.storage.atomic import named_failures
+from plinth.storage.locks import held, locked
+from plinth.storage.store import Store
+from plinth.tokens.reading.leases import Lease, leases
+from plinth.tokens.reading.remote_blobs import CHUNK_BYTES, Remote, Traffic
+
+
+class CachedStore(Store):
+    """A store whose blobs come from a remote when they are first opened.
+
+    Args:
+        root: of the cache; processes of one machine share it.
+        remote: where the blobs are.
+        limit_bytes: bound of the cache.
+    """
+
+    def __init__(self, root: Path | str, remote: Remote, limit_bytes: int) -> None:
+        super().__init__(root)
+        self.remote, self.limit_bytes = remote, limit_bytes
+        self._lease = Lease(self.root / "leases")
+
+    @property
+    def traffic(self) -> Traffic:
+        """What reading cost so far."""
+        return self.remote.traffic
+
+    def open_path(self, blob: Blob) -> Path:
+        """The path of a blob, fetched and checked if it is not there. It stays until this process ends.
+
+        Raises:
+            MissingError, StorageError: it does not come.
+            IntegrityError: other bytes came; nothing of them is kept.
+        """
+        started = time.perf_counter()
+        path = self.fill(blob)
+        self.traffic.add(wait_s=time.perf_counter() - started)
+        return path
+
+    def fill(self, blob: Blob) -> Path:
+        """As `open_path`, for whoever fetches ahead and does not count as waiting."""
+        if self._take(blob):
+            self.traffic.add(hits=1)
+            return self.path(blob)
+        with locked(self.root / "locks" / blob.md5):
+            if self._take(blob):  # who held the lock has brought it
+                self.traffic.add(hits=1)
+                return self.path(blob)
+            partial = self._reserve(blob)
+            try:
+                self._fetch(blob, partial)
+                with locked(self.root / "lock"), named_failures(partial):
+                    self.path(blob).parent.mkdir(parents=True, exist_ok=True)
+                    partial.replace(self.path(blob))
+                    self._lease.add(blob.md5)
+            finally:
+                partial.unlink(missing_ok=True)
+        return self.path(blob)
+
+    def held_bytes(self) -> int:
+        """Bytes of what is there and of what is on its way."""
+        return sum(size for _, _, size in self._files()) + sum(size for _, size in self._partial())
+
+    def _take(self, blob: Blob) -> bool:
+        """Lease a blob that is there."""
+        with locked(self.root / "lock"):
+            if not self.has(blob):
+                return False
+            self._lease.add(blob.md5)
+            os.utime(self.path(blob))
+        return True
+
+    def _reserve(self, blob: Blob) -> Path:
+        """A file of the blob's length, once there is room for it."""
+        partial = self.root / "filling" / blob.md5
+        with locked(self.root / "lock"), named_failures(partial):
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)
+            self._make_room(blob)
+            with partial.open("wb") as stream:
+                stream.truncate(blob.bytes)
+        return partial
+
+    def _make_room(self, blob: Blob) -> None:
+        for path, _ in self._partial():
+            if not held(self.root / "locks" / path.name):  # its process is gone
+                path.unlink(missing_ok=True)
+        files, used = sorted(self._files()), self.held_bytes()
+        leased = leases(self.root / "leases")
+        for _, path, size in files:
+            if used + blob.bytes <= self.limit_bytes:
+                return
+            if path.parent.name + path.name not in leased:
+                path.unlink(missing_ok=True)
+                used -= size
+                self.traffic.add(evicted=1)
+        if used + blob.bytes > self.limit_bytes:
+            raise StorageError(
+                f"the cache {self.root} is too small",
+                found=f"{used:,} bytes in use, {blob.bytes:,} more needed",
+                expected=f"at most {self.limit_bytes:,} bytes",
+                remedy="raise training.reading.cache_bytes, or read by spans: training.reading.fetch: span",
+            )
+
+    def _fetch(self, blob: Blob, partial: Path) -> None:
+        digest = hashlib.sha256()
+        with named_failures(partial), partial.open("r+b") as stream:
+            for start in range(0, blob.bytes, CHUNK_BYTES):
+                data = self.remote.read(blob, start, min(start + CHUNK_BYTES, blob.bytes))
+                digest.update(data)
+                stream.write(data)
+        if digest.hexdigest() != blob.sha256:
+            raise IntegrityError(
+                f"{self.remote.uri(blob)} has other bytes than were written",
+                found=f"SHA-256 {digest.hexdigest()}",
+                expected=f"SHA-256 {blob.sha256}",
+                remedy="push or export the shards again; nothing wrong was kept here",
+            )
+
+    def _files(self) -> Iterator[tuple[int, Path, int]]:
+        """Time of last use, path and bytes of every whole blob."""
+        for path in self.files.glob("??/*"):
+            found = path.stat()
+            yield found.st_mtime_ns, path, found.st_size
+
+    def _partial(self) -> Iterator[tuple[Path, int]]:
+        for path in (self.root / "filling").glob("*"):
+            yield path, path.stat().st_size

@@ -1,0 +1,111 @@
+"""Open what a job reads its tokens from: the workspace's store, or a remote through a cache or by spans."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from plinth.errors import PlinthError
+from plinth.records import Blob, Manifest
+from plinth.storage.store import Store
+from plinth.tokens.reading.blob_cache import CachedStore
+from plinth.tokens.reading.loader import Loader
+from plinth.tokens.reading.parameters import Reading
+from plinth.tokens.reading.reader import ShardReader, open_streams
+from plinth.tokens.reading.remote_blobs import Remote, exported_names
+from plinth.tokens.reading.span_reader import SpanReader
+from plinth.tokens.shards.streams import streams_of
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A store for whatever belongs to the shards, and a reader for every stream."""
+
+    store: Store
+    readers: Mapping[str, ShardReader]
+
+
+def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> Opened:
+    """The streams of these shard sets. Digests are compared once: when a shard comes, or is first touched.
+
+    Args:
+        local: the workspace's store, and where nothing is remote the one that is read.
+    """
+    made = {one.asset: one for one in shards}
+    if reading.remote is None:
+        return Opened(local, open_streams(local, made, verify=True))
+    remote = Remote(reading.remote, exported_names(made) if reading.layout == "names" else None)
+    root = Path(reading.cache) if reading.cache else local.root.parent / "cache"
+    store = CachedStore(root, remote, reading.cache_bytes)
+    if fetched_whole(made.values(), reading):
+        return Opened(store, open_streams(store, made))
+    return Opened(
+        store,
+        {
+            stream.name: SpanReader(store, one, stream.name, remote)
+            for one in made.values()
+            for stream in streams_of(one)
+        },
+    )
+
+
+def fetched_whole(shards: Iterable[Manifest], reading: Reading) -> bool:
+    """Whether shards are fetched whole."""
+    if reading.fetch != "auto":
+        return reading.fetch == "shard"
+    return 2 * sum(one.bytes for one in shards) <= reading.cache_bytes
+
+
+def needed_shards(loader: Loader, first_step: int) -> Iterator[Blob]:
+    """Shards in the order in which this rank's steps need them, from a step on; each once."""
+    seen: set[str] = set()
+    total = len({part.blob.md5 for reader in loader.readers for part in reader.shards})
+    for step in range(first_step, loader.steps):
+        if len(seen) == total:
+            return
+        for reader, _, pieces in loader.pieces(step):
+            bounds = np.array(reader.shard_starts)
+            first = np.searchsorted(bounds, pieces.starts, side="right") - 1
+            last = np.searchsorted(bounds, pieces.starts + pieces.tokens - 1, side="right") - 1
+            for number in dict.fromkeys(np.concatenate([first, last]).tolist()):
+                blob = reader.shards[number].blob
+                if blob.md5 not in seen:
+                    seen.add(blob.md5)
+                    yield blob
+
+
+@contextmanager
+def fetching_ahead(opened: Opened, loader: Loader, first_step: int, threads: int) -> Iterator[None]:
+    """Fetch shards before the steps need them, in the order in which they do.
+
+    What fails here fails again, and is told, when the shard is needed.
+    """
+    store = opened.store
+    whole = isinstance(store, CachedStore) and all(reader.mapped for reader in opened.readers.values())
+    if not whole or not threads:
+        yield
+        return
+    assert isinstance(store, CachedStore)
+    blobs, lock, left = needed_shards(loader, first_step), threading.Lock(), threading.Event()
+
+    def work(store: CachedStore) -> None:
+        with suppress(PlinthError):
+            while not left.is_set():
+                with lock:
+                    blob = next(blobs, None)
+                if blob is None:
+                    return
+                store.fill(blob)
+
+    started = [threading.Thread(target=work, args=(store,), name="fetch ahead", daemon=True) for _ in range(threads)]
+    for thread in started:
+        thread.start()
+    try:
+        yield
+    finally:
+        left.set()

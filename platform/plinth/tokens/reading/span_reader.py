@@ -1,0 +1,66 @@
+"""Read shards by spans, for what is larger than a machine's cache: each rank fetches the tokens of its rows, no more.
+
+Spans are checked by length; a digest covers a whole shard, and a span of it cannot be proved. Where that matters, read
+whole shards.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.records import Manifest
+from plinth.storage.store import Store
+from plinth.tokens.reading.reader import ShardReader, Tokens
+from plinth.tokens.reading.remote_blobs import Remote
+
+REQUESTS_AT_ONCE = 16
+
+
+class SpanReader(ShardReader):
+    """A stream whose tokens are fetched when they are asked for; nothing is mapped.
+
+    Args:
+        store: where the index is read from.
+        remote: where the shards are.
+
+    Raises:
+        MissingError, StorageError: on reading: a shard is absent or does not answer.
+    """
+
+    mapped = False
+
+    def __init__(self, store: Store, shards: Manifest, stream: str | None, remote: Remote) -> None:
+        super().__init__(store, shards, stream)
+        self._remote = remote
+        self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="spans")
+
+    def _span(self, start: int, count: int) -> Tokens:
+        pieces = [
+            np.frombuffer(self._remote.read(self.shards[shard].blob, first, stop), self.dtype)
+            for shard, first, stop in self._ranges(start, count)
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, self.dtype), *pieces])
+
+    def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
+        """Spans of the stream one after another in one array, many requests at once, and where each begins there."""
+        began = time.perf_counter()
+        spans = self._pool.map(self._span, starts.tolist(), counts.tolist())
+        tokens = np.concatenate([np.empty(0, self.dtype), *spans])
+        self._remote.traffic.add(wait_s=time.perf_counter() - began)
+        return tokens, np.cumsum(counts) - counts
+
+    def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Shard, first byte and end of what a span takes of each shard."""
+        width, stop = self.dtype.itemsize, start + count
+        while start < stop:
+            shard = bisect_right(self._starts, start) - 1
+            first = self._starts[shard]
+            end = min(stop, first + int(self.shards[shard].stats["tokens"]))
+            yield shard, (start - first) * width, (end - first) * width
+            start = end

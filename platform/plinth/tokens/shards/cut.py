@@ -1,0 +1,191 @@
+"""Cut token streams into shards and index them: byte ranges of one stream, or documents gathered by their label.
+
+    part 0: a b a c   part 1: b a          tokens of curated parts, documents in order
+    stream a: a a a   stream b: b b …      the same documents, each stream in the same order
+
+Memory is one copy buffer, and with labels the lengths and labels of one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plinth.records import Part
+from plinth.storage.atomic import named_failures
+from plinth.storage.parts import iter_aligned, iter_batches
+from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.tokens.shards.index import write_index
+from plinth.tokens.shards.staged import Staged
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The documents of a curated part that belong to a stream.
+
+    Args:
+        local: index of the part's documents (id, tokens), row for row the curated part.
+        labels: the label of each, row for row; None where the bucket is one stream.
+        wanted: labels of the stream.
+    """
+
+    local: Part
+    labels: Part | None = None
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What identifies the choice."""
+        return f"{self.labels.blob.sha256}:{'|'.join(self.wanted)}" if self.labels else ""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Bytes `offset` to `offset + length` of a part's tokens: of all of them, or of those that are chosen."""
+
+    tokens: Staged
+    offset: int
+    length: int
+    chosen: Chosen | None = None
+
+    @property
+    def key(self) -> str:
+        """What identifies the bytes."""
+        own = f"{self.tokens.blob.sha256}:{self.offset}:{self.length}"
+        return f"{own}:{self.chosen.key}" if self.chosen else own
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """An index part: chosen documents of curated parts by number, from token `start` of their stream on."""
+
+    pieces: tuple[tuple[int, Chosen], ...]
+    start: int
+
+
+def even(tokens: int, tokens_per_shard: int) -> list[int]:
+    """Sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
+    if not tokens:
+        return []
+    count = max(1, round(tokens / tokens_per_shard))
+    return [tokens // count + (i < tokens % count) for i in range(count)]
+
+
+def slices(sources: Sequence[Slice], sizes: Sequence[int], width: int) -> list[list[Slice]]:
+    """The slices of the parts' tokens that make each shard.
+
+    Args:
+        sources: the whole of what each part gives to the stream, in order.
+        sizes: tokens of the shards. width: bytes of a token.
+    """
+    cuts: list[list[Slice]] = []
+    ends = list(accumulate(source.length for source in sources))
+    start, at = 0, 0
+    for size in sizes:
+        stop, cut = start + size * width, []
+        while start < stop:
+            while ends[at] <= start:
+                at += 1
+            length = min(stop, ends[at]) - start
+            cut.append(replace(sources[at], offset=start - (ends[at] - sources[at].length), length=length))
+            start += length
+        cuts.append(cut)
+    return cuts
+
+
+def cut(store: Store, task: tuple[Slice, ...]) -> tuple[Part, ...]:
+    """Write one shard."""
+    with store.staging(".bin") as path:
+        with named_failures(path), path.open("wb") as out:
+            for piece in task:
+                if piece.chosen is None:
+                    _copy(store, piece, out)
+                else:
+                    _gather(store, piece, piece.chosen, out)
+        return (Part(name="shard.bin", blob=store.put_file(path)),)
+
+
+def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
+    """Write one part of the index; stats: start, tokens, and the curated parts (first, last) in it."""
+    ids, tokens, parts, rows = [], [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    for number, chosen in task.pieces:
+        for some, lengths, own in _documents(store, chosen):
+            ids.append(some)
+            tokens.append(lengths)
+            parts.append(np.full(len(own), number, np.int32))
+            rows.append(own)
+    lengths = np.concatenate(tokens)
+    starts = task.start + np.cumsum(lengths) - lengths
+    numbers = [pa.array(column) for column in (starts, lengths, np.concatenate(parts), np.concatenate(rows))]
+    held = pa.concat_arrays(ids) if ids else pa.array([], pa.binary(16))
+    span = {"start": task.start, "tokens": int(lengths.sum()), "parts": [task.pieces[0][0], task.pieces[-1][0]]}
+    return (write_index(store, "index.arrow", [held, *numbers], span),)
+
+
+def _documents(store: Store, chosen: Chosen) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:
+    """Ids, tokens and rows of a part's chosen documents, by batches."""
+    sources = [(chosen.local, ["id", "tokens"])] + ([(chosen.labels, ["label"])] if chosen.labels else [])
+    row = 0
+    for batch, *labels in iter_aligned(store, *sources):
+        rows = np.arange(row, row + batch.num_rows, dtype=np.int32)
+        row += batch.num_rows
+        if labels:
+            kept = _wanted(labels[0], chosen.wanted)
+            batch, rows = batch.filter(pa.array(kept)), rows[kept]
+        yield batch.column("id"), batch.column("tokens").to_numpy(), rows
+
+
+def _wanted(batch: pa.RecordBatch, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = pc.is_in(batch.column("label"), pa.array(wanted, pa.string())).to_numpy(
+        zero_copy_only=False
+    )
+    return mask
+
+
+def _copy(store: Store, piece: Slice, out: IO[bytes]) -> None:
+    with piece.tokens.open_path(store).open("rb") as source:
+        source.seek(piece.offset)
+        for at in range(0, piece.length, CHUNK_BYTES):
+            out.write(source.read(min(CHUNK_BYTES, piece.length - at)))
+
+
+def _gather(store: Store, piece: Slice, chosen: Chosen, out: IO[bytes]) -> None:
+    """The bytes `offset` to `offset + length` of the chosen documents, one after another."""
+    tokens, kept = _lengths(store, chosen)
+    if not piece.length:
+        return
+    data = np.memmap(piece.tokens.open_path(store), dtype=np.uint8, mode="r")
+    width = len(data) // int(tokens.sum())
+    ends = np.cumsum(tokens) * width
+    begins, ends = (ends - tokens * width)[kept], ends[kept]
+    reached = np.cumsum(ends - begins)  # bytes of the chosen documents up to the end of each
+    first = int(np.searchsorted(reached, piece.offset, side="right"))
+    last = int(np.searchsorted(reached, piece.offset + piece.length, side="left")) + 1
+    begins, ends, reached = begins[first:last].copy(), ends[first:last].copy(), reached[first:last]
+    begins[0] = ends[0] - (reached[0] - piece.offset)
+    ends[-1] -= reached[-1] - (piece.offset + piece.length)
+    for begin, end in _runs(begins, ends):
+        for at in range(begin, end, CHUNK_BYTES):
+            out.write(data[at : min(at + CHUNK_BYTES, end)].data)
+
+
+def _lengths(store: Store, chosen: Chosen) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tokens of every document of a part, and which are chosen."""
+    assert chosen.labels is not None
+    tokens = [batch.column("tokens").to_numpy() for batch in iter_batches(store, chosen.local, ["tokens"])]
+    kept = [_wanted(batch, chosen.wanted) for batch in iter_batches(store, chosen.labels, ["label"])]
+    return np.concatenate([np.empty(0, np.int64), *tokens]), np.concatenate([np.empty(0, np.bool_), *kept])
+
+
+def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges that touch, joined: neighbours of one stream are copied in one go."""
+    breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+    firsts, lasts = np.append(0, breaks), np.append(breaks, len(begins)) - 1
+    yield from zip(begins[firsts].tolist(), ends[lasts].tolist(), strict=True)

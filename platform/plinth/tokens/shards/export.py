@@ -1,0 +1,183 @@
+"""Shards for other trainers: Megatron's indexed dataset, plain token files, or the shards by name.
+
+    megatron   NAME.bin, NAME.idx     megatron/core/datasets/indexed_dataset.py, version 1; a sequence is a document
+    bin        NAME.bin, NAME.npy     tokens alone, as nanoGPT reads them; [documents + 1] int64 offsets in tokens
+    shards     ASSET/PART             every file under its name, as `training.reading.layout: names` reads them
+
+NAME is the stream's. Every shard's SHA-256 is compared as it is copied; a file is there whole or not at all, and
+`NAME.json` (counts, digests) comes last. Memory is one copy buffer and one row group of the index, whatever the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
+
+import numpy as np
+
+from plinth.errors import IntegrityError, StorageError
+from plinth.records import Manifest, Part
+from plinth.storage.atomic import replacing
+from plinth.storage.checkout import safe_name
+from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.uris import SCHEME, filesystem
+from plinth.tokens.reading.reader import ShardReader, open_streams
+
+Format = Literal["megatron", "bin", "shards"]
+
+MAGIC, MEGATRON_VERSION = b"MMIDIDX\x00\x00", 1
+#: Megatron's codes of the two types that tokens have. It knows no uint32; ids stay far below 2^31.
+MEGATRON_TYPE = {"<u2": 8, "<u4": 4}
+MOST_TOKENS = 2**31 - 1  # of a document: lengths are int32
+_NUMBERS = 2**20
+
+
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> list[dict[str, Any]]:
+    """Write the streams of shard sets below a folder or `s3://` prefix; what was written, by stream or asset.
+
+    Raises:
+        IntegrityError: a shard has changed; the file that it was for is not there.
+        StorageError: the place cannot be written, or a document is too long for the format.
+    """
+    if kind == "shards":
+        return [_named(store, made, to) for made in shards]
+    write = _megatron if kind == "megatron" else _plain
+    return [write(store, reader, f"{to.rstrip('/')}/{name}") for name, reader in open_streams(store, shards).items()]
+
+
+def _megatron(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
+    files = {"bin": _file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
+    files["idx"] = _file(f"{prefix}.idx", lambda out: _megatron_index(reader, out))
+    return _told(reader, prefix, "megatron", files)
+
+
+def _megatron_index(reader: ShardReader, out: Sink) -> None:
+    """Header, lengths int32, byte offsets int64, and the sequence at which each document begins, int64, and the end."""
+    documents = reader.documents_count
+    out.write(MAGIC + struct.pack("<QBQQ", MEGATRON_VERSION, MEGATRON_TYPE[reader.dtype.str], documents, documents + 1))
+    for _, lengths in reader.index_batches():
+        if lengths.max(initial=0) > MOST_TOKENS:
+            raise StorageError(
+                f"a document of {reader.stream.name} is too long for Megatron's index",
+                found=f"{lengths.max():,} tokens",
+                expected=f"at most {MOST_TOKENS:,}",
+                remedy="export with --format bin",
+            )
+        out.write(lengths.astype("<i4").tobytes())
+    for starts, _ in reader.index_batches():
+        out.write((starts * reader.dtype.itemsize).astype("<i8").tobytes())
+    for first in range(0, documents + 1, _NUMBERS):
+        out.write(np.arange(first, min(first + _NUMBERS, documents + 1), dtype="<i8").tobytes())
+
+
+def _plain(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
+    files = {"bin": _file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
+    files["npy"] = _file(f"{prefix}.npy", lambda out: _offsets(reader, out))
+    return _told(reader, prefix, "bin", files)
+
+
+def _offsets(reader: ShardReader, out: Sink) -> None:
+    shape = {"descr": "<i8", "fortran_order": False, "shape": (reader.documents_count + 1,)}
+    np.lib.format.write_array_header_1_0(out, shape)
+    for starts, _ in reader.index_batches():
+        out.write(starts.astype("<i8").tobytes())
+    out.write(np.array([reader.tokens], "<i8").tobytes())
+
+
+def _named(store: Store, made: Manifest, to: str) -> dict[str, Any]:
+    root = f"{to.rstrip('/')}/{made.asset}"
+    for part in made.parts:
+        _file(f"{root}/{safe_name(part.name)}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
+    facts = {"asset": made.asset, "format": "shards", "digest": made.digest, "files": len(made.parts)}
+    _file(f"{root}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
+    return {**facts, "at": root}
+
+
+def _told(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    facts = {
+        "stream": reader.stream.name,
+        "format": kind,
+        "tokens": reader.tokens,
+        "documents": reader.documents_count,
+        "dtype": "<i4" if kind == "megatron" and reader.dtype.itemsize == 4 else reader.dtype.str,
+        "end_of_text": reader.end_of_text,
+        "files": {f"{prefix.rsplit('/', 1)[1]}.{suffix}": dict(told) for suffix, told in files.items()},
+    }
+    _file(f"{prefix}.json", lambda out: out.write(json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"))
+    return {**facts, "at": prefix}
+
+
+def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
+    """Bytes of parts, one after another, each compared with its digest."""
+    for part in parts:
+        digest = hashlib.sha256()
+        with store.open_path(part.blob).open("rb") as source:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                out.write(chunk)
+        if digest.hexdigest() != part.blob.sha256:
+            raise IntegrityError(
+                f"{part.name} has changed since it was written",
+                found=f"SHA-256 {digest.hexdigest()}",
+                expected=f"SHA-256 {part.blob.sha256}",
+                remedy="delete the file and run the same command again, or restore it from a remote",
+            )
+
+
+class _Counted:
+    """Digest and length of what passes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._digest, self.bytes = stream, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
+
+    def told(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "sha256": self._digest.hexdigest()}
+
+
+def _file(uri: str, write: Callable[[Sink], object]) -> dict[str, Any]:
+    """Write a file that appears when it is whole; its length and digest."""
+    with _appearing(uri) as stream:
+        counted = _Counted(stream)
+        write(counted)
+    return counted.told()
+
+
+@contextmanager
+def _appearing(uri: str) -> Iterator[IO[bytes]]:
+    if not SCHEME.match(uri):
+        with replacing(Path(uri)) as local:
+            yield local
+        return
+    fs, path = filesystem(uri)
+    try:
+        if not uri.startswith("s3://"):  # there it would make the bucket
+            fs.makedirs(fs._parent(path), exist_ok=True)
+        stream = fs.open(path, "wb", autocommit=False)
+    except Exception as error:  # drivers raise what they like
+        raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error
+    try:
+        yield stream
+        stream.close()
+        stream.commit()
+    except BaseException as error:
+        stream.discard()
+        stream.closed = True  # or it would write what it holds when it is collected
+        if isinstance(error, StorageError) or not isinstance(error, Exception):
+            raise
+        raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,209 @@
+"""The document index of a stream: where every document lies, any of them found in microseconds at any size.
+
+A part of the index is an Arrow file of fixed-width columns, documents in stream order. What goes through many documents
+maps it; what wants a few of them reads a few stretches of it (`lookup`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plinth.records import Part
+from plinth.storage.store import Store
+from plinth.tokens.shards.lookup import Lookup
+from plinth.tokens.shards.mapped import map_columns, places_of, write_mapped
+
+#: A document of the index: its tokens (end-of-text included) are `start` to `start + tokens` of its stream, its text
+#: is row `row` of curated part `part`.
+INDEX_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.binary(16), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+    ]
+)
+DTYPES = (np.dtype("V16"), *(np.dtype(name) for name in ("<i8", "<i8", "<i4", "<i4")))
+_WHAT = "an index of documents"
+#: Documents that are handed out at once where all are gone through.
+BATCH_DOCUMENTS = 1 << 16
+
+
+class DocumentSpan(NamedTuple):
+    """Where a document lies in its stream, end-of-text included, and where its text lies."""
+
+    id: str  # hexadecimal
+    start: int
+    tokens: int
+    part: int  # curated part and row
+    row: int
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Documents as columns, [n] each."""
+
+    ids: NDArray[np.void]
+    starts: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    parts: NDArray[np.int32]
+    rows: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        return self.ids, self.starts, self.tokens, self.parts, self.rows
+
+    def take(self, rows: slice | NDArray[Any]) -> Spans:
+        """Some of them."""
+        return Spans(*(column[rows] for column in self.columns))
+
+    def records(self) -> list[DocumentSpan]:
+        """One record each."""
+        names = self.ids.tobytes().hex()
+        ids = [names[at : at + 32] for at in range(0, len(names), 32)]
+        return list(map(DocumentSpan, ids, *(column.tolist() for column in self.columns[1:])))
+
+
+def write_index(store: Store, name: str, columns: Sequence[pa.Array], stats: dict[str, Any]) -> Part:
+    """Write a part of the index: columns of `INDEX_SCHEMA`."""
+    return write_mapped(store, name, pa.RecordBatch.from_arrays(list(columns), schema=INDEX_SCHEMA), stats)
+
+
+def open_part(store: Store, part: Part) -> Spans:
+    """The documents of a part of the index, mapped.
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, or no index.
+    """
+    data, places = map_columns(store, part, _WHAT)
+    return Spans(
+        *(
+            data[at : at + part.rows * dtype.itemsize].view(dtype)
+            for at, dtype in zip(places if part.rows else [0] * len(DTYPES), DTYPES, strict=True)
+        )
+    )
+
+
+def open_lookup(store: Store, part: Part) -> Lookup:
+    """The same part, for a few documents of it.
+
+    Raises:
+        MissingError, IntegrityError: absent, torn, or no index.
+    """
+    return Lookup(store, part, places_of(part, _WHAT), tuple(dtype.itemsize for dtype in DTYPES), starts=1)
+
+
+def of_part(documents: Spans, part: int) -> slice:
+    """Rows of the documents of a curated part; parts of the index go through curated parts in order."""
+    first, stop = np.searchsorted(documents.parts, np.array([part, part + 1], np.int32)).tolist()
+    return slice(first, stop)
+
+
+class DocumentIndex:
+    """The index of one stream. Opening reads nothing; parts are mapped when they are first needed.
+
+    Args:
+        parts: of the stream, in order.
+
+    Raises:
+        MissingError, IntegrityError: on first touch: a part is absent, torn, or no index.
+    """
+
+    def __init__(self, store: Store, parts: Sequence[Part]) -> None:
+        self._store, self.parts = store, parts
+        self._starts = np.array([part.stats["start"] for part in parts], np.int64)
+        self._open: dict[int, Spans] = {}
+
+    def part(self, number: int) -> Spans:
+        """All documents of a part, mapped."""
+        if number not in self._open:
+            self._open[number] = open_part(self._store, self.parts[number])
+        return self._open[number]
+
+    def within(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], Spans]:
+        """The documents that have tokens in ranges of the stream.
+
+        Args:
+            starts, stops: [m] of each range; none is empty.
+
+        Returns:
+            [n] the range of each document, ascending, and the documents, in stream order within a range.
+        """
+        first = np.maximum(np.searchsorted(self._starts, starts, side="right") - 1, 0)
+        spread = np.searchsorted(self._starts, stops, side="left") - first  # parts that a range lies in
+        ranges, parts = np.repeat(np.arange(len(starts)), spread), _ranges(first, spread)
+        order = np.argsort(parts, kind="stable")
+        counts, found = np.zeros(len(order), np.int64), [[b""] for _ in DTYPES]
+        begins, ends = starts[ranges[order]].tolist(), stops[ranges[order]].tolist()
+        edges = [0, *(np.flatnonzero(np.diff(parts[order])) + 1).tolist(), len(order)] if len(order) else []
+        for begin, end in pairwise(edges):
+            with open_lookup(self._store, self.parts[int(parts[order[begin]])]) as lookup:
+                for at in range(begin, end):
+                    own = lookup.rows(begins[at], ends[at])
+                    counts[at] = own[1] - own[0]
+                    for column, values in zip(found, lookup.values(*own), strict=True):
+                        column.append(values)
+        every = Spans(*(np.frombuffer(b"".join(column), dtype) for column, dtype in zip(found, DTYPES, strict=True)))
+        owner = np.repeat(ranges[order], counts)
+        sequence = np.argsort(owner, kind="stable")
+        return owner[sequence], every.take(sequence)
+
+    def documents(self, start: int, stop: int) -> Iterator[DocumentSpan]:
+        """The documents that have tokens in one range, however large, in stream order."""
+        number = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
+        while number < len(self.parts) and start < stop and self._starts[number] < stop:
+            documents = self.part(number)
+            first = max(0, int(np.searchsorted(documents.starts, start, side="right")) - 1)
+            last = int(np.searchsorted(documents.starts, stop, side="left"))
+            for own in _cut(documents.take(slice(first, last))):
+                yield from (span for span in own.records() if span.start + span.tokens > start)
+            number += 1
+
+    def batches(self) -> Iterator[Spans]:
+        """All documents in stream order, some thousands at a time."""
+        for number in range(len(self.parts)):
+            yield from _cut(self.part(number))
+
+    def find(self, id_: bytes, part: int | None = None) -> list[DocumentSpan]:
+        """The documents of an id, of one curated part or of all."""
+        wanted = np.frombuffer(id_, np.uint64)
+        found = []
+        for number in self._covering(part):
+            documents = self.part(number)
+            own = slice(0, len(documents)) if part is None else of_part(documents, part)
+            halves = documents.ids[own].view(np.uint64).reshape(-1, 2)
+            rows = np.flatnonzero((halves[:, 0] == wanted[0]) & (halves[:, 1] == wanted[1]))
+            found += documents.take(rows + own.start).records()
+        return found
+
+    def of_part(self, part: int) -> Iterator[DocumentSpan]:
+        """Documents of a curated part, in order."""
+        for number in self._covering(part):
+            documents = self.part(number)
+            yield from documents.take(of_part(documents, part)).records()
+
+    def _covering(self, part: int | None) -> list[int]:
+        """Parts of the index that have documents of a curated part."""
+        spans = [one.stats["parts"] for one in self.parts]
+        return [number for number, (first, last) in enumerate(spans) if part is None or first <= part <= last]
+
+
+def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`first[i]` to `first[i] + counts[i]` for every i, one after another."""
+    return np.asarray(np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts))
+
+
+def _cut(documents: Spans) -> Iterator[Spans]:
+    edges = [*range(0, len(documents), BATCH_DOCUMENTS), len(documents)]
+    return (documents.take(slice(first, last)) for first, last in pairwise(edges))

@@ -1,0 +1,172 @@
+"""Each bucket's token streams in even binary shards, with a document index.
+
+    curated part  -> tokens of its documents, each closed by end-of-text   (cached per part; tokens only staged)
+    axes          -> the stream of each document
+    a stream      -> `shard-00000.bin` ...       sizes differ by at most one token
+                  -> `index-00000.arrow` ...   documents in stream order
+
+Without axes a bucket is one stream. With them the parts of a stream are named below its label. Tokens are
+little-endian uint16 when the vocabulary fits, uint32 otherwise. A shard's bytes depend on the stream and its size
+alone, never on workers. Memory is one batch of texts or one copy buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.records import Blob, Manifest, Part, Step
+from plinth.tokens.shards import cut, part_tokens, staged, stream_assignment
+from plinth.tokens.shards.cut import Chosen, IndexTask, Slice, even
+from plinth.tokens.shards.index import INDEX_SCHEMA
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.part_tokens import Tokenise, bring_back
+from plinth.tokens.shards.staged import Kept, Staged
+from plinth.tokens.shards.stream_assignment import Given
+from plinth.tokens.tokenizer import encode, tokenizer
+
+__all__ = ["INDEX_SCHEMA", "VERSION", "even", "run"]
+
+VERSION = "2"
+INDEX = Step(name="tokens.shards.index", version=VERSION)
+CUT = Step(name="tokens.shards.cut", version="1")
+
+#: Shards that are cut before the tokens that only they needed leave staging.
+GROUP_SHARDS = 64
+#: Documents of an index part, 40 bytes each: parts of 160 MiB. A step of a thousand sequences touches nearly all parts
+#: of a stream, and those of 10^12 tokens should be hundreds.
+INDEX_DOCUMENTS = 2**22
+
+
+def run(
+    ctx: Context,
+    bucket: str,
+    params: Shards,
+    trained: Manifest,
+    curated: Manifest,
+    sides: Mapping[str, Manifest] | None = None,
+) -> Manifest:
+    """Tokenise a bucket's training documents and cut their streams into shards.
+
+    Args:
+        sides: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
+
+    Parts of a stream: `shard-*.bin` (stats: start, tokens) and `index-*.arrow` (`INDEX_SCHEMA`; stats: start,
+    tokens), below `{label}/` where there are axes. Stats: documents, tokens, text_bytes, dtype, bytes_per_token (width
+    of a token in a shard), end_of_text, vocab_size, tokenizer (SHA-256 of its file); with axes also `axes` and
+    `streams` (documents and tokens by label).
+
+    Raises:
+        RecipeError: the axes make too many streams, or cannot be read as words.
+    """
+    asset, sides = f"{bucket}/shards", dict(sides or {})
+    (file,) = trained.named(tokenizer.FILE)
+    dtype, end_of_text = encode.token_dtype(trained.stats["vocab_size"]), trained.stats["end_of_text"]
+    tasks = [Tokenise(bucket, file.blob, part, dtype, end_of_text) for part in curated.named("part-")]
+    locals_ = part_tokens.tokenise(ctx, asset, tasks)
+    streams = stream_assignment.streams(ctx, bucket, params, curated, locals_, sides)
+    parts = [*_cuts(ctx, asset, params, tasks, locals_, streams), *_indexes(ctx, asset, streams)]
+    stats = {
+        "documents": sum(stream.documents for stream in streams),
+        "tokens": sum(stream.tokens for stream in streams),
+        "text_bytes": sum(part.stats["text_bytes"] for part in locals_),
+        "dtype": dtype,
+        "bytes_per_token": np.dtype(dtype).itemsize,
+        "end_of_text": end_of_text,
+        "vocab_size": trained.stats["vocab_size"],
+        "tokenizer": file.blob.sha256,
+    }
+    if params.axes:
+        counts = {one.label: {"documents": one.documents, "tokens": one.tokens} for one in streams}
+        stats |= {"axes": list(params.axes), "streams": counts}
+    step = Step(name="tokens.shards", version=VERSION, params=params.identity())
+    inputs = {tokenizer.ASSET: trained, f"{bucket}/curated": curated}
+    return manifest(asset, step, inputs | {f"{bucket}/{name}": made for name, made in sides.items()}, parts, stats)
+
+
+def _cuts(
+    ctx: Context,
+    asset: str,
+    params: Shards,
+    tasks: Sequence[Tokenise],
+    locals_: Sequence[Part],
+    streams: Sequence[Given],
+) -> list[Part]:
+    """The shards of every stream, named and placed."""
+    if not tasks:
+        return []
+    width = np.dtype(tasks[0].dtype).itemsize
+    known = [Staged(task.bucket, Blob(**part.stats["stream"])) for task, part in zip(tasks, locals_, strict=True)]
+    items, named = [], []
+    for stream in streams:
+        whole = [Slice(known[i], 0, n * width, one if one.labels else None) for i, one, _, n in stream.choices]
+        sizes = even(stream.tokens, params.tokens_per_shard)
+        starts = [0, *accumulate(sizes)]
+        items += [Item(tuple(s.key for s in one), tuple(one)) for one in cut.slices(whole, sizes, width)]
+        folder = f"{stream.label}/" if stream.label else ""
+        named += [(f"{folder}shard-{i:05d}.bin", starts[i], size) for i, size in enumerate(sizes)]
+    made = _cut_staged(ctx, asset, tasks, known, items)
+    return [
+        part.model_copy(update={"name": name, "stats": {"start": start, "tokens": tokens}})
+        for part, (name, start, tokens) in zip(made, named, strict=True)
+    ]
+
+
+def _cut_staged(
+    ctx: Context, asset: str, tasks: Sequence[Tokenise], known: Sequence[Staged], items: Sequence[Item]
+) -> list[Part]:
+    """Cut by groups: tokens that have left staging come back before a group that needs them, and go after the last."""
+    missing = [item for item in items if ctx.cache.get(CUT.key(item.inputs)) is None]
+    groups = [missing[at : at + GROUP_SHARDS] for at in range(0, len(missing), GROUP_SHARDS)]
+    needs = [{piece.tokens for item in group for piece in item.task} for group in groups]
+    last = {one: at for at, needed in enumerate(needs) for one in needed}
+    held: dict[str, Kept] | None = None
+    for at, (group, needed) in enumerate(zip(groups, needs, strict=True)):
+        absent = [
+            (task, one) for task, one in zip(tasks, known, strict=True) if one in needed and not one.there(ctx.store)
+        ]
+        if absent and held is None:
+            held = staged.kept(ctx, asset, tasks[0].tokenizer.sha256, tasks[0].dtype)
+        back = [replace(task, staged=one, kept=(held or {}).get(task.curated.blob.sha256)) for task, one in absent]
+        for _ in ctx.engine.map(partial(bring_back, ctx.workspace.store), back):
+            pass
+        run_items(ctx, CUT, cut.cut, group, label=f"{asset}: cut")
+        for one in needed:
+            if last[one] == at:
+                one.drop(ctx.store)
+    for one in known:
+        if one not in last:
+            one.drop(ctx.store)
+    return [parts[0] for parts in run_items(ctx, CUT, cut.cut, items, label=f"{asset}: cut")]
+
+
+def _indexes(ctx: Context, asset: str, streams: Sequence[Given]) -> list[Part]:
+    """The index of every stream, in parts of whole curated parts."""
+    items, names = [], []
+    for stream in streams:
+        start = 0
+        for i, group in enumerate(_grouped(stream)):
+            pieces = tuple((number, chosen) for number, chosen, *_ in group)
+            keys = tuple(key for n, one in pieces for key in (one.local.blob.sha256, str(n), *filter(None, [one.key])))
+            items.append(Item((*keys, str(start)), IndexTask(pieces, start), sum(rows for _, _, rows, _ in group)))
+            names.append(f"{stream.label}/index-{i:05d}.arrow" if stream.label else f"index-{i:05d}.arrow")
+            start += sum(tokens for *_, tokens in group)
+    made = run_items(ctx, INDEX, cut.index, items, label=f"{asset}: index")
+    return [parts[0].model_copy(update={"name": name}) for parts, name in zip(made, names, strict=True)]
+
+
+def _grouped(stream: Given) -> Iterator[list[tuple[int, Chosen, int, int]]]:
+    group: list[tuple[int, Chosen, int, int]] = []
+    for choice in stream.choices:
+        group.append(choice)
+        if sum(rows for _, _, rows, _ in group) >= INDEX_DOCUMENTS:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,178 @@
+"""Judge a tokenizer before anything is built on it.
+
+By bucket, by language and by domain: fertility (tokens per whitespace-separated word; Rust et al. 2021, "How
+Good is Your Tokenizer?"), bytes and characters per token, and fragments (tokens that are a piece of a
+character). Round trip of arbitrary Unicode, token by token, and what `audit_vocabulary` sees.
+
+Measured on the documents of each part that come first by hash, up to a number of bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.errors import IntegrityError
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import read_table
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.tokens.tokenizer.audit import vocabulary_audit
+from plinth.tokens.tokenizer.audit.part import AXES, COUNTS, Task, measure
+from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.vocabulary import token_bytes
+
+ASSET = "tokenizer/audit"
+VERSION = "3"
+
+
+def run(
+    ctx: Context,
+    params: TokenizerParameters,
+    trained: Manifest,
+    curated: Mapping[str, Manifest],
+    documents: Mapping[str, Manifest],
+    language: Mapping[str, Manifest],
+    *,
+    column: str = "label",
+) -> Manifest:
+    """Measure a trained tokenizer on curated text; stats only.
+
+    Languages come from `column` of the language sidecars, joined to curated documents by id, domains from the
+    documents. Stats: `buckets`, `languages` and `domains` (sums, `fertility`, `bytes_per_token`,
+    `characters_per_token`, `fragment_share`; null where there is nothing to divide by), `round_trip` (texts,
+    failed), those of `audit_vocabulary.facts`, `failures`: a line for every bound that does not hold, which
+    a blocking check reads, and `unjudged`: a line for every bound of a group that has no text here.
+
+    Raises:
+        IntegrityError: curated parts or sidecars do not belong to the documents.
+    """
+    (blob,) = [part.blob for part in trained.named(tokenizer.FILE)]
+    step = Step(name="tokens.audit", version=VERSION, params={"bytes": params.audit_bytes_per_part, "column": column})
+    tasks = [
+        Task(bucket, blob, *parts, column, params.audit_bytes_per_part)
+        for bucket in sorted(curated)
+        for parts in _together(bucket, curated[bucket], documents[bucket], language[bucket])
+    ]
+    items = [Item(task.digests, task, task.curated.rows) for task in tasks]
+    found = [parts[0] for parts in run_items(ctx, step, measure, items, label=ASSET)]
+    own: dict[str, list[Part]] = {bucket: [] for bucket in sorted(curated)}
+    for task, part in zip(tasks, found, strict=True):
+        own[task.bucket].append(part)
+    counts, held = (_summed(ctx.store, found, column) for column in COUNTS.names)
+    stats = vocabulary_audit.facts(encode.load(ctx.store, blob), counts, held)
+    stats["buckets"] = {bucket: _facts(_totals(parts)) for bucket, parts in own.items()}
+    for axis in AXES:
+        stats[axis] = {name: _facts(sums) for name, sums in sorted(add_stats(found).get(axis, {}).items())}
+    stats["round_trip"] = _round_trip(encode.load(ctx.store, blob), found)
+    stats["failures"], stats["unjudged"] = failures(params, stats), unjudged(params, stats)
+    inputs: dict[str, Manifest | str] = {tokenizer.ASSET: trained}
+    for name, group in (("curated", curated), ("documents", documents), ("language", language)):
+        inputs |= {f"{bucket}/{name}": source for bucket, source in sorted(group.items()) if bucket in curated}
+    return manifest(ASSET, step, inputs, [], stats)
+
+
+def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
+    """A line for every bound of the recipe that the measured statistics break."""
+    lines = [
+        *_too_many("", stats["buckets"], dict.fromkeys(stats["buckets"], params.max_fertility)),
+        *_too_many("language ", stats["languages"], params.max_fertility_by_language),
+        *_too_many("domain ", stats["domains"], params.max_fertility_by_domain),
+    ]
+    for bucket, facts in stats["buckets"].items():
+        density = facts["bytes_per_token"]
+        if density is not None and density < params.min_bytes_per_token:
+            lines.append(f"{bucket}: {density:.3f} bytes per token, at least {params.min_bytes_per_token} asked")
+    if stats["round_trip"]["failed"]:
+        lines.append(f"{stats['round_trip']['failed']} of {stats['round_trip']['texts']} texts did not come back")
+    return lines + vocabulary_audit.failures(params, dict(stats))
+
+
+def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
+    """A line for every bound that judged nothing, because no text has its language or domain: perhaps misspelt."""
+    bounds = {"languages": params.max_fertility_by_language, "domains": params.max_fertility_by_domain}
+    return [
+        f"{axis[:-1]} {name}: no text to judge by its bound; there are {', '.join(sorted(stats[axis])) or 'none'}"
+        for axis, named in bounds.items()
+        for name in named
+        if stats[axis].get(name, {}).get("fertility") is None
+    ]
+
+
+def _too_many(what: str, groups: Mapping[str, Any], bounds: Mapping[str, float]) -> Iterator[str]:
+    for name, bound in bounds.items():
+        fertility = groups.get(name, {}).get("fertility")
+        if fertility is not None and fertility > bound:
+            yield f"{what}{name}: fertility {fertility:.3f} tokens per word, at most {bound} allowed"
+
+
+def trial_texts() -> Iterator[str]:
+    """Texts that break tokenizers: every script, every kind of space, control characters, combining marks."""
+    points = [*range(0x3000), *range(0x3000, 0x110000, 61)]
+    plain = [chr(point) for point in points if not 0xD800 <= point < 0xE000]
+    for start in range(0, len(plain), 512):
+        yield "".join(plain[start : start + 512])
+    yield from ("", " ", "\n\n\n", " \t \u00a0\u2003 x", "a\r\nb\r", "e\u0301\u0327" * 99, "👩‍👩‍👧‍👦" * 9)
+    yield from ("<|endoftext|>", "<|pad|>x<|endoftext|>", "0123456789" * 9, "'s'S don't", "\ufeffx\x00\x1c\x7f")
+    yield from ("<0x41><0xFF>", "\u2581a \u2581", "\ue000\ue001 \ue004", "x" * 5000, "नमस्ते दुनिया")
+
+
+def _together(bucket: str, curated: Manifest, documents: Manifest, language: Manifest) -> list[tuple[Part, Part, Part]]:
+    """Each curated part with the documents it was made from and their languages: parts of one name."""
+    sources = {part.name: part for part in documents.named("part-")}
+    labels = {part.name: part for part in language.named("part-")}
+    lost = [part.name for part in curated.named("part-") if part.name not in sources or part.name not in labels]
+    if lost:
+        raise IntegrityError(
+            f"curated parts of {bucket} have no documents or languages of the same name",
+            found=lost,
+            expected=f"among {sorted(sources)}",
+            remedy="make the bucket's language and curated assets again from the current documents",
+        )
+    return [(part, sources[part.name], labels[part.name]) for part in curated.named("part-")]
+
+
+def _totals(parts: Iterable[Part]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        for sums in part.stats["languages"].values():
+            total.update(sums)
+    return dict(total)
+
+
+def _facts(sums: Mapping[str, int]) -> dict[str, Any]:
+    names = ("documents", "words", "characters", "bytes", "tokens", "fragments")
+    counts = {name: sums.get(name, 0) for name in names}
+    return counts | {
+        "fertility": _ratio(counts["tokens"], counts["words"]),
+        "bytes_per_token": _ratio(counts["bytes"], counts["tokens"]),
+        "characters_per_token": _ratio(counts["characters"], counts["tokens"]),
+        "fragment_share": _ratio(counts["fragments"], counts["tokens"]),
+    }
+
+
+def _ratio(above: int, below: int) -> float | None:
+    return above / below if below else None
+
+
+def _summed(store: Store, parts: Iterable[Part], column: str) -> NDArray[np.int64]:
+    columns = [read_table(store, part)[column].to_numpy() for part in parts]
+    total: NDArray[np.int64] = np.sum(columns, axis=0)
+    return total
+
+
+def _round_trip(trained: Tokenizer, parts: Iterable[Part]) -> dict[str, int]:
+    total: dict[str, int] = {"texts": 0, "failed": 0} | add_stats(parts).get("round_trip", {})
+    table = token_bytes(trained)
+    texts = list(trial_texts())
+    for text, ids in zip(texts, encode.encode_texts(trained, texts, "<u4"), strict=True):
+        total["texts"] += 1
+        total["failed"] += b"".join(table[token] for token in ids.tolist()) != text.encode()
+    return total

@@ -1,0 +1,213 @@
+"""Encode columns of text: words by a scan, tokens of a word from a table, the library only for words not seen yet.
+
+No token crosses the border of two words, so a text's tokens are its words' tokens one after the other. Text
+repeats its words: after some megabytes nearly all are known, and encoding runs at the speed of cutting and
+looking up. What the table holds never shows in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from plinth.compiled import njit
+from plinth.text.unicode.codepoints import utf8
+from plinth.text.words.chunks import hash_run, read, spread
+from plinth.tokens.tokenizer.words import Pattern, classes, pattern_of, word_end
+
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+
+#: Slots of the table. It is emptied when half of them may be taken, or the words held exceed `MOST_BYTES`.
+SLOTS = 2**20
+MOST_BYTES = 2**26
+
+#: Texts are taken by this much, since each of their bytes might be a new word.
+BATCH_BYTES = 2**18
+
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: bits of a short key reach the whole hash
+
+
+class Encoder:
+    """Tokens of texts, as the tokenizer itself would give them.
+
+    Args:
+        tokenizer: one of our pipelines (see `words.pattern_of`).
+
+    Raises:
+        ValueError: its pipeline is another's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        pattern = pattern_of(tokenizer.pre_tokenizer)
+        if pattern is None:
+            raise ValueError("the tokenizer cuts words by a pattern that is not one of ours")
+        self._tokenizer, self._pattern, self._classes = tokenizer, pattern, classes()
+        self._forget()
+
+    def encode(self, texts: pa.Array, dtype: str) -> tuple[npt.NDArray[np.unsignedinteger], I64]:
+        """Token ids of all texts in one array, and where each text's begin: [texts + 1].
+
+        Memory is about ten times that of the longest text, and the ids.
+        """
+        data, offsets = utf8(texts)
+        made = [self._some(data, offsets[a : b + 1], dtype) for a, b in _slices(offsets)]
+        if len(made) == 1:
+            return made[0]
+        lengths = np.concatenate([np.diff(first) for _, first in made]) if made else np.empty(0, np.int64)
+        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return np.concatenate([ids for ids, _ in made]) if made else np.empty(0, dtype), first
+
+    def _some(self, data: U8, offsets: I64, dtype: str) -> tuple[npt.NDArray[np.unsignedinteger], I64]:
+        size = int(offsets[-1] - offsets[0])
+        self._make_room(size)
+        words, counts = np.empty(size, np.int32), np.zeros(offsets.size - 1, np.int64)
+        held, used = _scan(
+            data, offsets, self._classes, self._pattern, self._slots, self._starts, self._bytes, self._held,
+            words, counts,
+        )  # fmt: skip
+        self._learn(held)
+        first = np.zeros(offsets.size, np.int64)
+        total = _measure(words[:used], counts, self._token_starts, first)
+        out = np.empty(total, dtype)
+        _gather(words[:used], self._token_starts, self._tokens, out)
+        return out, first
+
+    def _forget(self) -> None:
+        self._slots = np.zeros((SLOTS, 2), np.uint64)
+        self._starts, self._bytes = np.zeros(1, np.int64), np.empty(0, np.uint8)
+        self._held = 0
+        self._token_starts, self._tokens = np.zeros(1, np.int64), np.empty(0, np.uint32)
+
+    def _make_room(self, size: int) -> None:
+        """For a word of every byte of the next texts."""
+        if self._held and (self._held + size > SLOTS // 2 or self._starts[self._held] + size > MOST_BYTES):
+            self._forget()
+        if size > SLOTS // 2:
+            self._slots = np.zeros((1 << (2 * size).bit_length(), 2), np.uint64)
+        self._starts = _grown(self._starts, self._held + size + 1)
+        self._bytes = _grown(self._bytes, int(self._starts[self._held]) + size + 8)
+
+    def _learn(self, held: int) -> None:
+        """Ask the library for the tokens of the words that are new."""
+        if held == self._held:
+            return
+        edges = self._starts[self._held : held + 1].tolist()
+        data = self._bytes.data
+        fresh = [str(data[a:b], "utf-8") for a, b in pairwise(edges)]
+        ids = [one.ids for one in self._tokenizer.encode_batch_fast(fresh, add_special_tokens=False)]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        begin = int(self._token_starts[self._held])
+        self._token_starts = _grown(self._token_starts, held + 1)
+        self._token_starts[self._held + 1 : held + 1] = begin + np.cumsum(lengths)
+        end = int(self._token_starts[held])
+        self._tokens = _grown(self._tokens, end)
+        self._tokens[begin:end] = np.fromiter((token for one in ids for token in one), np.uint32, end - begin)
+        self._held = held
+
+
+def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
+    """Rows to take at once: some texts, or one long one."""
+    first, last = 0, offsets.size - 1
+    while first < last:
+        stop = int(np.searchsorted(offsets, offsets[first] + BATCH_BYTES, side="right")) - 1
+        stop = min(max(stop, first + 1), last)
+        yield first, stop
+        first = stop
+
+
+def _grown(array: Any, size: int) -> Any:
+    """The array with room for `size` items, its contents kept."""
+    if array.size >= size:
+        return array
+    larger = np.zeros(max(size, 2 * array.size), array.dtype)
+    larger[: array.size] = array
+    return larger
+
+
+@njit(nogil=True, cache=True)
+def _scan(
+    data: U8,
+    offsets: I64,
+    table: U8,
+    pattern: Pattern,
+    slots: Any,
+    starts: I64,
+    known: U8,
+    held: int,
+    words: I32,
+    counts: I64,
+) -> tuple[int, int]:
+    """Number every word of the texts; new ones are added. Returns how many words are held, and how many there are.
+
+    A slot is a word's key and its length above its number + 1. The key of up to eight bytes is the bytes, which
+    proves that words are equal; longer words are compared.
+    """
+    used, mask = 0, np.uint64(slots.shape[0] - 1)
+    for doc in range(offsets.size - 1):
+        at, end, before = offsets[doc], offsets[doc + 1], used
+        while at < end:
+            stop = word_end(data, at, end, table, pattern.letters, pattern.alone, pattern.group, pattern.lines)
+            size = stop - at
+            key = read(data, at, size) if size <= 8 else hash_run(data, at, stop)
+            length = np.uint64(size) << np.uint64(32)
+            slot = spread(key * _FACTOR + length) & mask
+            while True:
+                found = slots[slot, 1]
+                if found == 0:
+                    slots[slot, 0], slots[slot, 1] = key, length | np.uint64(held + 1)
+                    starts[held + 1] = starts[held] + size
+                    known[starts[held] : starts[held + 1]] = data[at:stop]
+                    number = held
+                    held += 1
+                    break
+                number = int(found & np.uint64(0xFFFFFFFF)) - 1
+                equal = slots[slot, 0] == key and found & ~np.uint64(0xFFFFFFFF) == length
+                if equal and (size <= 8 or _same(data, at, size, known, starts[number])):
+                    break
+                slot = (slot + np.uint64(1)) & mask
+            words[used] = number
+            used += 1
+            at = stop
+        counts[doc] = used - before
+    return held, used
+
+
+@njit(nogil=True, cache=True)
+def _same(data: U8, at: int, size: int, known: U8, first: int) -> bool:
+    """Whether two words of one length are equal."""
+    for k in range(0, size, 8):
+        some = min(8, size - k)
+        if read(data, at + k, some) != read(known, first + k, some):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
+    """Where each text's tokens begin; returns how many there are."""
+    at = 0
+    for doc in range(counts.size):
+        total = 0
+        for _ in range(counts[doc]):
+            total += token_starts[words[at] + 1] - token_starts[words[at]]
+            at += 1
+        first[doc + 1] = first[doc] + total
+    return int(first[-1])
+
+
+@njit(nogil=True, cache=True)
+def _gather(words: I32, token_starts: I64, tokens: Any, out: Any) -> None:
+    at = 0
+    for word in words:
+        for k in range(token_starts[word], token_starts[word + 1]):
+            out[at] = tokens[k]
+            at += 1

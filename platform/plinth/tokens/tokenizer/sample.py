@@ -1,0 +1,161 @@
+"""A capped sample of the buckets: the same documents whatever the workers, in documents' order.
+
+A document's place in line is a hash of its id. Two passes over the parts: the first weighs the hash range
+in logarithmic bins (so that a sample of a millionth is cut as finely as one of a half), the second keeps
+what lies below the cut. Memory is one row group; every part is cached on its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, run_items
+from plinth.errors import RecipeError
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
+from plinth.storage.store import Store
+from plinth.tokens.order.permutation import mix64
+
+VERSION = "1"
+WEIGH = Step(name="tokens.sample.weigh", version=VERSION)
+
+#: No document gives more than this to a sample: one giant must not be the vocabulary.
+MAX_DOCUMENT_BYTES = 2**20
+
+_SALT = np.uint64(0x73616D706C65)  # not the order that any other choice by id uses
+_WEIGHTS = pa.schema([pa.field("bin", pa.int32()), pa.field("bytes", pa.int64())])
+_TEXTS = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What one bucket gives: parts with a `text` column, of which the first `budget_bytes` are the sample."""
+
+    bucket: str
+    parts: tuple[Part, ...]
+    budget_bytes: int
+
+
+@dataclass(frozen=True)
+class _Pick:
+    part: Part
+    cut: int
+
+
+def sample(
+    ctx: Context,
+    curated: Mapping[str, Manifest],
+    budget_bytes: int,
+    label: str,
+    weights_of: Mapping[str, float] | None = None,
+) -> list[Sampled]:
+    """At most `budget_bytes` of text, shared by the buckets by weight (1 where none is given), in order of names.
+
+    Raises:
+        RecipeError: a weight for a bucket that is not there.
+    """
+    unknown = sorted(set(weights_of or {}) - set(curated))
+    if unknown:
+        raise RecipeError(
+            f"tokenizer.sample_weights: no bucket {', '.join(unknown)}", expected=f"among {sorted(curated)}"
+        )
+    parts = {bucket: manifest.named("part-") for bucket, manifest in sorted(curated.items())}
+    items = [Item((part.blob.sha256,), part, part.rows) for bucket in parts.values() for part in bucket]
+    found = iter(run_items(ctx, WEIGH, _weigh, items, label=f"{label}: weigh"))
+    weights = {bucket: _sum(ctx.store, [next(found)[0] for _ in own]) for bucket, own in parts.items()}
+    budgets = shares({bucket: bins.total() for bucket, bins in weights.items()}, budget_bytes, weights_of)
+    return [_sampled(ctx, bucket, parts[bucket], weights[bucket], budgets[bucket], label) for bucket in parts]
+
+
+def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
+    """The budget by weight; what a small bucket cannot use goes to the others, by their weights."""
+    exact = {bucket: Fraction((weights or {}).get(bucket, 1.0)) for bucket in available}
+    granted = {bucket: 0 for bucket in available if not exact[bucket]}
+    waiting = sorted(set(available) - set(granted), key=lambda bucket: (available[bucket] / exact[bucket], bucket))
+    for position, bucket in enumerate(waiting):
+        share = exact[bucket] / sum(exact[other] for other in waiting[position:])
+        granted[bucket] = min(available[bucket], int(budget * share))
+        budget -= granted[bucket]
+    return granted
+
+
+def texts(store: Store, sampled: Sampled) -> Iterator[str]:
+    """Sampled texts in documents' order, exactly up to the budget; the last is cut between two characters."""
+    left = sampled.budget_bytes
+    for part in sampled.parts:
+        for batch in iter_batches(store, part, ["text"]):
+            for text in batch.column("text").to_pylist():
+                if left <= 0:
+                    return
+                data = text.encode()[: min(MAX_DOCUMENT_BYTES, left)]
+                left -= len(data)
+                yield data.decode(errors="ignore")
+
+
+def hashes(ids: pa.Array) -> NDArray[np.uint64]:
+    """A document's place in line, from its 16-byte id."""
+    words = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids)) : 2]
+    return mix64(words ^ _SALT)
+
+
+def _bins(ids: pa.Array) -> NDArray[np.int32]:
+    """The hash bin of each id: 64 bins to every halving of the hash range, low hashes first."""
+    floats = hashes(ids).astype(np.float64).astype(np.float32)
+    return (floats.view(np.uint32) >> np.uint32(17)).astype(np.int32)  # exponent and six bits of mantissa
+
+
+def _sampled(
+    ctx: Context, bucket: str, parts: Iterable[Part], bins: Mapping[int, int], budget: int, label: str
+) -> Sampled:
+    cut = _cut(bins, budget)
+    step = Step(name="tokens.sample.pick", version=VERSION, params={"cut": cut})
+    items = [Item((part.blob.sha256,), _Pick(part, cut), part.rows) for part in parts]
+    picked = run_items(ctx, step, _pick, items, label=f"{label}: {bucket}")
+    return Sampled(bucket, tuple(part for (part,) in picked), budget)
+
+
+def _weigh(store: Store, part: Part) -> tuple[Part, ...]:
+    total: Counter[int] = Counter()
+    for batch in iter_batches(store, part, ["id", "text"]):
+        sizes = np.minimum(np.asarray(pc.binary_length(batch.column("text"))), MAX_DOCUMENT_BYTES)
+        for key, size in zip(_bins(batch.column("id")).tolist(), sizes.tolist(), strict=True):
+            total[key] += size
+    rows = sorted(total.items())
+    table = pa.table([[key for key, _ in rows], [size for _, size in rows]], schema=_WEIGHTS)
+    return (write_table(store, "weights.parquet", table),)
+
+
+def _pick(store: Store, task: _Pick) -> tuple[Part, ...]:
+    def kept() -> Iterator[pa.RecordBatch]:
+        for batch in iter_batches(store, task.part, ["id", "text"]):
+            chosen = batch.filter(pa.array(_bins(batch.column("id")) <= task.cut))
+            yield pa.RecordBatch.from_arrays([chosen.column("text")], schema=_TEXTS)
+
+    return (write_batches(store, "sample.parquet", _TEXTS, kept()),)
+
+
+def _sum(store: Store, parts: Iterable[Part]) -> Counter[int]:
+    total: Counter[int] = Counter()
+    for part in parts:
+        table = read_table(store, part)
+        total.update(dict(zip(table["bin"].to_pylist(), table["bytes"].to_pylist(), strict=True)))
+    return total
+
+
+def _cut(bins: Mapping[int, int], budget: int) -> int:
+    """The lowest bin up to which the bins hold the budget; -1 when there is nothing to hold."""
+    cut = -1
+    for key, size in sorted(bins.items()):
+        if budget <= 0:
+            break
+        cut, budget = key, budget - size
+    return cut

@@ -1,0 +1,111 @@
+"""Unigram language model (Kudo 2018, arXiv:1804.10959): pieces by likelihood, bytes to fall back on.
+
+SentencePiece trains: the trainer of the tokenizers library gives other pieces from run to run (its sums follow
+a hash map's order). It is fed the words of our own pipeline with their counts, so that it learns from exactly the
+words that will be encoded, and always with the same number of threads, because its sums are made by thread.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tokenizers import AddedToken, Tokenizer, models
+
+from plinth.errors import StageError
+from plinth.tokens.tokenizer.alphabet import RARE, prepared
+from plinth.tokens.tokenizer.parameters import BYTES
+from plinth.tokens.tokenizer.parameters import Tokenizer as Params
+from plinth.tokens.tokenizer.pipelines import pipeline
+from plinth.tokens.tokenizer.vocabulary import BYTE_TOKENS
+
+#: Part of the result: expectations are summed by thread.
+THREADS = 4
+
+#: SentencePiece gives white space a meaning of its own; these private characters have none.
+_HIDDEN = {" ": "\ue000", "\n": "\ue001", "\t": "\ue002", "\r": "\ue003", "\u2581": "\ue004"}
+_HIDE = str.maketrans(_HIDDEN)
+_SHOW = str.maketrans({hidden: shown for shown, hidden in _HIDDEN.items()})
+
+#: Log probability of a byte: low enough that a text is never cheaper in bytes than in any pieces of characters.
+BYTE_SCORE = -1e6
+
+
+def train(params: Params, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
+    """The likeliest pieces of the texts' words; special tokens first, then the 256 bytes, then the pieces.
+
+    Args:
+        alphabet: characters that have pieces; all others are written in bytes.
+
+    Raises:
+        StageError: too little text for a vocabulary of this size.
+    """
+    alphabet = [character for character in alphabet if character not in _SHOW_KEYS]
+    counted = _words(params, prepared(texts, alphabet))
+    room = params.vocab_size - BYTES - len(params.special_tokens)
+    learnt = _pieces(counted, alphabet, room)
+    special = [(name, BYTE_SCORE) for name in params.special_tokens]
+    names = {*params.special_tokens, *BYTE_TOKENS}
+    pieces = [(piece, score) for piece, score in learnt if piece not in names]
+    vocabulary = [*special, *((name, BYTE_SCORE) for name in BYTE_TOKENS), *pieces]
+    # Every byte has a token, so that nothing is unknown; the library wants a name for it all the same.
+    tokenizer = pipeline(params, models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in params.special_tokens])
+    return tokenizer
+
+
+_SHOW_KEYS = frozenset(_HIDDEN.values())
+
+
+def _words(params: Params, texts: Iterable[str]) -> Counter[str]:
+    cut = pipeline(params).pre_tokenizer
+    counted: Counter[str] = Counter()
+    for text in texts:
+        counted.update(word for word, _ in cut.pre_tokenize_str(text))
+    spoilt: Counter[str] = Counter()
+    for word in [word for word in counted if RARE in word]:
+        count = counted.pop(word)
+        spoilt.update({piece: count for piece in word.split(RARE) if piece})
+    counted.update(spoilt)
+    return counted
+
+
+def _pieces(counted: Counter[str], alphabet: Sequence[str], room: int) -> list[tuple[str, float]]:
+    """Pieces with their log probabilities, likeliest first."""
+    import sentencepiece
+
+    # A word seen once of every character: SentencePiece's alphabet is what it sees.
+    lines = [f"{word.translate(_HIDE)}\t{count}" for word, count in sorted((counted + Counter(alphabet)).items())]
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=room + 1,  # it insists on an unknown piece
+            model_type="unigram",
+            input_format="tsv",
+            hard_vocab_limit=False,
+            num_threads=THREADS,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            split_by_unicode_script=False,
+            split_by_number=False,
+            split_by_whitespace=False,
+            max_sentence_length=2**20,
+            bos_id=-1,
+            eos_id=-1,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise StageError(
+            "the unigram tokenizer cannot be trained on this sample",
+            found=f"{len(counted):,} different words; {error}",
+            expected=f"enough text for {room:,} pieces",
+            remedy="lower tokenizer.vocab_size, or raise tokenizer.sample_bytes",
+        ) from error
+    found = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    pieces = [(found.id_to_piece(i), found.get_score(i)) for i in range(1, found.get_piece_size())]
+    return [(piece.translate(_SHOW), score) for piece, score in pieces][:room]

@@ -1,0 +1,250 @@
+"""A checkpoint is committed or it does not exist.
+
+    staging/step-00000100/             written here; never read; left-overs are deleted
+      manifest.json                    every other file: path, bytes, SHA-256
+    checkpoints/step-00000100/         the same directory after one rename
+    checkpoints/step-00000100.json     the commit record: SHA-256 of the manifest
+
+Order: files, flush, manifest, flush, rename, flush, commit record. A directory without a record was
+interrupted and is deleted; one whose bytes differ from its record is refused by name.
+
+Does not belong here: what the files hold (snapshot), so this module needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from plinth import fingerprint
+from plinth.errors import CheckpointError, DiskFullError
+from plinth.records import Frozen
+from plinth.storage.atomic import named_failures, sync_directory, write_bytes
+from plinth.training.checkpoint.file_digests import File, hash_files, listed, require_sizes
+from plinth.training.directory import RunDirectory
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{8})")
+
+
+class Commit(Frozen):
+    """The commit record of a checkpoint."""
+
+    step: int
+    manifest_sha256: str
+    bytes: int
+
+
+def name(step: int) -> str:
+    """Directory name of the checkpoint of a step."""
+    return f"step-{step:08d}"
+
+
+def path(run: RunDirectory, step: int) -> Path:
+    """Directory of the checkpoint of a step, whether or not it exists."""
+    return run.checkpoints / name(step)
+
+
+def committed(run: RunDirectory) -> list[int]:
+    """Steps with a commit record, oldest first."""
+    if not run.checkpoints.exists():
+        return []
+    records = (file for file in run.checkpoints.glob("step-*.json") if _NAME.fullmatch(file.stem))
+    return sorted(int(file.stem.removeprefix("step-")) for file in records)
+
+
+def stage(run: RunDirectory, step: int) -> Path:
+    """An empty directory to write the checkpoint of a step into.
+
+    Raises:
+        DiskFullError: when there is clearly no room for another checkpoint of the size of the last one.
+    """
+    folder = run.staging / name(step)
+    _require_room(run)
+    with named_failures(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    return folder
+
+
+def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Commit:
+    """Make the staged files of a step the committed checkpoint of that step.
+
+    `files` is what was written, sorted by path, when the writers have hashed and flushed it already.
+
+    Raises:
+        CheckpointError: the files that were told are not those that are there.
+        DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
+    """
+    staged, target = run.staging / name(step), path(run, step)
+    with named_failures(staged):
+        if files is None:
+            files = hash_files(staged, listed(staged), flush=True)
+        else:
+            require_sizes(staged, files)
+        data = fingerprint.canonical({"step": step, "files": files})
+        write_bytes(staged / MANIFEST, data)
+        for folder in sorted({file.parent for file in staged.rglob("*")}):
+            sync_directory(folder)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        record_path(run, step).unlink(missing_ok=True)  # a step that was rolled back and has come again
+        if target.exists():  # refused or interrupted earlier; no record speaks for it
+            shutil.rmtree(target)
+        staged.rename(target)
+        sync_directory(run.checkpoints)
+    record = Commit(
+        step=step,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data) + sum(file.bytes for file in files),
+    )
+    write_bytes(record_path(run, step), fingerprint.canonical(record))
+    return record
+
+
+def verify(run: RunDirectory, step: int) -> Path:
+    """Compare every byte of a committed checkpoint with its record; returns its directory.
+
+    Raises:
+        CheckpointError: not committed, torn, changed, or with files that the manifest does not name.
+    """
+    folder = path(run, step)
+    try:
+        record = Commit.model_validate_json(record_path(run, step).read_bytes())
+        data = (folder / MANIFEST).read_bytes()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {name(step)} is not committed", found=error, expected="a commit record and a manifest"
+        ) from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != record.manifest_sha256:
+        raise _changed(step, MANIFEST, found, record.manifest_sha256)
+    files = [File.model_validate(entry) for entry in json.loads(data)["files"]]
+    present = set(listed(folder)) - {MANIFEST}
+    expected = {file.path for file in files}
+    if present != expected:
+        raise CheckpointError(
+            f"checkpoint {name(step)} does not hold the files of its manifest",
+            found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
+        )
+    for entry, actual in zip(files, hash_files(folder, [file.path for file in files], flush=False), strict=True):
+        if actual != entry:
+            found = f"{actual.bytes} bytes, {actual.sha256}"
+            raise _changed(step, entry.path, found, f"{entry.bytes} bytes, {entry.sha256}")
+    return folder
+
+
+def is_valid(run: RunDirectory, step: int) -> bool:
+    """Whether the checkpoint of a step is committed and every byte is as recorded."""
+    try:
+        verify(run, step)
+    except CheckpointError:
+        return False
+    return True
+
+
+def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, CheckpointError]]]:
+    """The newest committed step that verifies, and the newer ones that were refused with the reason.
+
+    Raises:
+        CheckpointError: checkpoints are committed but none verifies; training must not start over unasked.
+    """
+    refused: list[tuple[int, CheckpointError]] = []
+    for step in reversed(committed(run)):
+        try:
+            verify(run, step)
+        except CheckpointError as error:
+            refused.append((step, error))
+        else:
+            return step, refused
+    if refused:
+        raise CheckpointError(
+            f"no committed checkpoint in {run.checkpoints} can be trusted",
+            found="; ".join(f"{name(step)}: {error.what}" for step, error in refused),
+            expected="at least one that matches its record",
+            remedy="look for failing storage; delete the directory `checkpoints` to train from the beginning",
+        )
+    return None, refused
+
+
+def refuse(run: RunDirectory, step: int) -> None:
+    """Take the commit record away: the checkpoint no longer counts, its bytes stay until the step is saved again."""
+    record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
+
+
+def refused(run: RunDirectory) -> list[int]:
+    """Steps whose record was taken away, oldest first."""
+    return sorted(int(file.name[5:13]) for file in run.checkpoints.glob("step-*.refused.json"))
+
+
+def delete(run: RunDirectory, step: int) -> None:
+    """Delete a checkpoint: first its record, since a half-deleted directory must not count."""
+    with named_failures(run.checkpoints):
+        record_path(run, step).unlink()
+        uploaded_path(run, step).unlink(missing_ok=True)
+        shutil.rmtree(path(run, step))
+
+
+def uploaded_path(run: RunDirectory, step: int) -> Path:
+    """The note that a checkpoint is complete in the remote store: a copy of its commit record."""
+    return run.checkpoints / f"{name(step)}.uploaded.json"
+
+
+def is_uploaded(run: RunDirectory, step: int) -> bool:
+    """Whether this very checkpoint, not an earlier one of the same step, is in the remote store."""
+    note = uploaded_path(run, step)
+    return note.exists() and note.read_bytes() == record_path(run, step).read_bytes()
+
+
+def clean(run: RunDirectory) -> None:
+    """Delete what interrupted writers left: staging, and directories without a record."""
+    shutil.rmtree(run.staging, ignore_errors=True)
+    if run.checkpoints.exists():
+        known = {name(step) for step in committed(run)}
+        for folder in run.checkpoints.iterdir():
+            kept_refused = (run.checkpoints / f"{folder.name}.refused.json").exists()
+            if folder.is_dir() and folder.name not in known and not kept_refused:
+                shutil.rmtree(folder)
+            elif folder.name.endswith((".tmp", ".uploaded.json")) and folder.name.split(".")[0] not in known:
+                folder.unlink(missing_ok=True)
+
+
+def size_of_last(run: RunDirectory) -> int:
+    """Bytes of the newest committed checkpoint, or 0."""
+    steps = committed(run)
+    return Commit.model_validate_json(record_path(run, steps[-1]).read_bytes()).bytes if steps else 0
+
+
+def read_state(run: RunDirectory, step: int) -> dict[str, Any]:
+    """`state.json` of a checkpoint that has been verified."""
+    state: dict[str, Any] = json.loads((path(run, step) / "state.json").read_bytes())
+    return state
+
+
+def record_path(run: RunDirectory, step: int) -> Path:
+    """The commit record of the checkpoint of a step."""
+    return run.checkpoints / f"{name(step)}.json"
+
+
+def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {name(step)}: {item} has changed since it was committed",
+        found=found,
+        expected=expected,
+        remedy="the previous committed checkpoint is used; look for failing storage",
+    )
+
+
+def _require_room(run: RunDirectory) -> None:
+    needed = size_of_last(run)
+    free = shutil.disk_usage(run.root).free if needed else 0
+    if free < needed:
+        raise DiskFullError(
+            f"no room for another checkpoint in {run.checkpoints}",
+            found=f"{free} bytes free",
+            expected=f"at least {needed} bytes, the size of the last one",
+            remedy="free space or lower checkpoints.keep_last, then run the same command again",
+        )

@@ -1,0 +1,234 @@
+"""Committed checkpoints in a bucket: the same files, compared by SHA-256 on the way there and back.
+
+    s3://bucket/prefix/RUN/step-00000100/…            files and manifest
+    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then
+    s3://bucket/prefix/RUN/step-00000100.json         the commit record, last: without it nothing counts
+
+Where the bucket is, and who may write, is said by the environment, as boto3 reads it.
+
+Does not belong here: when to upload, and what to do when it fails (upload).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import CheckpointError, IntegrityError, MissingError, StorageError
+from plinth.storage.atomic import sync_directory, write_bytes
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.checkpoint import MANIFEST, Commit
+from plinth.training.checkpoint.file_digests import File
+from plinth.training.directory import RunDirectory
+from plinth.training.telemetry.timeline import put_before, timeline
+
+#: Bytes of one part of an upload; S3 allows 10,000 parts of at least 5 MiB.
+PART_BYTES = 64 * 2**20
+
+#: Files on the way at once.
+STREAMS = 4
+
+
+class Remote:
+    """The checkpoints of one run in a bucket."""
+
+    def __init__(self, uri: str, run_id: str) -> None:
+        import boto3
+
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        self.bucket, self.prefix = bucket, "/".join(part for part in (prefix.strip("/"), run_id) if part)
+        retries: Any = {"mode": "standard"}  # how many: AWS_MAX_ATTEMPTS, three where it is not set
+        self.client: Any = boto3.client(
+            "s3", config=boto3.session.Config(connect_timeout=10, read_timeout=60, retries=retries)
+        )
+
+    def upload(self, run: RunDirectory, step: int) -> int:
+        """Copy a committed checkpoint; returns its bytes. Doing it again does no harm.
+
+        Raises:
+            MissingError: the checkpoint is gone.
+            IntegrityError: what was read here, or what arrived there, is not what the manifest says.
+            StorageError: the bucket cannot be reached, or refuses.
+        """
+        folder, name = checkpoint.path(run, step), checkpoint.name(step)
+        try:
+            record = checkpoint.record_path(run, step).read_bytes()
+            manifest = (folder / MANIFEST).read_bytes()
+            story = run.events.read_bytes() if run.events.exists() else b""
+        except FileNotFoundError as error:
+            raise MissingError(f"checkpoint {name} is gone", found=error) from error
+        with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
+            files = _files(manifest)
+            list(pool.map(lambda file: self._put_file(folder / file.path, f"{name}/{file.path}", file), files))
+            self._put(f"{name}/{MANIFEST}", manifest)
+            self._put(f"{name}.events.jsonl", story)
+            self._put(f"{name}.json", record)
+        write_bytes(checkpoint.uploaded_path(run, step), record)
+        return Commit.model_validate_json(record).bytes
+
+    def withdraw(self, step: int) -> bool:
+        """Take the commit record of a step away, so that the checkpoint counts no longer; returns whether it did.
+
+        Raises:
+            StorageError: the bucket cannot be reached, or refuses.
+        """
+        if step not in self.steps():
+            return False
+        with _named(self.bucket):
+            self.client.delete_object(Bucket=self.bucket, Key=f"{self.prefix}/{checkpoint.name(step)}.json")
+        return True
+
+    def steps(self) -> list[int]:
+        """Steps with a commit record there, oldest first."""
+        pattern = re.compile(rf"{re.escape(self.prefix)}/step-(\d{{8}})\.json")
+        with _named(self.bucket):
+            pages = self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=f"{self.prefix}/step-"
+            )
+            keys = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
+        return sorted(int(found[1]) for key in keys if (found := pattern.fullmatch(key)))
+
+    def download(self, run: RunDirectory, step: int) -> None:
+        """Make a checkpoint of the bucket a committed one here, every byte compared.
+
+        Raises:
+            CheckpointError: it is not what its record says.
+            StorageError: the bucket cannot be reached.
+        """
+        name, target = checkpoint.name(step), checkpoint.path(run, step)
+        staged = checkpoint.stage(run, step)
+        with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
+            record = self._get(f"{name}.json")
+            manifest = self._get(f"{name}/{MANIFEST}")
+            expected = Commit.model_validate_json(record).manifest_sha256
+            if hashlib.sha256(manifest).hexdigest() != expected:
+                raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
+            list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), _files(manifest)))
+            write_bytes(staged / MANIFEST, manifest)
+            if not timeline(run.events).steps:  # at most, that a job was submitted and has begun
+                put_before(run.events, self._get(f"{name}.events.jsonl"))
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        staged.rename(target)
+        sync_directory(run.checkpoints)
+        write_bytes(checkpoint.uploaded_path(run, step), record)
+        write_bytes(checkpoint.record_path(run, step), record)
+
+    def _put_file(self, path: Path, key: str, file: File) -> None:
+        """Upload a file in parts; the object exists only when all its bytes were those of the manifest."""
+        where = {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}"}
+        if file.bytes <= PART_BYTES:
+            data = _read(path, file)
+            self._put(key, data)
+            return
+        upload = self.client.create_multipart_upload(**where, ChecksumAlgorithm="SHA256")["UploadId"]
+        try:
+            total, parts = hashlib.sha256(), []
+            for number, data in enumerate(_chunks(path), 1):
+                total.update(data)
+                checksum = _base64(data)
+                answer = self.client.upload_part(
+                    **where, UploadId=upload, PartNumber=number, Body=data, ChecksumSHA256=checksum
+                )
+                _require_same(answer, checksum, key)
+                parts.append({"PartNumber": number, "ETag": answer["ETag"], "ChecksumSHA256": checksum})
+            _require_digest(path, total.hexdigest(), file)
+            self.client.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": parts})
+        except BaseException:
+            self.client.abort_multipart_upload(**where, UploadId=upload)
+            raise
+        found = self.client.head_object(**where)["ContentLength"]
+        if found != file.bytes:
+            raise IntegrityError(f"{key} arrived with another length", found=found, expected=file.bytes)
+
+    def _put(self, key: str, data: bytes) -> None:
+        checksum = _base64(data)
+        answer = self.client.put_object(
+            Bucket=self.bucket, Key=f"{self.prefix}/{key}", Body=data, ChecksumSHA256=checksum
+        )
+        _require_same(answer, checksum, key)
+
+    def _get(self, key: str) -> bytes:
+        data: bytes = self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"].read()
+        return data
+
+    def _get_file(self, key: str, folder: Path, file: File) -> None:
+        path, digest, size = folder / file.path, hashlib.sha256(), 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        body = self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
+        with path.open("wb") as stream:
+            for data in body.iter_chunks(1 << 20):
+                digest.update(data)
+                size += stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if (size, digest.hexdigest()) != (file.bytes, file.sha256):
+            raise CheckpointError(
+                f"{key} in {self.bucket} is not what its manifest says",
+                found=f"{size} bytes, {digest.hexdigest()}",
+                expected=f"{file.bytes} bytes, {file.sha256}",
+            )
+
+
+class _named:
+    """boto3's many errors as one of ours."""
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from urllib3.exceptions import HTTPError
+
+        if isinstance(error, (BotoCoreError, ClientError, HTTPError, ConnectionError)):
+            raise StorageError(
+                f"bucket {self.bucket} cannot be used",
+                found=error,
+                expected="an answer",
+                remedy="look at the AWS_* variables and the network; checkpoints stay on disk until they are there",
+            ) from error
+
+
+def _files(manifest: bytes) -> list[File]:
+    return [File.model_validate(entry) for entry in json.loads(manifest)["files"]]
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while data := stream.read(PART_BYTES):
+                yield data
+    except FileNotFoundError as error:
+        raise MissingError(f"{path} is gone", found=error) from error
+
+
+def _read(path: Path, file: File) -> bytes:
+    data = b"".join(_chunks(path))
+    _require_digest(path, hashlib.sha256(data).hexdigest(), file)
+    return data
+
+
+def _require_digest(path: Path, found: str, file: File) -> None:
+    if found != file.sha256:
+        raise IntegrityError(f"{path} has changed since it was committed", found=found, expected=file.sha256)
+
+
+def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
+    """The server's own SHA-256; a server that checks nothing is found out when the checkpoint is read."""
+    found = answer.get("ChecksumSHA256", checksum)
+    if found != checksum:
+        raise IntegrityError(f"{key} did not arrive as it was sent", found=found, expected=checksum)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()

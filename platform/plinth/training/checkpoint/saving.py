@@ -1,0 +1,209 @@
+"""Saves the full state of a run while it trains.
+
+    save()   all ranks agree, and begin to copy their state to host memory                          ─▶ training
+    copy     beside forward and backward of the next step, which change nothing of it; its update waits for the end
+             of the copy, and the copy tells the writer
+    writer   writes, hashes, flushes its rank's files; the leading one commits when all are there
+    poll()   hears how it went; a save that failed is an event, and the loop saves again, synchronously, within a
+             step or two (`failed`): at most one interval is lost
+    settle() waits for the commit; when it failed, writes the same staged state again, here and now
+
+Two saves never overlap: the second waits for the first, and says so on the timeline (`wait_s`). With
+`checkpoints.mode: sync`, or after a failure, the rank writes itself, and a failure is raised. What training stands
+still for is the stall: `save` itself, and an update that waits.
+
+Does not belong here: what the state is (snapshot), the copy (staging), files and commit (part), the process that
+writes (writing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from plinth.errors import PlinthError
+from plinth.training.checkpoint import checkpoint, retention, snapshot
+from plinth.training.checkpoint.writer import rank_part
+from plinth.training.checkpoint.writer.client import HEARTBEAT_S, Writer
+from plinth.training.checkpoint.writer.rank_part import Plan, Timing
+from plinth.training.checkpoint.writer.staging import Arena, Copying, Layout
+from plinth.training.engine.engine import Engine
+from plinth.training.supervise.rank_failure import Failure
+from plinth.training.telemetry.timeline import Timeline
+
+
+class Saver:
+    """Checkpoints of one rank. All its methods but `poll` are collectives."""
+
+    def __init__(self, engine: Engine, events: Timeline) -> None:
+        self.engine, self.events = engine, events
+        self.config, self.rank, self.run = engine.config, engine.rank, engine.config.directory
+        self.mode = self.config.checkpoints.mode
+        self._arena = Arena()
+        self._writer = self._started() if self.mode == "async" else None
+        self._plan: Plan | None = None  # what was staged last
+        self._copying: Copying | None = None  # what is being staged
+        self._hook: Any = None  # in the optimizer, while it is
+        self._timing = Timing(0.0, 0.0, 0.0)
+        self._waiting = False  # for the writer's answer
+        self.failed = False  # the last save of this rank was not committed
+
+    def save(self, step: int, monitor: dict[str, Any]) -> None:
+        """Stage the full state after `step` and have it committed.
+
+        Raises:
+            DiskFullError, StorageError, CheckpointError: nothing was committed, and this save is synchronous.
+        """
+        begun = time.monotonic()
+        self._hear(wait=True)
+        wait_s = time.monotonic() - begun
+        if self.mode == "async" and not self.failed:
+            self._writer = self._writer or self._started()
+            self._writer.wait_until_ready()
+        if self.rank.leads:
+            self._make_room(step)
+        synchronous = self._any(self.mode == "sync" or self.failed)  # from here on there is room, and writers live
+        plan, layout = snapshot.plan(self.engine, step, monitor, "sync" if synchronous else "async")
+        text = plan.model_dump_json().encode()
+        self.failed, self._plan = False, plan
+        self._arena.reserve(layout.bytes + len(text))
+        self._timing = Timing(begun, 0.0, wait_s)
+        if synchronous:
+            layout.copy(self._arena.block)
+            del layout  # it holds on to tensors
+            self._write_here(self._timing)
+            return
+        self._arena.write(layout.bytes, text)
+        self._waiting = True
+        self._stage(layout, len(text))
+
+    def poll(self) -> None:
+        """Hear from the writer without waiting. Not a collective; call it as often as you like."""
+        self._hear(wait=False)
+
+    def settle(self) -> None:
+        """Return once what was last saved is committed.
+
+        Raises:
+            DiskFullError, StorageError, CheckpointError: it could not be.
+        """
+        self._hear(wait=True)
+        if self._any(self.failed):
+            self.failed = False
+            if self.rank.leads and self._plan is not None:
+                self._make_room(self._plan.step)
+            self._write_here(self._timing)
+
+    def staged(self) -> None:
+        """Return once the state is copied: whoever changes it, other than by an update, waits for this."""
+        if self._copying is not None:
+            self._copying.wait()
+
+    def close(self) -> None:
+        """Let the writer end and give the memory back."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._arena.close()
+
+    def _make_room(self, step: int) -> None:
+        """An empty staging directory; checkpoints that only wait for their upload go when the disk is short."""
+        policy, always = self.config.checkpoints, {self.config.audit_step, self.config.total_steps}
+        if policy.upload is not None:
+            removed = retention.make_room(self.run, policy, always, checkpoint.size_of_last(self.run))
+            if removed:
+                self.events.append("retired", steps=removed, reason="the disk is short", durable=True)
+        checkpoint.stage(self.run, step)
+
+    def _stage(self, layout: Layout, plan_bytes: int) -> None:
+        """Copy the state and tell the writer: on CPUs beside the next step, as far as its update.
+
+        To page-locked memory a GPU copies at the speed of the bus, at once.
+        """
+        writer, timing, order = self._writer, self._timing, (layout.bytes, plan_bytes, self._arena.size)
+        assert writer is not None
+
+        def tell(waited_s: float) -> None:
+            writer.order(*order, timing._replace(stall_s=stall_s + waited_s))
+
+        stall_s = time.monotonic() - timing.begun - timing.wait_s
+        if self.rank.device.type == "cpu":
+            self._copying = Copying(layout, self._arena.block, tell)
+            optimizer = self.engine.deepspeed.basic_optimizer
+            self._hook = optimizer.register_step_pre_hook(self._copying.before_update)
+            self._copying.start()
+        else:
+            layout.copy(self._arena.block)
+            tell(time.monotonic() - timing.begun - timing.wait_s - stall_s)
+
+    def _write_here(self, timing: Timing) -> None:
+        """Write in this process, all ranks together; raises on all what one has met."""
+        assert self._plan is not None
+        plan, failure = self._plan, None
+        self._any(False)  # the staging directory is there
+        try:
+            rank_part.write(plan, self._arena.block.numpy().data)
+        except PlinthError as error:
+            failure = error
+        self._raise_together(failure)
+        if plan.lead is not None:
+            stall = time.monotonic() - timing.begun - timing.wait_s
+            try:
+                rank_part.commit(plan, plan.lead, timing._replace(stall_s=stall))
+            except PlinthError as error:
+                failure = error
+        self._raise_together(failure)
+
+    def _raise_together(self, error: PlinthError | None) -> None:
+        """What one rank has met, on every rank."""
+        if not self._any(error is not None):
+            return
+        failures: list[Failure | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(failures, None if error is None else Failure.of(error))
+        raise next(failure for failure in failures if failure is not None).error() from error
+
+    def _started(self) -> Writer:
+        return Writer(self.run.root, self.rank.index, self._arena.fd)
+
+    def _hear(self, wait: bool) -> None:
+        """Take in the writer's answer to the save under way, if there is one."""
+        if self._copying is not None:
+            if not wait and self._copying.is_alive():
+                return
+            self.staged()
+            self._hook.remove()
+            self._copying = self._hook = None
+        if self._writer is None or not self._waiting:
+            return
+        if wait:
+            self._writer.hurry()
+        while True:
+            answer = self._writer.answer(HEARTBEAT_S if wait else 0.0)
+            if answer is not None:
+                break
+            if not wait:
+                return
+            if self._writer.has_worked():
+                with contextlib.suppress(OSError):
+                    os.utime(self.run.events)  # the supervisor ends ranks that give no sign of life
+        self._waiting, failure = False, answer.get("failure")
+        if failure is None:
+            return
+        self.failed = True
+        if not self._writer.lives():
+            self._writer.close()
+            self._writer = None
+        if self.rank.leads:
+            step = self._plan.step if self._plan is not None else 0
+            self.events.append("save_failed", step=step, **failure, durable=True)
+
+    def _any(self, value: bool) -> bool:
+        """Whether it is true on any rank; a barrier too."""
+        box = torch.tensor(int(value), device=self.rank.device)
+        dist.all_reduce(box, op=dist.ReduceOp.MAX)
+        return bool(box.item())

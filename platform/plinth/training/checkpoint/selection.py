@@ -1,0 +1,51 @@
+"""Which checkpoint to go on from: the newest that verifies and has learnt from nothing that was left out since.
+
+Asked on the leading rank when a run starts, and when the guard rolls it back; the answer goes to all ranks. The
+timeline is what remembers rollbacks: one is flushed to it before anything is loaded, so that a run that is killed
+in its middle goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+from plinth.errors import CheckpointError
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig
+from plinth.training.guard.records import Intervention
+from plinth.training.telemetry.timeline import Timeline, timeline
+
+
+def choose(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
+    """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks.
+
+    A checkpoint that was saved within or after a window, before that window was left out, has learnt from it: it
+    does not know of the rollback, and is refused.
+    """
+    run = config.directory
+    checkpoint.clean(run)
+    rollbacks = rollbacks_of(config)
+    while True:
+        try:
+            step, refused = checkpoint.newest_valid(run)
+        except CheckpointError as error:
+            return error
+        for bad, why in refused:
+            events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(why), durable=True)
+            checkpoint.refuse(run, bad)
+        spoilt = None if step is None else _spoilt(config, step, rollbacks)
+        if step is None or spoilt is None:
+            return step, rollbacks
+        reason = f"it has learnt from steps {spoilt.first} to {spoilt.last}, which rollback {spoilt.number} leaves out"
+        events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
+        checkpoint.refuse(run, step)
+
+
+def rollbacks_of(config: RunConfig) -> list[Intervention]:
+    """Every rollback of the run, from its timeline."""
+    told = timeline(config.directory.events).of("intervention")
+    return [Intervention.of(event) for event in told if event["action"] == "rollback"]
+
+
+def _spoilt(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
+    """The rollback whose window a checkpoint's parameters have seen."""
+    known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
+    return next((made for made in rollbacks if made.first <= step and made.number not in known), None)

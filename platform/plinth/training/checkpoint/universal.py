@@ -1,0 +1,210 @@
+"""A checkpoint of any layout on any other: where DeepSpeed keeps the state, as addresses that belong to no layout.
+
+    capture   this rank's master weights and Adam moments as pieces of whole parameters, without a copy
+    restore   the pieces this rank needs, whoever wrote them, back into DeepSpeed's flat partitions
+
+ranks, ZeRO stage, tensor and pipeline degree may differ between the two. On the layout that wrote them every
+rank reads its own file only. DeepSpeed's own `ds_to_universal` converts offline, through pickles.
+
+Does not belong here: the form of the files (pieces).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Pieces, Shard, Share, key_of
+from plinth.training.config import RunConfig
+from plinth.training.engine.engine import Engine
+
+#: What DeepSpeed's engine counts.
+_COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+
+#: What its loss scalers remember, of whichever class they are.
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+
+
+class _Slot(NamedTuple):
+    """Where one parameter's range lies in the flat tensors that the optimizer steps."""
+
+    start: int  # first element of the flattened parameter
+    flat: Tensor  # master weights
+    offset: int  # in `flat`
+    size: int
+
+
+def layout_of(config: RunConfig) -> dict[str, int]:
+    """What decides which rank holds and sums what. Equal layouts resume bit for bit."""
+    parallel = config.parallel
+    degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
+    return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
+
+
+def capture(engine: Engine) -> Captured:
+    """This rank's contribution to a checkpoint: views of the engine's memory. No collective."""
+    tensors: dict[str, Tensor] = {}
+    shapes: dict[str, list[int]] = {}
+    for share in shares(engine):
+        first, last = _written(engine, share)
+        if first == last:
+            continue
+        shapes[share.name] = list(share.shape)
+        for kind, values in share.state.items():
+            tensors[key_of(share, kind, share.start + first)] = values[first:last]
+    outer = engine.deepspeed
+    scaler = vars(_scaler(outer.optimizer)).items()
+    header = {
+        "optimizer_step": _optimizer_step(outer.basic_optimizer),
+        "counters": {name: int(getattr(outer, name)) for name in _COUNTERS},
+        "scaler": {name: value for name, value in scaler if name in _SCALER},
+        "shapes": shapes,
+    }
+    return Captured(tensors, header)
+
+
+def restore(engine: Engine, folder: Path) -> None:
+    """Put a state that any layout has written into this engine; a collective.
+
+    Raises:
+        CheckpointError: a file cannot be read, or some of a parameter's state is missing.
+    """
+    outer = engine.deepspeed
+    with ExitStack() as stack:
+        pieces = Pieces(stack, folder)
+        _prepare(outer, int(pieces.header["optimizer_step"]), pieces.kinds - {MASTER})
+        for share in shares(engine):
+            for kind, values in share.state.items():
+                pieces.fill(values, share, kind)
+        for name, value in pieces.header["counters"].items():
+            setattr(outer, name, value)
+        for name, value in pieces.header["scaler"].items():
+            setattr(_scaler(outer.optimizer), name, value)
+    _refresh_weights(outer.optimizer)
+
+
+def shares(engine: Engine) -> Iterator[Share]:
+    """What this rank holds of each parameter's state, in the order of the module."""
+    outer, inner = engine.deepspeed.optimizer, engine.deepspeed.basic_optimizer
+    masters = _unfused_masters(outer)
+    for name, parameter in engine.module.named_parameters():
+        slot = _slot(outer, parameter, masters)
+        if slot is None:
+            continue
+        shard = Shard(*getattr(parameter, "shard", WHOLE))
+        state = {MASTER: slot.flat, **_moments(inner, slot.flat)}
+        yield Share(
+            name=plain_name(name),
+            shape=tuple(getattr(parameter, "ds_shape", parameter.shape)),
+            shard=shard,
+            start=slot.start,
+            state={kind: all_.detach().view(-1)[slot.offset :][: slot.size] for kind, all_ in state.items()},
+            copy=_is_copy(engine, shard),
+        )
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what `torch.compile` and activation checkpointing put into it."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | None:
+    """This rank's range of a parameter, or None when others hold it all."""
+    if hasattr(outer, "fp32_partitioned_groups_flat"):  # ZeRO-3: every parameter divided evenly, the end padded
+        group, offset, padded = outer.grad_position[outer.get_param_id(parameter)]
+        start = padded * dist.get_rank(outer.dp_process_group)
+        size = min(padded, parameter.ds_numel - start)
+        return _Slot(start, outer.fp32_partitioned_groups_flat[group], offset, size) if size > 0 else None
+    if hasattr(parameter, "_hp_mapping"):  # ZeRO-1 and ZeRO-2: all parameters of a group end to end, divided evenly
+        mapping = parameter._hp_mapping
+        if mapping is None:
+            return None
+        flats = getattr(outer, "single_partition_of_fp32_groups", None) or outer.fp32_groups_flat_partition
+        ours, master = mapping.lp_fragment_address, mapping.hp_fragment_address
+        return _Slot(ours.start, flats[mapping.param_group_index], master.start, master.numel)
+    return _Slot(0, masters.get(id(parameter), parameter), 0, parameter.numel())
+
+
+def _unfused_masters(outer: Any) -> dict[int, Tensor]:
+    """Without ZeRO in reduced precision: the FP32 master of each parameter, by the parameter's id."""
+    if hasattr(outer, "fp32_partitioned_groups_flat"):
+        return {}
+    pairs = zip(getattr(outer, "fp16_groups", []), getattr(outer, "fp32_groups", []), strict=True)
+    return {id(half): master for halves, masters in pairs for half, master in zip(halves, masters, strict=True)}
+
+
+def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
+    state = inner.state.get(flat, {})
+    return {key: state[key] for key in sorted(state) if key != "step" and isinstance(state[key], Tensor)}
+
+
+def _is_copy(engine: Engine, shard: Shard) -> bool:
+    """Whether another rank has, and writes, the same numbers: what tensor ranks do not divide."""
+    return shard == WHOLE and engine.topology.place.tensor > 0
+
+
+def _written(engine: Engine, share: Share) -> tuple[int, int]:
+    """The range of a share that this rank writes: without ZeRO the replicas hold the same, and write a part each."""
+    size = share.state[MASTER].numel()
+    if share.copy:
+        return 0, 0
+    if engine.config.parallel.zero_stage > 0:
+        return 0, size
+    group = engine.deepspeed.seq_data_parallel_group
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    return size * rank // world, size * (rank + 1) // world
+
+
+def _flats(outer: Any) -> list[Tensor]:
+    """The tensors that the optimizer steps; ZeRO-3 takes them from its groups between steps."""
+    three = getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
+    return three or [tensor for group in outer.basic_optimizer.param_groups for tensor in group["params"]]
+
+
+def _optimizer_step(inner: Any) -> int:
+    return max((int(state["step"]) for state in inner.state.values() if "step" in state), default=0)
+
+
+def _prepare(outer: Any, step: int, moments: set[str]) -> None:
+    """Give the optimizer the state it would have after `step` steps; the moments' numbers come later."""
+    inner = outer.basic_optimizer
+    counts_in_tensors = not type(inner).__module__.startswith("deepspeed")
+    for flat in _flats(outer):
+        state = inner.state[flat]
+        for name in sorted(moments):
+            if name not in state:
+                state[name] = torch.zeros_like(flat, memory_format=torch.preserve_format)
+        fused = inner.defaults.get("fused") or inner.defaults.get("capturable")
+        count = torch.tensor(float(step), dtype=torch.float32, device=flat.device if fused else "cpu")
+        state["step"] = count if counts_in_tensors else step
+
+
+def _scaler(outer: Any) -> Any:
+    """What holds the loss scale."""
+    return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _Nothing()
+
+
+class _Nothing:
+    """No loss is scaled."""
+
+
+def _refresh_weights(outer: Any) -> None:
+    """The weights of the forward pass from their masters; a collective."""
+    if hasattr(outer, "fp32_partitioned_groups_flat"):
+        for group in range(len(outer.fp32_partitioned_groups_flat)):
+            outer._reassign_or_swap_out_partitioned_parameters(group)
+        if outer.persistent_parameters:
+            outer.persistent_parameters[0].partition(outer.persistent_parameters)
+            outer.persistent_parameters[0].all_gather(outer.persistent_parameters)
+    elif hasattr(outer, "update_lp_params"):
+        outer.update_lp_params()
+    else:
+        for halves, masters in zip(getattr(outer, "fp16_groups", []), getattr(outer, "fp32_groups", []), strict=True):
+            for half, master in zip(halves, masters, strict=True):
+                half.data.copy_(master.data)

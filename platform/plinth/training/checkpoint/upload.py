@@ -1,0 +1,181 @@
+"""Upload committed checkpoints beside the training, and begin from them on a machine that has none.
+
+`python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and copies each, the newest first,
+with growing pauses after failures. The supervisor starts it, and at the end asks it (a line on standard input)
+to finish; when its standard input closes it leaves. Training never waits for it: what is not there yet is kept by
+retention, and the note `step-….uploaded.json` beside a checkpoint says that it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from plinth.errors import CheckpointError, MissingError, PlinthError
+from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.remote import Remote
+from plinth.training.config import RunConfig
+from plinth.training.telemetry.timeline import Timeline
+
+#: Pauses after failures, in seconds: the first, and the longest.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+
+#: How often to look for new checkpoints.
+POLL_S = 0.5
+
+#: Tries in a row, without one that succeeds, before what is left is given up at the end of a run.
+LAST_TRIES = 4
+
+
+class Following:
+    """Copies what is committed; one per run."""
+
+    def __init__(self, config: RunConfig, remote: Remote) -> None:
+        self.config, self.run, self.remote = config, config.directory, remote
+        self.events, self.finishing = Timeline(self.run.events), threading.Event()
+        self._failures = 0
+        self._withdrawn: set[int] = set()
+
+    def follow(self) -> bool:
+        """Upload until asked to finish; returns whether everything is there."""
+        while True:
+            self._withdraw()
+            waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]
+            if not waiting and self.finishing.is_set():
+                return True
+            if waiting:
+                self._upload(waiting[-1])
+                if self._failures >= LAST_TRIES and self.finishing.is_set():
+                    return False
+            self._pause()
+
+    def _withdraw(self) -> None:
+        """What was refused here must not be what another machine begins from."""
+        for step in checkpoint.refused(self.run):
+            if step in self._withdrawn or step in checkpoint.committed(self.run):  # saved anew meanwhile
+                continue
+            try:
+                was_there = self.remote.withdraw(step)
+            except PlinthError as error:
+                self._failures += 1
+                reason = f"withdrawing: {error.what}"
+                self.events.append("upload_failed", step=step, tries=self._failures, reason=reason)
+                return
+            checkpoint.uploaded_path(self.run, step).unlink(missing_ok=True)
+            self._withdrawn.add(step)
+            if was_there:
+                self.events.append("withdrawn", step=step, durable=True)
+
+    def _upload(self, step: int) -> None:
+        begun = time.monotonic()
+        try:
+            size = self.remote.upload(self.run, step)
+        except MissingError:
+            return  # retention was faster
+        except PlinthError as error:
+            self._failures += 1
+            reason, retry_s = f"{error.what}: {error.found}", self._pause_s()
+            self.events.append("upload_failed", step=step, tries=self._failures, reason=reason, retry_s=retry_s)
+            return
+        self._failures = 0
+        self._withdrawn.discard(step)
+        seconds = round(time.monotonic() - begun, 3)
+        self.events.append("uploaded", step=step, bytes=size, seconds=seconds, durable=True)
+
+    def _pause(self) -> None:
+        until = time.monotonic() + (self._pause_s() if self._failures else POLL_S)
+        while time.monotonic() < until and not (self.finishing.is_set() and not self._failures):
+            time.sleep(min(POLL_S, max(0.0, until - time.monotonic())))
+
+    def _pause_s(self) -> float:
+        longest = FIRST_PAUSE_S if self.finishing.is_set() else LONGEST_PAUSE_S
+        return float(min(longest, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 20)))
+
+
+class Uploader:
+    """The process that uploads, as the supervisor sees it."""
+
+    def __init__(self, config: RunConfig, config_path: Path) -> None:
+        self._config, self._path = config, config_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = float("-inf")
+
+    def keep_alive(self) -> None:
+        """Start it; start it again when it has ended, not too often."""
+        alive = self._process is not None and self._process.poll() is None
+        if not alive and time.monotonic() - self._started > FIRST_PAUSE_S * 30:
+            self._start()
+
+    def finish(self, hurry: Callable[[], bool]) -> None:
+        """Let it upload what is left; with `hurry`, for the grace of the recipe at most."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(b"finish\n")
+            process.stdin.flush()
+        deadline = float("inf")
+        while process.poll() is None and time.monotonic() < deadline:
+            if hurry():
+                deadline = min(deadline, time.monotonic() + self._config.supervision.grace_s)
+            time.sleep(POLL_S / 5)
+        process.stdin.close()
+        process.wait()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "plinth.training.checkpoint.upload", str(self._path)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        self._started = time.monotonic()
+
+
+def restore(config: RunConfig) -> int | None:
+    """Make the newest checkpoint of the bucket that is whole the committed one here; returns its step.
+
+    Raises:
+        StorageError: the bucket cannot be reached: nobody knows whether the run has begun, and it must not begin twice.
+        CheckpointError: there are checkpoints, and none is what its record says.
+    """
+    assert config.checkpoints.upload is not None
+    remote, run = Remote(config.checkpoints.upload, config.run_id), config.directory
+    refused: list[CheckpointError] = []
+    for step in reversed(remote.steps()):
+        try:
+            remote.download(run, step)
+        except CheckpointError as error:
+            refused.append(error)
+            Timeline(run.events).append("refused", step=step, checkpoint=checkpoint.name(step), reason=str(error))
+        else:
+            return step
+    if refused:
+        raise refused[0]
+    return None
+
+
+def main() -> int:
+    """Follow the run named on the command line; returns 0 when everything is uploaded."""
+    config = configuration.load(sys.argv[1])
+    assert config.checkpoints.upload is not None
+    os.nice(10)
+    following = Following(config, Remote(config.checkpoints.upload, config.run_id))
+    threading.Thread(target=_obey, args=(following,), daemon=True).start()
+    return 0 if following.follow() else 1
+
+
+def _obey(following: Following) -> None:
+    """Finish when told to, leave at once when the supervisor is gone."""
+    for _ in sys.stdin:
+        following.finishing.set()
+    os._exit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The process beside a rank that writes its checkpoints, as the rank sees it: started, given orders, heard, ended.
+
+Does not belong here: what the process does (writer), and when (saving).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import CheckpointError
+from plinth.training.checkpoint.writer.rank_part import Timing
+from plinth.training.supervise.rank_failure import Failure
+
+#: How often a rank that waits for a writer looks whether it works.
+HEARTBEAT_S = 0.5
+
+
+class Writer:
+    """The process that writes, as its rank sees it."""
+
+    def __init__(self, root: Path, rank: int, descriptor: int) -> None:
+        module = "plinth.training.checkpoint.writer.process"
+        command = [sys.executable, "-m", module, str(root), str(rank), str(descriptor)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, pass_fds=(descriptor,), bufsize=0
+        )
+        self._buffer, self._work, self._ready = b"", 0, False
+
+    def wait_until_ready(self) -> None:
+        """Until it says that it holds its lock, or has ended."""
+        while not self._ready and self.lives():
+            self._ready = self._line(HEARTBEAT_S) is not None
+
+    def order(self, at: int, size: int, total: int, timing: Timing) -> None:
+        """Ask for a save; whether it takes the order is heard by `answer`."""
+        self._write(json.dumps({"plan_at": at, "plan_bytes": size, "size": total, "timing": timing}))
+
+    def hurry(self) -> None:
+        """Say that this rank waits for the answer."""
+        self._write("")
+
+    def answer(self, patience_s: float) -> dict[str, Any] | None:
+        """Its answer, or None when it has none yet; the end of the process is an answer too."""
+        line = self._line(patience_s)
+        if line is not None:
+            return dict(json.loads(line))
+        if self.lives():
+            return None
+        left = self._line(0.0)
+        if left is not None:
+            return dict(json.loads(left))
+        error = CheckpointError(
+            "the checkpoint's writer ended in the middle",
+            found=f"exit status {self._process.returncode}",
+            expected="a commit",
+            remedy="training goes on; the next checkpoint is written while training waits",
+        )
+        return {"failure": Failure.of(error).model_dump()}
+
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def has_worked(self) -> bool:
+        """Whether it has written or computed since the last call (Linux; elsewhere: whether it lives)."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            written = Path(f"/proc/{self._process.pid}/io").read_text().split("wchar: ")[1].split()[0]
+        except (OSError, IndexError):
+            return self.lives()
+        work = int(fields[11]) + int(fields[12]) + int(written)
+        before, self._work = self._work, work
+        return work > before
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # heard by `answer`
+            self._process.stdin.write(line.encode() + b"\n")
+
+    def _line(self, patience_s: float) -> bytes | None:
+        assert self._process.stdout is not None
+        if b"\n" not in self._buffer and select.select([self._process.stdout], [], [], patience_s)[0]:
+            self._buffer += os.read(self._process.stdout.fileno(), 1 << 16)
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return None
+        self._buffer = rest
+        return line

@@ -1,0 +1,167 @@
+"""The process beside a rank that writes its checkpoints.
+
+Started as `python -m plinth.training.checkpoint.writer.process RUN RANK DESCRIPTOR`.
+
+It reads the rank's memory block through the descriptor, needs no torch, and ignores signals that ask to stop: what
+is staged on every rank gets committed even when the ranks are killed meanwhile. It works while cores are idle; at
+the lowest priority as soon as a rank waits for it or is gone, or when that takes long (idle). Standard input brings
+one JSON line per save, and an empty one when the rank waits; standard output answers each save with one.
+
+For as long as it lives it holds a lock, `writers/rank-00000.lock`: whoever waits for a part knows by it whether
+the part can still come, and the supervisor starts no ranks before the writers of the last have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import CheckpointError, PlinthError
+from plinth.storage.locks import held
+from plinth.training.checkpoint.writer import rank_part
+from plinth.training.checkpoint.writer.idle import Idle
+from plinth.training.checkpoint.writer.rank_part import Lead, Plan, Timing
+from plinth.training.directory import RunDirectory
+from plinth.training.supervise.rank_failure import Failure
+
+#: How often the leading writer looks for the parts of the others.
+POLL_S = 0.02
+
+
+def main() -> int:
+    """Serve one rank until its end of the pipe is closed; returns the exit status."""
+    run, rank, descriptor = RunDirectory(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(19)
+    lock = hold(run, rank)
+    orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - no line is taken before it is asked for
+    idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # nothing else comes while one is served
+    _answer({"ready": True})
+    memory: mmap.mmap | None = None
+    for line in orders:
+        if not line.strip():
+            continue
+        order = json.loads(line)
+        if memory is None or len(memory) != order["size"]:
+            memory = mmap.mmap(descriptor, order["size"], prot=mmap.PROT_READ)
+        idle.begin()
+        _serve(memoryview(memory), order, idle)
+    os.close(lock)
+    return 0
+
+
+def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
+    begin = order["plan_at"]
+    with memory:
+        plan = Plan.model_validate_json(bytes(memory[begin : begin + order["plan_bytes"]]))
+        try:
+            rank_part.write(plan, memory, idle)
+            if plan.lead is not None:
+                wait_for_parts(plan, plan.lead)
+                rank_part.commit(plan, plan.lead, Timing(*order["timing"]))
+            _answer({"step": plan.step})
+        except PlinthError as error:
+            failure = Failure.of(error).model_dump()
+            _answer({"step": plan.step, "failure": failure})
+            _tell_the_leading_one(plan, failure)
+
+
+def _tell_the_leading_one(plan: Plan, failure: dict[str, Any]) -> None:
+    """It waits for this part: leave a word, or, where the disk takes none, end, which it sees by the lock."""
+    path = failed_path(plan, plan.rank)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(failure))
+    except OSError:
+        sys.exit(1)
+
+
+def wait_for_parts(plan: Plan, lead: Lead) -> None:
+    """Wait until the parts of all ranks are there, however long their writers take.
+
+    Raises:
+        PlinthError: what another writer named.
+        CheckpointError: the writer of a missing part has ended.
+    """
+    while waiting := rank_part.missing(plan, lead):
+        for rank in waiting:
+            failed = failed_path(plan, rank)
+            if failed.exists() and (text := failed.read_text()):
+                raise Failure.model_validate_json(text).error()
+            if rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
+                raise CheckpointError(
+                    f"step {plan.step} was not committed: the writer of rank {rank} ended without its part",
+                    remedy="training goes on; the next checkpoint is written while training waits",
+                )
+        time.sleep(POLL_S)
+
+
+def failed_path(plan: Plan, rank: int) -> Path:
+    """Where a writer tells the leading one that its part will not come."""
+    return rank_part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
+
+
+def lock_path(run: RunDirectory, rank: int) -> Path:
+    """Held by the writer of a rank while it lives."""
+    return run.writers / f"rank-{rank:05d}.lock"
+
+
+def hold(run: RunDirectory, rank: int) -> int:
+    """Take the lock of a rank's writer; returns its descriptor. The file then holds its number and host."""
+    path = lock_path(run, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+    return fd
+
+
+def is_alive(run: RunDirectory, rank: int) -> bool:
+    """Whether the writer of a rank lives."""
+    return held(lock_path(run, rank))
+
+
+def alive(run: RunDirectory) -> list[int]:
+    """Ranks whose writers live."""
+    found = [int(path.stem.removeprefix("rank-")) for path in sorted(run.writers.glob("rank-*.lock"))]
+    return [rank for rank in found if is_alive(run, rank)]
+
+
+def wait_until_gone(run: RunDirectory, patience_s: float) -> list[int]:
+    """Wait for the writers of ranks that have ended; returns those that live on after `patience_s` seconds."""
+    until = time.monotonic() + patience_s
+    while (left := alive(run)) and time.monotonic() < until:
+        time.sleep(POLL_S)
+    return left
+
+
+def end(run: RunDirectory, rank: int) -> None:
+    """Kill a writer that does not end by itself; the lock proves that the number is still its own, on its host."""
+    if is_alive(run, rank):
+        number, _, host = lock_path(run, rank).read_text().partition(" ")
+        if host != socket.gethostname():
+            return  # its own node's supervisor ends it
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            os.kill(int(number), signal.SIGKILL)
+        wait_until_gone(run, 10.0)
+
+
+def _answer(message: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the rank was killed; the checkpoint counts all the same
+        print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Rows as they are stored become, on the device, what the model takes.
+
+    B  sequences    S  targets of a sequence    l  tokens of a row of the model, B S / l rows
+
+Two bytes a token travel to the device. Nothing here waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plinth.model.loss import IGNORED
+from plinth.tokens.reading.rows import Rows
+
+#: Signed types of the same width; devices compute little with unsigned ones. Ids of 32 bits are below 2^31.
+_SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
+
+
+class Widened(NamedTuple):
+    """The model's input.
+
+    Attributes:
+        inputs, targets: ids [B S / l, l], int64; a target that is not scored is `IGNORED`.
+        segments: [B S / l, l] int32, equal numbers are of one document; None where it is not asked for.
+    """
+
+    inputs: Tensor
+    segments: Tensor | None
+    targets: Tensor
+
+
+def widened(rows: Rows, length: int, device: torch.device, *, segments: bool) -> Widened:
+    """Ids of 64 bits on a device, in rows of `length` tokens, with the document of each where that is wanted."""
+    width = rows.tokens.shape[1]
+    ids = _placed(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
+    if rows.tokens.itemsize == 2:
+        ids &= 0xFFFF
+    targets = ids[:, 1:]
+    if rows.unscored is not None:
+        targets = targets.masked_fill(_covered(rows.unscored, targets.shape, device), IGNORED)
+    return Widened(
+        _cut(ids[:, :-1], length),
+        _cut(_segments(rows, device)[:, : width - 1], length) if segments else None,
+        _cut(targets, length),
+    )
+
+
+def _segments(rows: Rows, device: torch.device) -> Tensor:
+    """[B, S + 1] how many documents of the sequence have begun: one more than their numbers in `Expanded`."""
+    begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
+    begins.view(-1)[_placed(rows.starts, device).long()] = 1
+    return begins.cumsum(1, dtype=torch.int32)
+
+
+def _covered(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
+    """What lies in runs (begin and end, ascending, apart or adjacent) of the flat array, as bool."""
+    edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
+    places = _placed(runs, device).long()
+    edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))
+    edges.index_add_(0, places[:, 1], torch.full_like(places[:, 1], -1, dtype=torch.int32))
+    return (edges.cumsum(0, dtype=torch.int32)[:-1] > 0).view(shape)
+
+
+def _cut(array: Tensor, length: int) -> Tensor:
+    return array if array.shape[1] == length else array.reshape(-1, length)
+
+
+def _placed(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -1,0 +1,273 @@
+"""DeepSpeed behind a few methods: build, train one step, look at the whole parameters.
+
+`torch.optim.AdamW` is used in every ZeRO stage, because DeepSpeed's own CPU Adam does not resume bit
+for bit.
+
+Does not belong here: how ranks find each other (ranks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plinth.errors import TrainingError
+from plinth.model.decoder import Decoder, hollow
+from plinth.model.initialisation import Initial, initialise
+from plinth.tokens.reading.rows import Rows
+from plinth.training.config import RunConfig
+from plinth.training.data import Batch
+from plinth.training.engine.batch_expansion import Widened, widened
+from plinth.training.engine.deepspeed_settings import deepspeed_config
+from plinth.training.engine.layer_statistics import Stats
+from plinth.training.engine.parameter_groups import parameter_groups, set_rates
+from plinth.training.engine.ranks import Rank, join, leave, seed
+from plinth.training.parallel.block_wrapping import wrap
+from plinth.training.parallel.divided_decoder import divided, gradient_norm, whole
+from plinth.training.parallel.topology import ModelParallelUnit, Topology
+from plinth.training.parallel.zero3_initialisation import partition
+
+__all__ = ["Engine", "Rank", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
+
+#: Of parameters and activations, by precision.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+#: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
+OVERFLOWS = 64
+
+
+def open_engine(config: RunConfig, rank: Rank) -> Engine:
+    """The engine that the run's `parallel:` block asks for; a collective.
+
+    Raises:
+        TrainingError: this machine cannot run the block.
+    """
+    if config.parallel.pipeline > 1:
+        from plinth.training.parallel.pipeline import PipelineEngine
+
+        return PipelineEngine(config, rank)
+    return Engine(config, rank)
+
+
+def precision_of(config: RunConfig, device: torch.device) -> str:
+    """`auto` is BF16 where the device computes in it, and FP32 on CPUs that would emulate it, 3 to 4 times slower."""
+    if config.precision != "auto":
+        return config.precision
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has = torch.cpu.get_capabilities()
+        native = bool(has.get("amx_bf16") or has.get("avx512_bf16"))
+    return "bf16" if native else "fp32"
+
+
+def _require_device(precision: str, device: torch.device) -> None:
+    """Refuse what a recipe may ask for and this machine cannot do; DeepSpeed's own check, with a remedy.
+
+    Raises:
+        TrainingError: the device has no FP16 arithmetic.
+    """
+    from deepspeed.accelerator import get_accelerator
+
+    if precision == "fp16" and not get_accelerator().is_fp16_supported():
+        raise TrainingError(
+            f"training.precision fp16 cannot run on this {device.type}",
+            found="no FP16 arithmetic (CPUs need AVX512-FP16 or AMX-FP16)",
+            expected="a GPU, or precision bf16, fp32 or auto",
+            remedy="set training.precision: auto",
+        )
+
+
+class Engine:
+    """The model, its optimizer and the ZeRO stage of the run, on this rank."""
+
+    def __init__(self, config: RunConfig, rank: Rank) -> None:
+        import deepspeed
+
+        self.config, self.rank = config, rank
+        self.precision = precision_of(config, rank.device)
+        _require_device(self.precision, rank.device)
+        self.topology = Topology(config.parallel, config.ranks, rank.index)
+        self.on_gradient: Callable[[Tensor], None] | None = None
+        self._norm: Tensor | float = 0.0
+        model = self._model()
+        every, divided_by = config.telemetry.layers_every, config.parallel.tensor
+        self.stats = Stats(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
+        groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
+        settings = deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters()))
+        mpu = self._unit()
+        deepspeed.utils.groups.mpu = mpu  # DeepSpeed would keep that of an earlier engine of this process
+        self._initialise(model, settings, mpu)
+        self.deepspeed, _, _, _ = deepspeed.initialize(
+            model=model,
+            optimizer=torch.optim.AdamW(groups, fused=True),
+            config=settings,
+            mpu=mpu,
+            dist_init_required=False,
+        )
+        if config.parallel.zero_stage == 0 and self.precision != "fp32":
+            _forget_first_step(self.deepspeed)
+        scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
+        if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
+            scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
+
+    def _model(self) -> Decoder:
+        """What this rank holds of the model, without its weights."""
+        config = self.config
+        empty = hollow(config.model, config.vocab_size, self.rank.device, DTYPES[self.precision])
+        model = divided(empty, self.topology)
+        wrap(model.layers, config.parallel)
+        return model
+
+    def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
+        """Give this rank's part its weights: no rank makes more than its share and one parameter."""
+        initial = Initial(self.config.model, self.config.seed)
+        if self.config.parallel.zero_stage == 3:
+            partition(model, initial, settings, mpu)
+        else:
+            initialise(model, initial)
+
+    def _unit(self) -> ModelParallelUnit | None:
+        """What DeepSpeed asks when it is not alone in dividing the model."""
+        return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
+
+    def train_step(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
+        """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
+
+        Nothing of it is read on the host. `on_gradient` is told the loss when the gradient is complete and the
+        update not yet made. In FP16 a step whose gradient overflows is taken again with a smaller factor, so that
+        every step trains its batch.
+        """
+        self._set_rate(lr)
+        total = self._attempt(batch)
+        for _ in range(OVERFLOWS if self.precision == "fp16" else 0):
+            if not self.deepspeed.optimizer.overflow or self.deepspeed.optimizer.loss_scale <= self._least_scale:
+                break
+            total = self._attempt(batch)
+        self.stats.end()
+        return total, self.gradient_norm()
+
+    def _attempt(self, batch: Batch) -> Tensor:
+        """Forward, backward and update; the mean loss of this rank."""
+        accumulate(self.deepspeed, len(batch))
+        self.stats.again()
+        self.stats.gradient_scale = self._loss_scale / len(batch)
+        total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
+        weights = batch.weights(self.config.data_ranks)
+        for micro, rows in enumerate(batch.micro, 1):
+            unbroken = rows.whole(batch.length)  # seen here, where it costs no wait
+            loss = self.deepspeed(*self._on_device(rows, batch.length), whole=unbroken)
+            if weights is not None:  # so that every scored target of the global batch counts the same
+                loss = loss * weights[micro - 1]
+            total += loss.detach().double() / len(batch)
+            self.deepspeed.backward(loss)
+            if micro == len(batch):
+                if self._norm_is_ours:
+                    self._norm = gradient_norm(self.module, self.topology)
+                if self.on_gradient is not None:
+                    self.on_gradient(total)
+            self.deepspeed.step()
+        return total
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Within, `loss_of` may be asked; a collective. No gradient is made, and z-loss is left out."""
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.module.train()
+
+    def loss_of(self, tokens: Any, scored: Any) -> Tensor:
+        """This rank's mean loss over the targets that count (FP32, on the device), 0 where none does.
+
+        Args:
+            tokens: [M, S + 1], a row of one document.
+            scored: which targets count [M, S].
+        """
+        rows = Rows.of(tokens, None, scored)
+        loss: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), whole=True)
+        return loss
+
+    def gradient_norm(self) -> Tensor:
+        """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.
+
+        Infinite where DeepSpeed has found an overflow.
+        """
+        norm = self._norm if self._norm_is_ours else self.deepspeed.optimizer._global_grad_norm
+        return torch.as_tensor(norm, device=self.rank.device).double()
+
+    @property
+    def module(self) -> nn.Module:
+        module: nn.Module = self.deepspeed.module
+        return module
+
+    @property
+    def _loss_scale(self) -> float:
+        """What FP16 multiplies the loss with; 1 in other precisions."""
+        return float(self.deepspeed.optimizer.loss_scale) if self.precision == "fp16" else 1.0
+
+    @property
+    def _least_scale(self) -> float:
+        """The FP16 factor that an overflow no longer makes smaller."""
+        scale = self.config.parallel.loss_scale
+        return scale.static or float(scale.minimum)
+
+    @property
+    def _norm_is_ours(self) -> bool:
+        """Without ZeRO and in FP32, DeepSpeed clips but does not tell the norm."""
+        return self.config.parallel.zero_stage == 0 and self.precision == "fp32"
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters in order, one at a time, on the CPU; every rank must walk through them together."""
+        import deepspeed
+
+        for name, parameter in self.module.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter], enabled=self.config.parallel.zero_stage == 3):
+                yield name, whole(name, parameter.detach(), self.topology).cpu().clone()
+
+    def optimizer_tensors(self) -> Iterator[Tensor]:
+        """This rank's share of master weights and optimizer state, in a fixed order, where they are."""
+        outer, inner = self.deepspeed.optimizer, self.deepspeed.basic_optimizer
+        masters = getattr(outer, "fp32_partitioned_groups_flat", None)  # ZeRO-3 empties its groups between steps
+        if masters is None:
+            masters = [parameter for group in inner.param_groups for parameter in group["params"]]
+        for master in masters:
+            yield master.detach()
+            state = inner.state.get(master, {})
+            for key in sorted(state):
+                if isinstance(state[key], Tensor):
+                    yield state[key].detach()
+
+    def _set_rate(self, lr: float) -> None:
+        set_rates(self.deepspeed.optimizer.param_groups, lr)
+
+    def _on_device(self, rows: Rows, length: int) -> Widened:
+        return widened(rows, length, self.rank.device, segments=self.config.model.document_mask)
+
+
+def _forget_first_step(engine: Any) -> None:
+    """Without ZeRO in reduced precision, DeepSpeed (0.19) makes the optimizer's state by a step at no gradient: masters
+    decay, and Adam takes its first step for its second, a quarter too small."""
+    for halves, masters in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):
+        for half, master in zip(halves, masters, strict=True):
+            master.data.copy_(half.data)
+    engine.basic_optimizer.state.clear()
+
+
+def accumulate(engine: Any, micro_batches: int) -> None:
+    """Make the next optimizer step one of this many micro batches.
+
+    DeepSpeed counts micro batches over the whole run and takes the multiples of the accumulation as boundaries: where
+    the global batch changes they would no longer meet, so the count begins anew in every step.
+    """
+    if micro_batches != engine.gradient_accumulation_steps():
+        engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
+        if hasattr(engine.optimizer, "gradient_accumulation_steps"):  # ZeRO's own copy, read when offloading
+            engine.optimizer.gradient_accumulation_steps = micro_batches
+    engine.micro_steps = 0

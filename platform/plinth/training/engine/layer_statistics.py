@@ -1,0 +1,251 @@
+"""Gradient norm and activations by layer, measured on the device during the step.
+
+    B  sequences of a micro batch    S  tokens of a sequence    D  model width    R  rows    C  columns
+
+Rows are the embedding (its output), every block (its output) and the head (the final norm's output).
+Hooks add to two small tensors on the device; nothing is read on the host within the step. `end` starts one
+sum and one maximum over ranks and a copy; `at` and `latest` read what has arrived.
+
+What a gradient norm here is: the gradient of one micro batch on one rank, before it is accumulated, reduced,
+partitioned or clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
+gradients over ranks only afterwards, so the number is the same thing in stages 0 to 3, in any precision. It
+is not the norm of the averaged gradient, which is smaller where gradients disagree (their noise: McCandlish
+et al., arXiv:1812.06162); the global norm of that is in every step event as `grad_norm`.
+Where tokens of a sequence are divided over ranks, it is the gradient of a rank's share of the sequence.
+A token's gradient counts once however work is checkpointed; activations that are computed again count again,
+which changes no mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from plinth.model.blocks import Block
+
+#: C: `grad_norm` root mean square over micro batches; `rms` and `max_abs` of activations; `zero` share of exact
+#: zeros; `logit_bound` the largest |q| |k| / scale of a head, which no attention logit exceeds (Cauchy-Schwarz;
+#: growing attention logits are the instability of Dehghani et al., arXiv:2302.05442).
+COLUMNS = ("grad_norm", "rms", "max_abs", "zero", "logit_bound")
+
+#: Summed per row on the device, and what they are divided by, counted on the host.
+_GRADIENT, _SQUARES, _NONZERO, _BACKWARDS, _ELEMENTS = range(5)
+
+#: Maximal per row.
+_MAX_ABS, _LOGIT = range(2)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Statistics of one step over all ranks."""
+
+    step: int
+    names: tuple[str, ...]  # R: "embedding", "0" … "L-1", "head"
+    values: npt.NDArray[np.float32]  # [R, C]; NaN where nothing was measured
+
+    def column(self, name: str) -> npt.NDArray[np.float32]:
+        """One of `COLUMNS` for every row [R]."""
+        values: npt.NDArray[np.float32] = self.values[:, COLUMNS.index(name)]
+        return values
+
+    def named(self, name: str) -> dict[str, float]:
+        """One of `COLUMNS` by row; rows where nothing was measured are left out."""
+        return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
+
+    def event(self) -> dict[str, Any]:
+        """For the timeline: a list per column, one number per row; what JSON cannot hold is null."""
+        columns = {
+            name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
+            for name in COLUMNS
+        }
+        return {"names": list(self.names), **columns}
+
+
+class Stats:
+    """The statistics of a model. Attach once, before or after DeepSpeed takes the model.
+
+    In every step: `begin(step)`, forward and backward, `end()`; then `at(step)`. All ranks do so together.
+    """
+
+    def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
+        """Hooks into `module`, a `Decoder` or a part of one that holds some of its blocks.
+
+        Args:
+            layers: blocks of the whole model.
+            every: measures steps that are multiples of it; 0 measures none and hooks nothing.
+            ranks: in the process group, over which sums and maxima are taken; 1: this rank's numbers stand alone.
+            tensor_ranks: over which parameters marked `model_parallel` are divided.
+        """
+        self.every, self.ranks, self.tensor_ranks = every, ranks, tensor_ranks
+        self.names = ("embedding", *map(str, range(layers)), "head")
+        #: What the engine multiplied the loss with before backward; 1 / accumulation, times FP16's loss scale.
+        self.gradient_scale = 1.0
+        self._step, self._active = 0, False
+        self._counts = np.zeros((len(self.names), 2))
+        self._sums = self._maxima = torch.empty(0)
+        self._sent: deque[tuple[int, Tensor, Any]] = deque()
+        self._latest: Layers | None = None
+        if every:
+            self._attach(module)
+
+    def begin(self, step: int) -> None:
+        """Before step `step`: measure it if it is one of those."""
+        self._step, self._active = step, bool(self.every) and step % self.every == 0
+        self.again()
+
+    def again(self) -> None:
+        """Forget what was measured since `begin`: the step is taken anew."""
+        if self._active:
+            self._counts[:] = 0
+            self._sums.zero_()
+            self._maxima.zero_()
+
+    def end(self) -> None:
+        """After the last backward pass of the step: start to gather what was measured. Waits for nothing on GPUs."""
+        if not self._active:
+            return
+        self._active = False
+        counts = torch.from_numpy(self._counts).to(self._sums.device, non_blocking=True)
+        sums = torch.cat((self._sums, counts), dim=1)
+        sums[:, _GRADIENT] /= self.gradient_scale**2
+        if self.ranks > 1:
+            dist.all_reduce(sums)
+            dist.all_reduce(self._maxima, op=dist.ReduceOp.MAX)
+        values, arrived = torch.cat((sums, self._maxima), dim=1), None
+        if values.is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            values, arrived = host, torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        self._sent.append((self._step, values, arrived))
+
+    def latest(self) -> Layers | None:
+        """The newest measurement that has reached the host, or None before the first. Waits for nothing."""
+        while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
+            self._take()
+        return self._latest
+
+    def at(self, step: int) -> Layers | None:
+        """The measurement of exactly this step, or None where that step was not measured.
+
+        For whoever has read the step's loss on the host: what was sent before it has arrived. Steps are asked for
+        in order.
+        """
+        while self._sent and self._sent[0][0] <= step:
+            self._take()
+        return self._latest if self._latest is not None and self._latest.step == step else None
+
+    def _take(self) -> None:
+        step, values, arrived = self._sent.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        self._latest = Layers(step, self.names, _table(values.numpy()))
+
+    def _attach(self, module: nn.Module) -> None:
+        inside: set[int] = set()
+        for block in blocks(module):
+            row = block.index + 1
+            block.register_forward_hook(self._activations(row))
+            block.self_attn.core.register_forward_pre_hook(self._logits(row, block.self_attn.scale))
+            if block.index == 0:
+                block.register_forward_pre_hook(self._inputs)
+            self._gradients(row, list(block.parameters()))
+            inside.update(map(id, (*block.parameters(), *block.modules())))
+        for name, part in module.named_modules():
+            if name.split(".")[-1] == "norm" and id(part) not in inside:
+                part.register_forward_hook(self._activations(len(self.names) - 1))
+        outside = [(name, p) for name, p in module.named_parameters() if id(p) not in inside]
+        self._gradients(0, [p for name, p in outside if "embed" in name])
+        self._gradients(len(self.names) - 1, [p for name, p in outside if "embed" not in name])
+        device = next(module.parameters()).device
+        self._sums = torch.zeros(len(self.names), 3, dtype=torch.float64, device=device)
+        self._maxima = torch.zeros(len(self.names), 2, dtype=torch.float64, device=device)
+
+    def _gradients(self, row: int, parameters: list[nn.Parameter]) -> None:
+        """Add the squared norms of these parameters' gradients, when autograd hands them over."""
+
+        def adder(weight: int) -> Callable[[Tensor], None]:
+            def add(gradient: Tensor) -> None:
+                if self._active:
+                    squared = torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
+                    self._sums[row, _GRADIENT] += squared * weight
+
+            return add
+
+        def count(gradient: Tensor) -> None:
+            if self._active:
+                self._counts[row, 0] += 1
+
+        for number, parameter in enumerate(p for p in parameters if p.requires_grad):
+            divided = getattr(parameter, "model_parallel", False)  # its parts are summed over, all else is averaged
+            parameter.register_hook(adder(self.tensor_ranks if divided else 1))  # type: ignore[no-untyped-call]
+            if number == 0:
+                parameter.register_hook(count)  # type: ignore[no-untyped-call]
+
+    def _activations(self, row: int) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._measure(row, output)
+
+        return hook
+
+    def _inputs(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._measure(0, inputs[0])
+
+    def _measure(self, row: int, x: Tensor) -> None:
+        """Add what [B, S, D] shows, in passes that keep no copy of it."""
+        if not self._active:
+            return
+        with torch.no_grad():
+            x = x.detach()
+            self._sums[row, _SQUARES] += torch.linalg.vector_norm(x, dtype=torch.float32).square()
+            self._sums[row, _NONZERO] += torch.count_nonzero(x)
+            peak = torch.linalg.vector_norm(x, math.inf).double()
+            self._maxima[row, _MAX_ABS] = torch.maximum(self._maxima[row, _MAX_ABS], peak)
+        self._counts[row, 1] += x.numel()
+
+    def _logits(self, row: int, scale: float) -> Any:
+        def hook(core: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if not self._active:
+                return
+            with torch.no_grad():
+                q, k = (_longest(x.detach()) for x in inputs[:2])
+                bound = (q.view(len(k), -1) * k[:, None]).max().double() * scale
+                self._maxima[row, _LOGIT] = torch.maximum(self._maxima[row, _LOGIT], bound)
+
+        return hook
+
+
+def blocks(module: nn.Module) -> Iterator[Any]:
+    """The decoder blocks within a module, however it wraps them."""
+    return (part for part in module.modules() if isinstance(part, Block))
+
+
+def _longest(x: Tensor) -> Tensor:
+    """Largest norm of a row of each head: [B, H, S, E] to [H]."""
+    longest: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=(0, 2))
+    return longest
+
+
+def _table(raw: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """[R, 7] of sums, counts and maxima to [R, C]."""
+    sums, maxima = raw[:, :5], raw[:, 5:]
+    backwards = np.where(sums[:, _BACKWARDS] > 0, sums[:, _BACKWARDS], np.nan)
+    elements = np.where(sums[:, _ELEMENTS] > 0, sums[:, _ELEMENTS], np.nan)
+    seen = np.where(np.isnan(elements), np.nan, 1.0)
+    columns = (
+        np.sqrt(sums[:, _GRADIENT] / backwards),
+        np.sqrt(sums[:, _SQUARES] / elements),
+        maxima[:, _MAX_ABS] * seen,
+        1 - sums[:, _NONZERO] / elements,
+        np.where(maxima[:, _LOGIT] > 0, maxima[:, _LOGIT], np.nan),
+    )
+    return np.stack(columns, axis=1).astype(np.float32)

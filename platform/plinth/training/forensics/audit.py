@@ -1,0 +1,219 @@
+"""The proof that a resume is exact: replay a stretch of a run from a committed checkpoint and compare.
+
+A fresh process per rank loads the checkpoint, trains to a later committed one without writing into the run, and
+compares with the original timeline and checkpoints
+
+    every step                loss, gradient norm, learning rate, batch, whether its update was made
+    what was left out         windows of rollbacks, and every other intervention of the guard
+    every commit on the way   parameters, optimizer state and generators of every rank, monitor and guard
+
+The result is evidence, not an assertion: differences are recorded as they are, and a gate decides. It holds no
+time and no path. `resume.json` is the newest; `audits/` keeps all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from plinth.model.hugging_face import WEIGHTS, hf_name
+from plinth.storage.atomic import write_bytes
+from plinth.training.checkpoint import checkpoint, snapshot
+from plinth.training.checkpoint.selection import rollbacks_of
+from plinth.training.checkpoint.universal import layout_of
+from plinth.training.config import RunConfig
+from plinth.training.engine.engine import Engine, Rank
+from plinth.training.forensics.audit_span import span
+from plinth.training.guard.records import Intervention
+from plinth.training.telemetry.timeline import Story, Timeline, timeline
+from plinth.training.trainer import Measured, Trainer
+
+#: Of a step, what must come again.
+COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
+
+
+@dataclass
+class Replayed:
+    """What the replay found; `states` by the step of each commit on the way."""
+
+    steps: dict[int, dict[str, Any]] = field(default_factory=dict)
+    skipped: list[int] = field(default_factory=list)
+    interventions: list[dict[str, Any]] = field(default_factory=list)
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    difference: float = 0.0  # largest, to the parameters of the last commit
+
+
+def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
+    """Replay from the newest committed checkpoint up to `start` (by default `config.audit_step`) to the newest; the
+    leading rank writes the evidence.
+
+    Raises:
+        MissingError: no two checkpoints are committed between which to replay.
+        CheckpointError, ResumeError: one of them cannot be trusted.
+    """
+    first, commits = span(config, start)
+    if rank.leads:
+        for step in (first, *commits):
+            checkpoint.verify(config.directory, step)
+    torch.distributed.barrier()
+    trainer = Trainer(config, rank)
+    trainer.load(first)
+    trainer.guard.rolled_back(rollbacks_of(config))
+    found = _replay(trainer, first, commits)
+    if rank.leads:
+        write(config, compare(config, first, found))
+
+
+def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
+    found, stream = Replayed(), trainer.batches(first + 1)
+    for step in range(first + 1, commits[-1] + 1):
+        os.utime(trainer.config.directory.events)  # it writes nothing, and would be thought to hang
+        if trainer.guard.leaves_out(step) is None:
+            measured = trainer.launch(stream, step).read()
+            found.interventions += [made.event() for made in trainer.take_in(measured)]
+            found.steps[step] = _step(measured, trainer.monitor.loss_ema)
+        else:
+            next(stream)
+            found.skipped.append(step)
+        if step in commits:
+            monitor = json.loads(json.dumps(trainer.state()))
+            found.states[step] = {**snapshot.digests(trainer.engine), "monitor": monitor}
+    found.difference = _parameter_difference(trainer.engine, commits[-1])
+    return found
+
+
+def _layout(config: RunConfig, step: int) -> dict[str, int]:
+    """Of the ranks that saved a checkpoint."""
+    layout: dict[str, int] = checkpoint.read_state(config.directory, step)["layout"]
+    return layout
+
+
+def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
+    return {name: loss_ema if name == "loss_ema" else getattr(measured, name) for name in COMPARED}
+
+
+def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
+    """The evidence: original beside replayed, and whether all of it is equal."""
+    story, last = timeline(config.directory.events), max(found.states)
+    steps = [_compared(story.steps.get(step, {}), step, again) for step, again in found.steps.items()]
+    skipped = sorted(step for step in story.skipped if first < step <= last)
+    acted = [_told(event) for event in _acted(story, first, last)]
+    again = [_told(json.loads(json.dumps(event))) for event in found.interventions]
+    commits = [_commit(config, step, state) for step, state in sorted(found.states.items())]
+    same = {
+        "steps": all(row["equal"] for row in steps),
+        "skipped": skipped == found.skipped,
+        "interventions": acted == again,
+        "states": all(commit["equal"] for commit in commits),
+    }
+    return {
+        "claim": "a run resumed from `from_step` equals the uninterrupted one",
+        "bit_exact": all(same.values()),
+        "equal": same,
+        "from_step": first,
+        "to_step": last,
+        "compared_steps": len(steps),
+        "skipped_steps": {"original": skipped, "replayed": found.skipped},
+        "interventions": {"original": acted, "replayed": again},
+        "ranks": config.ranks,
+        "zero_stage": config.parallel.zero_stage,
+        "layouts": {  # sums on another layout are taken in another order: exact is only what was replayed on the same
+            "original": {str(step): _layout(config, step) for step in (first, *sorted(found.states))},
+            "replayed": layout_of(config),
+        },
+        "max_abs_difference": {
+            "loss": _widest(steps, "loss"),
+            "grad_norm": _widest(steps, "grad_norm"),
+            "parameters": found.difference,
+        },
+        "same_batches": all(row["batch"]["original"] == row["batch"]["replayed"] for row in steps),
+        "digests": commits[-1]["parts"],
+        "commits": commits,
+        "steps": steps,
+    }
+
+
+def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
+    """Store the evidence as the newest, and beside all earlier ones; tell the timeline."""
+    run = config.directory
+    data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
+    number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1
+    write_bytes(run.audits / f"{number:04d}.json", data)
+    write_bytes(run.evidence, data)
+    Timeline(run.events).append(
+        "audited",
+        bit_exact=evidence["bit_exact"],
+        from_step=evidence["from_step"],
+        to_step=evidence["to_step"],
+        compared_steps=evidence["compared_steps"],
+        number=number,
+        durable=True,
+    )
+
+
+def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) -> dict[str, Any]:
+    """One step, original beside replayed; a timeline that lacks the step differs in everything."""
+    pairs = {
+        name: {"original": original.get(name, False if name == "vetoed" else None), "replayed": again[name]}
+        for name in COMPARED
+    }
+    return {"step": step, "equal": all(pair["original"] == pair["replayed"] for pair in pairs.values()), **pairs}
+
+
+def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of one commit, original beside replayed; the monitor and the guard only where they differ."""
+    expected = checkpoint.read_state(config.directory, step)
+    parts: dict[str, Any] = {
+        part: {"original": expected[part], "replayed": again[part], "equal": expected[part] == again[part]}
+        for part in sorted(again)
+        if part != "monitor"
+    }
+    before, now = (_known_then(state["monitor"], step) for state in (expected, again))
+    parts["monitor"] = (
+        {"equal": before == now} if before == now else {"equal": False, "original": before, "replayed": now}
+    )
+    return {"step": step, "equal": all(part["equal"] for part in parts.values()), "parts": parts}
+
+
+def _known_then(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """The monitor without rollbacks of later windows, which a replay knows of from its beginning, and without the
+    held-out slices, which it does not look at."""
+    guard = monitor["guard"]
+    made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]
+    known = {name: value for name, value in monitor.items() if name != "slices"}
+    return {**known, "guard": {**guard, "rollbacks": made}}
+
+
+def _acted(story: Story, first: int, last: int) -> Iterator[dict[str, Any]]:
+    """Interventions that a replay of these steps makes again: not rollbacks, whose steps it leaves out, and not
+    those of steps that a rollback took back or of the clock."""
+    for event in story.of("intervention"):
+        again = event["action"] != "rollback" and event["rule"] != "throughput"
+        if again and first < event["step"] <= last and event["step"] in story.steps:
+            yield event
+
+
+def _told(event: Mapping[str, Any]) -> dict[str, Any]:
+    made = Intervention.of(event).event()
+    names = ("step", "rule", "action", "value", "threshold", "window", "number")
+    return {name: str(made[name]) if isinstance(made[name], float) else made[name] for name in names}  # NaN is not NaN
+
+
+def _widest(steps: list[dict[str, Any]], name: str) -> float:
+    """Largest absolute difference of a number over all compared steps that have it twice."""
+    pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
+    return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
+
+
+def _parameter_difference(engine: Engine, step: int) -> float:
+    """Largest absolute difference to the parameters of a checkpoint; a collective."""
+    original = load_file(checkpoint.path(engine.config.directory, step) / "model" / WEIGHTS)
+    return max(
+        float((tensor.float() - original[hf_name(name)].float()).abs().max()) for name, tensor in engine.parameters()
+    )

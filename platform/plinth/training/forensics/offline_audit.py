@@ -1,0 +1,62 @@
+"""An audit of a run that is not training now, asked for by a person: ranks are started, and end when it is done.
+
+The run's lock is held meanwhile, so that nothing trains on what is being compared. Torch-free; the ranks are
+processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from plinth.errors import TrainingError
+from plinth.storage.atomic import named_failures
+from plinth.training.config import RunConfig
+from plinth.training.forensics.audit_span import span
+from plinth.training.supervise.run_lock import hold
+from plinth.training.supervise.supervisor import free_port
+from plinth.training.supervise.watch import in_words, watch
+
+
+def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
+    """Replay from the newest committed checkpoint up to `start` and return the evidence, which is stored too.
+
+    Raises:
+        LaunchError: the run is training.
+        MissingError: no two checkpoints are committed between which to replay.
+        TrainingError: a rank failed.
+    """
+    span(config, start)
+    held = hold(config.directory.lock)
+    try:
+        _replay(config, start, held)
+    finally:
+        os.close(held)
+    evidence: dict[str, Any] = json.loads(config.directory.evidence.read_bytes())
+    return evidence
+
+
+def _replay(config: RunConfig, start: int | None, held: int) -> None:
+    run, port = config.directory, free_port()
+    command = [sys.executable, "-m", "plinth.training", str(run.config), "--audit"]
+    command += ["--start", str(start)] if start is not None else []
+    shared = {"WORLD_SIZE": config.ranks, "LOCAL_WORLD_SIZE": config.ranks, "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": port, "OMP_NUM_THREADS": max(1, (os.cpu_count() or 1) // config.ranks)}
+    with named_failures(run.log), run.log.open("ab") as log:
+        ranks = []
+        for rank in range(config.ranks):
+            place = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            environment = {**os.environ, **place, "PLINTH_SUPERVISOR": str(os.getpid())}
+            ranks.append(
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(held,)
+                )
+            )
+        hanging = watch(ranks, run.events, config.supervision, lambda: 0, lambda: None)
+        codes = [process.wait() for process in ranks]
+    if any(codes):
+        said = hanging or "; ".join(in_words(rank, code) for rank, code in enumerate(codes) if code)
+        raise TrainingError("the audit did not end well", found=said, remedy=f"the reason is at the end of {run.log}")

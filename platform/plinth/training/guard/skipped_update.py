@@ -1,0 +1,127 @@
+"""What the ranks of a step tell each other: one sum on the device, in time to keep a bad update from being made.
+
+    gradient complete ──► sum of loss, fingerprint, signals over ranks ──► global norm ──► ok? ──► optimizer
+                                                                                           │
+    host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
+
+The update is kept back with `found_inf` of PyTorch's fused AdamW, the flag that loss scaling uses: where it is 1
+the kernel changes neither parameters nor moments nor the count of steps, and nobody had to ask the host
+(`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by the same kind of factor). DeepSpeed's ZeRO
+stages 0 to 3 call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and
+norm: so all ranks keep it back or none. What DeepSpeed skips itself (an overflow) never comes here and counts
+as kept back.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from plinth.training.engine.engine import Engine
+from plinth.training.guard.records import Limits
+
+#: A rank asks for a save in place of one that failed; anything else comes first.
+SAVE_AGAIN = -1
+
+#: What a rank may ask of all, counted over ranks, the most urgent last: 1 is a stopping rule's (loop.ENOUGH).
+SIGNALS = (SAVE_AGAIN, 1, int(signal.SIGINT), int(signal.SIGTERM))
+
+#: Places in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
+_LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
+_ASKED = slice(5, 5 + len(SIGNALS))
+_NORM, _VETOED = range(_ASKED.stop, _ASKED.stop + 2)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all ranks know of a step once the host has read it."""
+
+    loss: float  # mean over ranks
+    grad_norm: float
+    vetoed: bool
+    batch: str  # what was seen, in 64 bits
+    signal: int  # the most urgent signal that any rank has received
+    step_s: float  # mean over ranks, of the step before
+
+
+class Veto:
+    """Shares a step's numbers among ranks and keeps back its update when they are bad."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.device = engine, engine.rank.device
+        self._limits, self._words = Limits(), torch.zeros(_NORM, dtype=torch.float64)
+        self._summed: Tensor | None = None
+        self._bad: Tensor | None = None
+        engine.on_gradient = self._share
+        inner = engine.deepspeed.basic_optimizer
+        #: Other optimizers cannot keep an update back; then only what DeepSpeed skips itself is not made.
+        self.able = inner is not None and all(group.get("fused") for group in inner.param_groups)
+        if self.able:
+            inner.register_step_pre_hook(self._judge)
+
+    def arm(self, limits: Limits, words: tuple[int, int], pending: int, seconds: float) -> None:
+        """Before a step: its limits, and this rank's fingerprint, signal and the seconds of its last step."""
+        self._limits, self._summed, self._bad = limits, None, None
+        asked = [float(pending == number) for number in SIGNALS]
+        self._words = torch.tensor([0.0, *map(float, words), seconds, 1.0, *asked], dtype=torch.float64)
+
+    def result(self, loss: Tensor, norm: Tensor) -> Result:
+        """After a step: everything in one vector on its way to the host."""
+        if self._summed is None:  # an engine that makes gradient and update in one
+            self._share(loss)
+        assert self._summed is not None
+        if self._bad is None:  # the optimizer's step never began: DeepSpeed met an overflow, or nothing is judged
+            self._bad = torch.ones_like(norm) if self.able else ~torch.isfinite(norm)
+        vetoed = self._bad.double()
+        return Result(torch.cat([self._summed, norm.reshape(1), vetoed.reshape(1)]))
+
+    def _share(self, loss: Tensor) -> None:
+        summed = self._words.to(self.device, non_blocking=True)
+        summed[_LOSS] = loss
+        dist.all_reduce(summed)
+        self._summed = summed
+
+    def _judge(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """As the optimizer's step begins; ZeRO-3 begins several in a step, which share one answer."""
+        if self._bad is None:
+            norm, summed = self.engine.gradient_norm(), self._summed
+            loss = norm if summed is None else summed[_LOSS] / summed[_RANKS]
+            limit = math.inf if summed is None else self._limits.loss
+            fine = torch.isfinite(loss) & torch.isfinite(norm) & (loss <= limit) & (norm <= self._limits.grad_norm)
+            self._bad = ~fine
+        optimizer.found_inf = self._bad.float()
+
+
+class Result:
+    """The numbers of a step on their way to the host; reading waits for them."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._event: Any = None
+        if values.is_cuda:
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+        else:
+            self._values = values
+
+    def read(self) -> Shared:
+        """The one read of a step."""
+        if self._event is not None:
+            self._event.synchronize()
+        values = self._values.tolist()
+        ranks = values[_RANKS]
+        return Shared(
+            loss=values[_LOSS] / ranks,
+            grad_norm=values[_NORM],
+            vetoed=values[_VETOED] > 0,
+            batch=f"{int(values[_FIRST]) % 2**32:08x}{int(values[_SECOND]) % 2**32:08x}",
+            signal=max((number for number, count in zip(SIGNALS, values[_ASKED], strict=True) if count), default=0),
+            step_s=values[_SECONDS] / ranks,
+        )

@@ -1,0 +1,251 @@
+"""The state machine: findings in a row become an intervention, interventions are bounded, all of it is state.
+
+On GPUs the host reads a step while the next one runs. What step n teaches therefore counts from step n + 2 on
+everywhere, also where it could be known sooner: a run decides the same on any device, and after any resume.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plinth.training.guard.parameters import Guard as Policy
+from plinth.training.guard.parameters import Rule as RulePolicy
+from plinth.training.guard.records import ACTIONS, Finding, Intervention, Limits, Seen
+from plinth.training.guard.rolling import Rolling
+from plinth.training.guard.rules import LAYER_WINDOW, judge, judge_layers, limits
+
+#: Steps between an observation and its effect.
+LAG = 2
+
+#: Rules that see a step before its update is made.
+VETOED = ("nonfinite", "loss_spike", "gradient_spike")
+
+#: Half-life of about 14 steps, as the monitor's smoothed loss.
+_SMOOTHING = 0.05
+
+
+class Guard:
+    """Judges every trained step of a run, in order.
+
+    Args:
+        policy: `training.guard` of the recipe.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.rollbacks: list[Intervention] = []  # every one the run has made, also those after the state was saved
+        self.lowered: list[Intervention] = []
+        self._losses, self._norms = Rolling(policy.window_steps), Rolling(policy.window_steps)
+        self._gradients: dict[str, Rolling] = {}
+        self._activations: dict[str, Rolling] = {}
+        self._ahead = [Limits() for _ in range(LAG)]  # limits of the next steps that are trained
+        self._streaks: dict[str, list[int]] = {}  # rule -> first step, suspicious steps in a row
+        self._vetoed: list[int] = []
+        self._probation = 0  # the last step on probation
+        self._smooth: float | None = None
+        self._best: list[float] | None = None  # step and smoothed loss of the last improvement
+
+    # -- asked before a step
+
+    def leaves_out(self, step: int) -> Intervention | None:
+        """The rollback whose window holds this step."""
+        return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
+
+    def veto(self, step: int) -> Limits:
+        """Above which the update of the next step is not made: rules that skip, and all rules just after a window.
+
+        A window ends where the guard was sure, not where the bad data ends. With good parameters again, the
+        steps after it show themselves: they are on probation until one passes.
+        """
+        if not self.policy.enabled:
+            return Limits()
+        limit, probation = self._ahead[0], self._on_probation(step)
+        loss, norm = self.policy.loss_spike.action, self.policy.gradient_spike.action
+        return Limits(
+            loss=limit.loss if loss == "skip" or (probation and loss != "off") else math.inf,
+            grad_norm=limit.grad_norm if norm == "skip" or (probation and norm == "rollback") else math.inf,
+        )
+
+    def factor(self, step: int) -> float:
+        """What the learning rate of a step is multiplied by."""
+        steps, factor = self.policy.lr_steps, 1.0
+        for made in self.lowered:
+            if made.last + LAG <= step and (not steps or step < made.last + LAG + steps):
+                factor *= made.factor
+        for made in self.rollbacks:
+            if made.last < step:
+                factor *= made.factor
+        return factor
+
+    # -- told after a step
+
+    def see(self, seen: Seen) -> list[Intervention]:
+        """Take in a trained step; what is to be done about it, the hardest last."""
+        if not self.policy.enabled:
+            return []
+        found = judge(seen, self._ahead[0])
+        by_layer = (
+            judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
+            judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
+        )
+        found += [finding for finding in by_layer if finding is not None]
+        if seen.finite and not seen.vetoed:  # a long stretch of bad data must not become the level it is judged by
+            self._losses.add(seen.loss)
+            self._norms.add(seen.grad_norm)
+            found += self._plateau(seen)
+        self._ahead = [*self._ahead[1:], limits(self.policy, self._losses, self._norms)]
+        self._follow(seen, found)
+        made = [one for finding in found if (one := self._decide(seen, finding)) is not None]
+        return self._chosen(made)
+
+    def rolled_back(self, made: Iterable[Intervention]) -> None:
+        """Take in rollbacks that were made after this state was saved."""
+        self.rollbacks = list(made)
+
+    # -- state
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to decide as this one would; JSON."""
+        return {
+            "losses": self._losses.values,
+            "norms": self._norms.values,
+            "gradients": {layer: window.values for layer, window in self._gradients.items()},
+            "activations": {layer: window.values for layer, window in self._activations.items()},
+            "ahead": [[_null(limit.loss), _null(limit.grad_norm)] for limit in self._ahead],
+            "streaks": self._streaks,
+            "vetoed": self._vetoed,
+            "probation": self._probation,
+            "smooth": self._smooth,
+            "best": self._best,
+            "rollbacks": [_saved(made) for made in self.rollbacks],
+            "lowered": [_saved(made) for made in self.lowered],
+        }
+
+    @classmethod
+    def restored(cls, policy: Policy, state: Mapping[str, Any]) -> Guard:
+        """The guard that `state` is of."""
+        guard = cls(policy)
+        guard._losses = Rolling(policy.window_steps, state["losses"])
+        guard._norms = Rolling(policy.window_steps, state["norms"])
+        guard._gradients = {layer: Rolling(LAYER_WINDOW, values) for layer, values in state["gradients"].items()}
+        guard._activations = {layer: Rolling(LAYER_WINDOW, values) for layer, values in state["activations"].items()}
+        guard._ahead = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
+        guard._streaks = {rule: list(streak) for rule, streak in state["streaks"].items()}
+        guard._vetoed, guard._probation = list(state["vetoed"]), state["probation"]
+        guard._smooth, guard._best = state["smooth"], state["best"]
+        guard.rollbacks = [Intervention.of(made) for made in state["rollbacks"]]
+        guard.lowered = [Intervention.of(made) for made in state["lowered"]]
+        return guard
+
+    # -- inside
+
+    def _on_probation(self, step: int) -> bool:
+        """Whether a step is among the first two after a window, or after a step that was vetoed there."""
+        ends = [made.last for made in self.rollbacks if made.last < step]
+        return any(step <= end + LAG for end in ends) or step <= self._probation
+
+    def _chosen(self, made: list[Intervention]) -> list[Intervention]:
+        """All warnings, then only the hardest of what acts: two rules that see one thing do not act twice."""
+        warnings = [one for one in made if one.action == "warn"]
+        acting = [one for one in made if one.action != "warn"]
+        if not acting:
+            return warnings
+        hardest = max(acting, key=lambda one: ACTIONS.index(one.action))  # of equals the rule that comes first
+        if hardest.action == "lower_lr":
+            self.lowered.append(hardest)
+        return [*warnings, hardest]
+
+    def _follow(self, seen: Seen, found: list[Finding]) -> None:
+        """Lengthen the streaks of the rules that found something; end those of the others that could have."""
+        going_on = {finding.rule for finding in found} | _unmeasured(seen)
+        self._streaks = {rule: streak for rule, streak in self._streaks.items() if rule in going_on}
+        for finding in found:
+            self._streaks.setdefault(finding.rule, [seen.step, 0])[1] += 1
+        if seen.vetoed:
+            recent = seen.step - self.policy.window_steps
+            self._vetoed = [step for step in self._vetoed if step > recent] + [seen.step]
+
+    def _plateau(self, seen: Seen) -> list[Finding]:
+        """The smoothed loss has not improved for the steps of the rule; it then has as long again."""
+        rule = self.policy.plateau
+        if rule.action == "off":
+            return []
+        self._smooth = seen.loss if self._smooth is None else (1 - _SMOOTHING) * self._smooth + _SMOOTHING * seen.loss
+        if self._best is None or self._smooth < self._best[1] * (1 - rule.min_improvement):
+            self._best = [seen.step, self._smooth]
+        if seen.step - self._best[0] < rule.steps:
+            return []
+        best, self._best = self._best[1], [seen.step, self._best[1]]
+        return [Finding(rule="plateau", value=self._smooth, threshold=best * (1 - rule.min_improvement))]
+
+    def _decide(self, seen: Seen, finding: Finding) -> Intervention | None:
+        """What the policy does about a finding now, if anything."""
+        rule: RulePolicy = getattr(self.policy, finding.rule)
+        if rule.action == "off":
+            return None
+        if seen.vetoed and finding.rule in VETOED and (rule.action == "skip" or self._on_probation(seen.step)):
+            return self._skip(seen, finding, rule)
+        count = self._streaks[finding.rule][1]
+        if count < rule.confirmations or (rule.action == "warn" and count > rule.confirmations):
+            return None
+        if rule.action == "rollback":
+            return self._roll_back(seen, finding)
+        if rule.action == "lower_lr":
+            self._streaks.pop(finding.rule)
+            made = self._made(seen, finding, "lower_lr", number=len(self.lowered) + 1, factor=self.policy.lr_factor)
+            return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as it may be")
+        return self._made(seen, finding, rule.action)
+
+    def _skip(self, seen: Seen, finding: Finding, rule: RulePolicy) -> Intervention:
+        """The update was not made, so nothing is spoilt and nothing has to be undone."""
+        self._streaks.pop(finding.rule, None)
+        reason = ""
+        if rule.action != "skip":
+            reason, self._probation = "just after a window", seen.step + LAG
+        made = self._made(seen, finding, "skip", number=len(self._vetoed), reason=reason)
+        return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
+
+    def _roll_back(self, seen: Seen, finding: Finding) -> Intervention:
+        """Leave out everything from where any rule first found something to this step."""
+        onset = min(streak[0] for rule, streak in self._streaks.items() if getattr(self.policy, rule).action != "off")
+        first, last = max(1, onset - self.policy.skip_before), seen.step + self.policy.skip_after
+        number, factor = len(self.rollbacks) + 1, self.policy.rollback_lr_factor
+        made = self._made(seen, finding, "rollback", number=number, factor=factor)
+        return self._bounded(
+            made.model_copy(update={"first": first, "last": last}),
+            self.policy.max_rollbacks,
+            "the run was rolled back as often as it may be",
+        )
+
+    def _made(self, seen: Seen, finding: Finding, action: Any, **more: Any) -> Intervention:
+        window = {"step": seen.step, "first": seen.step, "last": seen.step}
+        return Intervention(**finding.model_dump(), **window, action=action, **more)
+
+    @staticmethod
+    def _bounded(made: Intervention, most: int, reason: str) -> Intervention:
+        if made.number <= most:
+            return made
+        return made.model_copy(update={"action": "stop", "number": 1, "factor": 1.0, "reason": f"{reason} ({most})"})
+
+
+def _unmeasured(seen: Seen) -> set[str]:
+    """Rules that a step without measurements by layer neither confirms nor ends."""
+    rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
+    return {rule for rule, measured in rules.items() if measured is None}
+
+
+def _saved(made: Intervention) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in made.event().items()
+    }
+
+
+def _null(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _inf(value: float | None) -> float:
+    return math.inf if value is None else value

@@ -1,0 +1,164 @@
+"""How one model is divided over devices. Bears no identity: placement decides speed and memory, not what is learnt.
+
+    ranks = data x pipeline x sequence x tensor
+
+`tensor` divides every matrix, `pipeline` the layers, `sequence` the tokens of a sequence (Ulysses); what is
+left is data parallel: those ranks see different sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.model.parameters import Model
+from plinth.records import Frozen
+
+#: A key of the block, and why it cannot be: found, expected.
+Refusal = tuple[str, str]
+
+
+class LossScale(Frozen):
+    """FP16 only: gradients are multiplied so that small ones survive (Micikevicius et al., arXiv:1710.03740)."""
+
+    static: float = Field(0.0, ge=0, description="A fixed factor; 0 finds it while training.")
+    initial_power: int = Field(16, ge=0, le=32, description="The first factor is 2 to this power.")
+    window: int = Field(1000, ge=1, description="Steps without overflow after which the factor doubles.")
+    hysteresis: int = Field(2, ge=1, description="Overflows before the factor is halved.")
+    minimum: int = Field(1, ge=1, description="The factor does not fall below.")
+
+
+class Parallel(Frozen):
+    """Ranks = data x tensor x pipeline x sequence; what is left after the last three is data parallel."""
+
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        1, description="DeepSpeed ZeRO: what is divided over ranks; 1 optimizer state, 2 gradients, 3 parameters too."
+    )
+    tensor: int = Field(1, ge=1, description="Ranks that share every matrix (Megatron-LM, arXiv:1909.08053).")
+    pipeline: int = Field(1, ge=1, description="Ranks that share the layers.")
+    sequence: int = Field(1, ge=1, description="Ranks that share a sequence (DeepSpeed-Ulysses, arXiv:2309.14509).")
+    offload: Literal["none", "optimizer", "parameters"] = Field(
+        "none", description="Kept in the host's memory: the optimizer state, or that and the parameters (ZeRO-3)."
+    )
+    activation_checkpointing: int = Field(
+        0, ge=0, description="Blocks computed again in the backward pass: 0 none, 1 all, n every n-th."
+    )
+    compile: bool = Field(False, description="`torch.compile` each block.")
+    loss_scale: LossScale = LossScale()
+    communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="Of gradients on the wire; `auto` is the dtype they are accumulated in."
+    )
+    overlap_communication: bool = Field(False, description="Reduce gradients while the backward pass goes on (GPUs).")
+    reduce_bucket_elements: int = Field(2**25, ge=1, description="Gradients reduced at once.")
+    gather_bucket_elements: int = Field(2**25, ge=1, description="Parameters gathered at once.")
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that hold one replica of the model between them."""
+        return self.tensor * self.pipeline * self.sequence
+
+    def data_ranks(self, ranks: int) -> int:
+        """Of all ranks, those that see different sequences."""
+        return ranks // self.model_ranks
+
+
+def problems(
+    parallel: Parallel, model: Model, *, ranks: int, sequence_tokens: int, precision: str
+) -> Iterator[Refusal]:
+    """Why this block cannot run, one reason per key; nothing when it can."""
+    yield from _degrees(parallel, model, ranks, sequence_tokens)
+    yield from _zero(parallel, precision)
+    yield from _offload(parallel)
+    if parallel.activation_checkpointing > model.layers:
+        yield (
+            "activation_checkpointing",
+            f"every {parallel.activation_checkpointing}th of {model.layers} layers is none; "
+            f"expected at most {model.layers}, or 0 to keep all activations",
+        )
+    if parallel.compile and parallel.zero_stage == 3:
+        yield (
+            "compile",
+            "ZeRO-3 gathers parameters from within the blocks, which sends the compiler back to plain PyTorch after "
+            "eight attempts; expected false, or zero_stage 0, 1 or 2",
+        )
+    if precision == "fp32" and parallel.communication_dtype not in ("auto", "fp32"):
+        yield (
+            "communication_dtype",
+            f"{parallel.communication_dtype} would round the gradients of an FP32 run; expected auto or fp32, "
+            f"or training.precision: {parallel.communication_dtype}",
+        )
+
+
+def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int) -> Iterator[Refusal]:
+    tensor, sequence, pipeline = parallel.tensor, parallel.sequence, parallel.pipeline
+    if ranks % parallel.model_ranks:
+        yield (
+            "tensor",
+            f"tensor {tensor} x pipeline {pipeline} x sequence {sequence} = {parallel.model_ranks} does not divide "
+            f"launch.ranks = {ranks}; lower a degree or launch a multiple of {parallel.model_ranks}",
+        )
+    for name, size in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn_dim", model.ffn_dim)):
+        if size % tensor:
+            yield "tensor", f"{tensor} does not divide model.{name} = {size}; expected a divisor of it"
+    if model.heads // tensor % sequence:
+        yield (
+            "sequence",
+            f"{sequence} does not divide the {model.heads // tensor} heads of a tensor rank "
+            f"(model.heads {model.heads} / tensor {tensor}); each rank attends with whole heads, so expected a divisor",
+        )
+    if sequence_tokens % sequence:
+        yield "sequence", f"{sequence} does not divide mixture.sequence_tokens = {sequence_tokens}; expected a divisor"
+    if pipeline > model.layers:
+        yield "pipeline", f"{pipeline} stages for {model.layers} layers; expected at least one layer in each stage"
+
+
+def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
+    """What DeepSpeed 0.19 refuses, or computes wrongly, by stage."""
+    if parallel.zero_stage == 0 and precision == "fp16":
+        yield (
+            "zero_stage",
+            "FP16 without ZeRO: DeepSpeed divides a gradient by the loss factor of the next step; expected 1, 2 or 3",
+        )
+    if parallel.zero_stage == 0 and parallel.tensor > 1 and precision != "fp32":
+        yield (
+            "zero_stage",
+            f"precision {precision} with tensor {parallel.tensor}: without ZeRO, DeepSpeed's gradient norm in reduced "
+            "precision leaves out what other tensor ranks hold; expected 1 or 2, or precision fp32",
+        )
+    if parallel.pipeline > 1 and parallel.zero_stage > 1:
+        yield (
+            "zero_stage",
+            f"ZeRO-{parallel.zero_stage} divides gradients that a pipeline still adds to (DeepSpeed refuses it); "
+            "expected zero_stage 0 or 1 with pipeline > 1",
+        )
+    if parallel.tensor > 1 and parallel.zero_stage > 2:
+        yield (
+            "zero_stage",
+            "ZeRO-3 divides parameters that tensor parallelism divides already; expected zero_stage 0, 1 or 2 with "
+            "tensor > 1",
+        )
+
+
+def _offload(parallel: Parallel) -> Iterator[Refusal]:
+    if parallel.offload == "none":
+        return
+    if parallel.offload == "optimizer":
+        if parallel.zero_stage == 0:
+            yield "offload", "the optimizer state leaves the device with ZeRO only; expected zero_stage 1, 2 or 3"
+        return
+    asked = {"tensor": parallel.tensor > 1, "pipeline": parallel.pipeline > 1, "compile": parallel.compile}
+    against = " and ".join(name for name, is_asked in asked.items() if is_asked)
+    if against:
+        yield (
+            "offload",
+            f"parameters leave the device with ZeRO-3 only, which does not go with {against}; expected none or "
+            f"optimizer, or no {against}",
+        )
+    elif parallel.zero_stage != 3:
+        yield (
+            "offload",
+            f"parameters leave the device with ZeRO-3 only; found zero_stage {parallel.zero_stage}, expected 3, or "
+            "offload: optimizer",
+        )

@@ -1,0 +1,110 @@
+"""What the stopping rules look at, gathered from the timeline.
+
+Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
+repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
+waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) and probes
+come with `evaluated` events:
+`{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {"maths": [0.41, 0.01]}}`, a probe's second
+number its standard error.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from plinth.training.telemetry.timeline import Event
+
+
+class Point(NamedTuple):
+    """A number at a place of the run."""
+
+    tokens: int
+    value: float
+    error: float = 0.0  # standard error
+
+
+@dataclass
+class Signals:
+    """What the rules look at. `tokens` is the position in the run, `spent_tokens` counts repeated steps too."""
+
+    tokens: int = 0
+    spent_tokens: int = 0
+    seconds: float = 0.0
+    rank_seconds: float = 0.0
+    losses: list[Point] = field(default_factory=list)
+    slices: dict[str, list[Point]] = field(default_factory=dict)
+    probes: dict[str, list[Point]] = field(default_factory=dict)
+    epochs: Mapping[str, float] = field(default_factory=dict)
+
+
+class Gatherer:
+    """Signals from events, in the order they were written."""
+
+    def __init__(self, window_tokens: int = 0) -> None:
+        self.signals = Signals()
+        self._window, self._ranks = window_tokens, 1
+        self._ends: list[int] = []  # tokens through each step told of
+
+    def add(self, event: Event) -> None:
+        """Take in one event; those that say nothing to the rules are passed over."""
+        kind = event["event"]
+        if kind == "run_started":
+            self._ranks = int(event["ranks"])
+        elif kind == "checkpoint":
+            waited = float(event["stall_s"]) + float(event["wait_s"]) if "stall_s" in event else float(event["seconds"])
+            self._spend(waited)  # what is written while training goes on costs none
+        elif kind == "step":
+            self._step(event)
+        elif kind == "evaluated":
+            self._evaluated(event)
+
+    def _step(self, event: Event) -> None:
+        signals, tokens = self.signals, int(event["tokens"])
+        self._spend(float(event["step_s"]))
+        if self._ends and tokens <= self._ends[-1]:  # steps done again: what they said before does not count
+            del self._ends[bisect_left(self._ends, tokens) :]
+            for points in (signals.losses, *signals.slices.values(), *signals.probes.values()):
+                points[:] = [point for point in points if point.tokens < tokens]
+        signals.spent_tokens += tokens - (self._ends[-1] if self._ends else 0)
+        signals.tokens = tokens
+        self._ends.append(tokens)
+        loss = event["loss"]
+        if isinstance(loss, int | float):  # text where it was not finite
+            signals.losses.append(Point(tokens, float(loss)))
+        if (
+            signals.losses and tokens - signals.losses[0].tokens > 2 * self._window + 1
+        ):  # forget in one go what no window reaches any more
+            signals.losses = [point for point in signals.losses if point.tokens > tokens - self._window - 1]
+
+    def _evaluated(self, event: Event) -> None:
+        tokens = int(event["tokens"])
+        self._spend(float(event.get("seconds", 0.0)))
+        for kind, table in (("slices", self.signals.slices), ("probes", self.signals.probes)):
+            for name, value in event.get(kind, {}).items():
+                score, error = value if isinstance(value, list) else (value, 0.0)
+                table.setdefault(name, []).append(Point(tokens, float(score), float(error)))
+
+    def _spend(self, seconds: float) -> None:
+        self.signals.seconds += seconds
+        self.signals.rank_seconds += seconds * self._ranks
+
+
+def reuse(mixture: Mapping[str, Any], tokens: int) -> dict[str, float]:
+    """Times that each stream's sequences were seen once the run is `tokens` on.
+
+    Exact at the ends of phases and, where shares do not move within one, to a block between them.
+
+    Args:
+        mixture: statistics of the `mixture` manifest.
+    """
+    position, seen = tokens // mixture["sequence_tokens"], dict.fromkeys(mixture["buckets"], 0.0)
+    for phase in mixture["phases"]:
+        share = min(1.0, max(0.0, (position - phase["first"]) / phase["sequences"]))
+        for name, count in phase["counts"].items():
+            seen[name] += share * count
+    return {
+        name: seen[name] / bucket["sequences"] for name, bucket in mixture["buckets"].items() if bucket["sequences"]
+    }

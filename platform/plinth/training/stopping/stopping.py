@@ -1,0 +1,200 @@
+"""When a run has had enough: a pure function from what its timeline tells to a verdict with every signal's state.
+
+    budgets      tokens trained, seconds, money             each stops the run by itself
+    plateau      training loss and slices no longer fall    the rest combine by `when: any | all`
+    regression   probes score worse than they have
+    reuse        a bucket's documents were seen too often
+
+State survives a resume because there is none: the leading rank gathers signals from the timeline (signals). A run that
+was stopped is finished: its last step is the one at which the rules ended it, and other rules let it go on.
+
+Does not belong here: ending the run (loop), spikes and explosions (guard/).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any
+
+from plinth import fingerprint
+from plinth.storage.refs import Refs
+from plinth.storage.workspace import Workspace
+from plinth.training.config import RunConfig
+from plinth.training.stopping.parameters import Plateau, Regression, Stopping
+from plinth.training.stopping.signals import Gatherer, Point, Signals, reuse
+from plinth.training.telemetry.timeline import Reader, Story, timeline
+
+#: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
+#: resemble each other, do not count as independent.
+BLOCKS = 16
+
+#: Evaluations of a slice within the window, at least.
+MIN_EVALUATIONS = 4
+
+
+@dataclass(frozen=True)
+class State:
+    """One rule: what was found against its bound; `value` is None while there is too little to judge by."""
+
+    rule: str
+    holds: bool
+    value: float | None
+    bound: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether to stop, and how every rule that is set stands."""
+
+    stop: bool
+    states: tuple[State, ...]
+
+    @property
+    def reasons(self) -> list[str]:
+        """In words, of the rules that hold."""
+        return [state.reason for state in self.states if state.holds]
+
+
+def judge(rules: Stopping, signals: Signals) -> Verdict:
+    """The verdict. Deterministic; asks nothing but its arguments."""
+    budgets = tuple(_budgets(rules, signals))
+    others = tuple(_others(rules, signals)) if signals.tokens >= rules.min_tokens else ()
+    held = [all(state.holds for state in states) for states in others]
+    combined = bool(held) and (any if rules.when == "any" else all)(held)
+    return Verdict(any(state.holds for state in budgets) or combined, budgets + tuple(chain.from_iterable(others)))
+
+
+def _budgets(rules: Stopping, signals: Signals) -> Iterator[State]:
+    price = signals.rank_seconds / 3600 * rules.price_per_rank_hour
+    for name, spent, budget in (
+        ("tokens", float(signals.spent_tokens), rules.tokens),
+        ("seconds", signals.seconds, rules.seconds),
+        ("money", price, rules.money),
+    ):
+        if budget is not None:
+            yield State(name, spent >= budget, spent, budget, f"{name}: {spent:,.6g} spent of {budget:,.6g}")
+
+
+def _others(rules: Stopping, signals: Signals) -> Iterator[list[State]]:
+    """For each rule its states, all of which must hold."""
+    if rules.plateau is not None:
+        losses = _blocks(signals.losses, rules.plateau.window_tokens)
+        slices = {f"plateau of {name}": signals.slices.get(name, ()) for name in rules.plateau.slices}
+        yield [
+            plateau("plateau", rules.plateau, losses, BLOCKS),
+            *(plateau(name, rules.plateau, points, MIN_EVALUATIONS) for name, points in slices.items()),
+        ]
+    if rules.regression is not None:
+        yield [regression(rules.regression, signals.probes)]
+    if rules.max_epochs is not None:
+        bucket, seen = max(signals.epochs.items(), key=lambda item: item[1], default=("", 0.0))
+        reason = f"reuse: {bucket} seen {seen:.3g} times, at most {rules.max_epochs:g}"
+        yield [State("reuse", seen >= rules.max_epochs, seen if bucket else None, rules.max_epochs, reason)]
+
+
+def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> State:
+    """Flat when even the upper confidence bound of the improvement over another window is too small.
+
+    Ordinary least squares over the last window of tokens, Student's t for the bound of the slope.
+    """
+    end = points[-1].tokens if points else 0
+    window = [point for point in points if point.tokens > end - rule.window_tokens]
+    # a window that has just begun to fill says nothing of a whole one
+    short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
+    if short:
+        return State(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
+    slope, error = fitted(window)
+    hopeful = -(slope - _quantile(rule.confidence, len(window) - 2) * error) * rule.window_tokens
+    reason = f"{name}: at most {hopeful:.3g} nats more in {rule.window_tokens:,} tokens, asked {rule.min_improvement:g}"
+    return State(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
+
+
+def regression(rule: Regression, probes: Mapping[str, Sequence[Point]]) -> State:
+    """Probes whose last evaluations all lie below their best by more than the tolerance."""
+    worse = []
+    for name, points in sorted(probes.items()):
+        recent, before = points[-rule.evaluations :], points[: -rule.evaluations]
+        if not before:
+            continue
+        best = max(before, key=lambda point: point.value)
+        if all(p.value < best.value - rule.tolerance * math.hypot(p.error, best.error) for p in recent):
+            worse.append(name)
+    reason = f"regression: {', '.join(worse) or 'no probe'} worse in the last {rule.evaluations} evaluations"
+    return State("regression", len(worse) >= rule.probes, float(len(worse)), rule.probes, reason)
+
+
+def fitted(points: Sequence[Point]) -> tuple[float, float]:
+    """Slope per token of a straight line through at least three points, and its standard error."""
+    n = len(points)
+    mean_x, mean_y = sum(p.tokens for p in points) / n, sum(p.value for p in points) / n
+    spread = sum((p.tokens - mean_x) ** 2 for p in points)
+    slope = sum((p.tokens - mean_x) * (p.value - mean_y) for p in points) / spread
+    residual = sum((p.value - mean_y - slope * (p.tokens - mean_x)) ** 2 for p in points)
+    return slope, math.sqrt(residual / (n - 2) / spread)
+
+
+def _quantile(confidence: float, freedom: int) -> float:
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    return float(stdtrit(freedom, confidence))
+
+
+def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
+    """Means of the losses by whole blocks of window / BLOCKS tokens; the block that is filling is left out."""
+    size, sums = max(1, window // BLOCKS), dict[int, list[float]]()
+    for point in losses:
+        sums.setdefault((point.tokens - 1) // size, []).append(point.value)
+    newest = max(sums, default=-1)
+    return [
+        Point(round((block + 0.5) * size), math.fsum(values) / len(values))
+        for block, values in sorted(sums.items())
+        if block < newest
+    ]
+
+
+class Watch:
+    """The rules of one run over its growing timeline; only the leading rank looks."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.rules, self._mixture = config.stopping, None
+        if self.rules.max_epochs is not None:
+            workspace = Workspace(config.workspace)
+            self._mixture = Refs(workspace).load(config.mixture).stats
+        self._gatherer = Gatherer(self.rules.plateau.window_tokens if self.rules.plateau else 0)
+        self._reader = Reader(config.directory.events)
+
+    def look(self, step: int) -> Verdict | None:
+        """The verdict where a rule says stop; None elsewhere, and at steps where nobody looks."""
+        if not self.rules.asked or step % self.rules.every_steps:
+            return None
+        for event in self._reader.poll():
+            self._gatherer.add(event)
+        signals = self._gatherer.signals
+        if self._mixture is not None:
+            signals.epochs = reuse(self._mixture, signals.tokens)
+        verdict = judge(self.rules, signals)
+        return verdict if verdict.stop else None
+
+
+def event_of(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any]:
+    """Fields of the event `stopped_by_rule`: every signal's state, and which rules these were."""
+    states = [asdict(state) for state in verdict.states]
+    return {"step": step, "rules": digest(rules), "reasons": verdict.reasons, "signals": states}
+
+
+def digest(rules: Stopping) -> str:
+    """Identity of the rules: a run that one set of rules has stopped goes on under another."""
+    return fingerprint.digest(rules)[:16]
+
+
+def last_step(config: RunConfig, story: Story | None = None) -> int:
+    """The step at which a run ends: its last, or the one where its rules, as they are now, have stopped it."""
+    if not config.stopping.asked:
+        return config.total_steps
+    told = (story or timeline(config.directory.events)).of("stopped_by_rule")
+    stopped = [event for event in told if event["rules"] == digest(config.stopping)]
+    return int(stopped[-1]["step"]) if stopped else config.total_steps

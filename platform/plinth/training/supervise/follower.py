@@ -1,0 +1,107 @@
+"""The supervisor of any node but the first: starts, signals and ends its ranks as node 0 orders, and reports."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from plinth.training.checkpoint.writer import process as writer
+from plinth.training.config import RunConfig
+from plinth.training.supervise.nodes import Beat, Files, Heard, Order, Place, Report, on_stop, read, start_rank, write
+from plinth.training.supervise.run_lock import hold
+from plinth.training.supervise.watch import LEFT, POLL_S
+
+Start = Callable[[Order, int], subprocess.Popen[bytes]]
+
+
+class Follower:
+    """The life of one node."""
+
+    def __init__(self, config: RunConfig, config_path: Path, place: Place) -> None:
+        self.config, self.place, self.files = config, place, Files(config.directory)
+        self._path, self._lock_fd = config_path, hold(self.files.lock(place.node))
+        self._beat = Beat(self.files.beat(place.node), f"node-{place.node}")
+        self._leader = Heard(self.files.beat(0))
+        self._order, self._signals = Order(id="", session=""), 0
+        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._asked_to_stop, self._asked_at, self._said = 0, 0.0, Report(order="")
+        on_stop(self._stop)
+
+    def follow(self) -> int:
+        """Obey until node 0 says how it ends; returns the exit status. Without node 0: 75, for another try."""
+        try:
+            while True:
+                silent_s = self._leader.age_s()
+                order = read(self.files.order, Order)
+                if order is not None and order.session == self._leader.session:
+                    self._obey(order)
+                    if order.status is not None:
+                        return order.status
+                if silent_s > self.place.patience_s(self.config, self._leader) or self._waited_too_long():
+                    return self._without_leader()
+                self._report()
+                time.sleep(POLL_S)
+        finally:
+            self._end_ranks()
+
+    def start(self, order: Order, rank: int) -> subprocess.Popen[bytes]:
+        """One rank of this node."""
+        return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
+
+    def _obey(self, order: Order) -> None:
+        if order.id != self._order.id:
+            self._end_ranks()
+            self._order, self._signals = order, 0
+            if order.port:
+                here = self.place.ranks(self.config)
+                for rank in here:
+                    writer.end(self.config.directory, rank)  # node 0 has waited for it as long as it wanted to
+                self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
+            self._report()
+        for number in order.signals[self._signals :]:
+            self._send(number)
+        self._signals = len(order.signals)
+
+    def _report(self) -> None:
+        codes = tuple(process.poll() for process in self._ranks)
+        report = Report(order=self._order.id, codes=codes, asked_to_stop=self._asked_to_stop)
+        if report != self._said:
+            write(self.files.report(self.place.node), report)
+            self._said = report
+
+    def _waited_too_long(self) -> bool:
+        """Node 0 hears in a report that this node was asked to stop; it may not be there to act on it."""
+        grace_s = self.config.supervision.grace_s
+        return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
+
+    def _without_leader(self) -> int:
+        """It may have finished before this node came."""
+        try:
+            status = json.loads(self.config.directory.result.read_bytes())["status"]
+        except FileNotFoundError:
+            return LEFT
+        return 0 if status == "finished" else LEFT
+
+    def _end_ranks(self) -> None:
+        self._send(signal.SIGKILL)
+        for process in self._ranks:
+            process.wait()
+        self._ranks = []
+
+    def _send(self, number: int) -> None:
+        for process in self._ranks:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def _stop(self, number: int) -> None:
+        if not self._asked_to_stop:
+            self._asked_to_stop, self._asked_at = number, time.monotonic()
+
+
+def follow(config: RunConfig, config_path: Path, place: Place) -> int:
+    """Supervise one of the further nodes to the end; returns the exit status."""
+    return Follower(config, config_path, place).follow()

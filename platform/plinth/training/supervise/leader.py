@@ -1,0 +1,139 @@
+"""Node 0's side of several nodes: it gives orders and hears how the ranks away fare, as if they were its own.
+
+Does not belong here: the files by which nodes agree (nodes).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from plinth.training.config import RunConfig
+from plinth.training.supervise.nodes import Beat, Files, Heard, Order, Place, Report, read, write
+from plinth.training.supervise.watch import LOST, POLL_S
+
+
+class Leader:
+    """Node 0's side: gives orders and hears how the others fare."""
+
+    def __init__(self, config: RunConfig, place: Place) -> None:
+        self._config, self._place, self._files = config, place, Files(config.directory)
+        self._order = Order(id="", session=uuid.uuid4().hex)
+        if place.nodes > 1:
+            self._give(id=self._order.session)
+            self._beat = Beat(self._files.beat(0), self._order.session)
+            self._nodes = [Away(self, self._files, node, self._patience) for node in range(1, place.nodes)]
+
+    def start(self, port: int, attempt: int, audit: bool) -> list[AwayRank]:
+        """Have the other nodes start their ranks of an attempt."""
+        if self._place.nodes == 1:
+            return []
+        self._give(
+            id=uuid.uuid4().hex,
+            attempt=attempt,
+            audit=audit,
+            address=self._place.address,
+            port=port,
+            signals=(),
+        )
+        for node in self._nodes:
+            node.follow(self._order.id)
+        count = self._config.launch.ranks_per_node
+        return [AwayRank(node, index) for node in self._nodes for index in range(count)]
+
+    def asked_to_stop(self) -> int:
+        """The signal that another node got, or 0."""
+        return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
+
+    def signal(self, number: int) -> None:
+        """Hand a signal to the ranks of all other nodes, once per attempt."""
+        if number not in self._order.signals:
+            self._give(signals=(*self._order.signals, number))
+
+    def end(self, status: int) -> None:
+        """Have the others leave with a status, and wait until they have seen it or are lost."""
+        if not self._away:
+            return
+        self._give(id=uuid.uuid4().hex, status=status)
+        for node in self._nodes:
+            node.follow(self._order.id)
+        while not all(node.knows for node in self._nodes):
+            time.sleep(POLL_S)
+
+    def _patience(self, heard: Heard) -> float:
+        return self._place.patience_s(self._config, heard)
+
+    @property
+    def _away(self) -> bool:
+        return self._place.nodes > 1
+
+    def _give(self, **changes: Any) -> None:
+        self._order = self._order.model_copy(update=changes)
+        write(self._files.order, self._order)
+
+
+class Away:
+    """Another node as node 0 sees it."""
+
+    def __init__(self, leader: Leader, files: Files, node: int, patience: Callable[[Heard], float]) -> None:
+        self._leader, self._path, self._patience = leader, files.report(node), patience
+        self._beat_path, self.node = files.beat(node), node
+        self.follow("")
+
+    def follow(self, order: str) -> None:
+        """Expect reports of this order from now on."""
+        self._order, self._heard = order, Heard(self._beat_path)
+        self._report, self._looked = Report(order=""), 0.0
+
+    @property
+    def knows(self) -> bool:
+        """Whether it has reported on the order, or will not."""
+        return self._look().order == self._order or self._lost
+
+    @property
+    def asked_to_stop(self) -> int:
+        """The signal it got, or 0."""
+        return self._look().asked_to_stop
+
+    def code(self, index: int) -> int | None:
+        """The exit status of one of its ranks, None while it runs."""
+        codes = self._look().codes
+        code = codes[index] if index < len(codes) else None
+        return LOST if code is None and self._lost else code
+
+    def signal(self, number: int) -> None:
+        self._leader.signal(number)
+
+    @property
+    def _lost(self) -> bool:
+        return self._heard.age_s() > self._patience(self._heard)
+
+    def _look(self) -> Report:
+        now = time.monotonic()
+        if now - self._looked > POLL_S:
+            self._looked, found = now, read(self._path, Report)
+            self._report = found if found is not None and found.order == self._order else Report(order="")
+        return self._report
+
+
+class AwayRank:
+    """A rank on another node, with what `watch` needs of a process."""
+
+    def __init__(self, node: Away, index: int) -> None:
+        self._node, self._index = node, index
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs, `LOST` when nobody can tell."""
+        return self._node.code(self._index)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        while (code := self.poll()) is None:
+            time.sleep(POLL_S)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Hand it a signal; all ranks away get it."""
+        self._node.signal(sig)

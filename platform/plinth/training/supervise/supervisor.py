@@ -1,0 +1,263 @@
+"""Inside the allocation: start the ranks, restart them within bounds, watch, and say how it ended.
+
+`python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment DeepSpeed
+expects (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same
+on one machine, but takes ten seconds before it does, kills ranks on SIGTERM before they can save,
+and tells one exit status for all; a supervisor needs each.
+
+On several nodes there is one supervisor on each, and that of the first decides (nodes.py, follower.py).
+Every attempt gets a port of its own. The run's lock is inherited by the ranks: a second supervisor
+cannot start while anything of the first is alive, and ranks die with their supervisor.
+
+Exit status: 0 finished, 75 stopped by a signal with the state committed, 7 failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from plinth.errors import PlinthError
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.upload import Uploader, restore
+from plinth.training.checkpoint.writer import process as writer
+from plinth.training.config import RunConfig
+from plinth.training.stopping.stopping import last_step
+from plinth.training.supervise.follower import follow
+from plinth.training.supervise.leader import Leader
+from plinth.training.supervise.nodes import Order, Place, start_rank
+from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.run_lock import hold
+from plinth.training.supervise.watch import LEFT, LOST, POLL_S, Process, in_words, watch
+from plinth.training.telemetry.lost_work import Ledger
+from plinth.training.telemetry.timeline import Timeline
+
+#: Exit statuses of named failures: another try would meet the same.
+NAMED = range(2, 9)
+
+MAX_BACKOFF_S = 300.0
+
+
+Ending = Literal["finished", "stopped", "failed"]
+
+
+class Result(Frozen):
+    """How a job ended, in `result.json`."""
+
+    status: Ending
+    step: int
+    restarts: int
+    lost_steps: int
+    lost_s: float
+    restart_s: float = 0.0  # from failures to the first step after each
+    reason: str = ""
+    failure: Failure | None = None  # what a rank named
+
+
+@dataclass
+class Supervisor:
+    """The life of one job."""
+
+    config: RunConfig
+    config_path: Path
+    lock_fd: int
+    asked_to_stop: int = 0
+    restarts: int = 0
+    failure: Failure | None = None
+    place: Place = field(default_factory=Place)
+    fallen: list[int] = field(default_factory=list)  # ranks of this attempt that ended badly before any other
+
+    def __post_init__(self) -> None:
+        self.run = self.config.directory
+        self.leader = Leader(self.config, self.place)
+        self.events, self.ledger = Timeline(self.run.events), Ledger(self.run)
+        self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def supervise(self) -> Result:
+        """Train, then audit, restarting within bounds; returns how it ended."""
+        try:
+            self._take_over()
+            return self._phases()
+        except PlinthError as error:
+            self.failure = Failure.of(error)
+            return self._result("failed", f"{self.failure.kind}: {error.what}")
+        finally:
+            if self.uploader is not None:
+                self.uploader.finish(lambda: bool(self.asked_to_stop))
+
+    def _phases(self) -> Result:
+        for audit in (False, True):
+            if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
+                continue
+            ended, reason = self._until_done(audit)
+            if ended != "finished":
+                return self._result(ended, reason)
+        return self._result("finished", "")
+
+    def _until_done(self, audit: bool) -> tuple[Ending, str]:
+        while True:
+            code, reason = self._attempt(audit)
+            if code == 0:
+                return "finished", ""
+            asked = f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
+            if code == LEFT:
+                return "stopped", asked
+            if self.asked_to_stop:  # and could not be obeyed in time, or by all
+                self._record_loss("lost", reason, audit)
+                return "stopped", asked
+            if code == LOST:  # another node may be had from the scheduler, not from here
+                self._record_loss("lost", reason, audit)
+                return "stopped", reason
+            if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
+                self._record_loss("lost", reason, audit)
+                return "failed", reason
+            self.restarts += 1
+            self._record_loss("restart", reason, audit, attempt=self.restarts)
+            if not self._back_off():
+                return "stopped", "a signal was received between two attempts"
+
+    def _attempt(self, audit: bool) -> tuple[int, str]:
+        """Start all ranks and wait for them; returns the status to act on and the reason in words."""
+        self.ledger.begin()
+        self.fallen = []
+        port = free_port()
+        ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
+        ranks += self.leader.start(port, self.restarts, audit)
+        reason = watch(
+            ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, lambda: self._look(ranks)
+        )
+        codes = [process.wait() for process in ranks]
+        self._clean()
+        if reason:
+            return 1, reason
+        return self._verdict(codes)
+
+    def _look(self, ranks: list[Process]) -> None:
+        self.ledger.look()
+        if not self.fallen:  # those that fell by themselves: their siblings are ended afterwards
+            self.fallen = [rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0, LEFT)]
+        self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
+        if self.uploader is not None:
+            self.uploader.keep_alive()
+
+    def _take_over(self) -> None:
+        """Clean up after a supervisor that was killed, say what it lost, and fetch what only the bucket holds."""
+        self._clean()
+        lost = self.ledger.lose_vanished()
+        if lost is not None:
+            self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
+        self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
+        if self.config.checkpoints.upload and not checkpoint.committed(self.run):
+            restored = restore(self.config)
+            if restored is not None:
+                self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
+
+    def _clean(self) -> None:
+        """Let writers commit what every rank had staged; then what is half-written may go: it may fill the disk."""
+        for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
+            writer.end(self.run, rank)
+        checkpoint.clean(self.run)
+
+    def _start(self, rank: int, port: int, audit: bool) -> Process:
+        order = Order(id="", session="", attempt=self.restarts, audit=audit, address=self.place.address, port=port)
+        return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
+
+    def _verdict(self, codes: list[int]) -> tuple[int, str]:
+        """One status for all ranks: a named failure explains the others, which lost a partner."""
+        named = [code for code in codes if code in NAMED]
+        if named:
+            self.failure = self.ledger.failure
+            said = self.failure and f"{self.failure.kind}: {self.failure.what}"
+            return named[0], said or f"a rank ended with status {named[0]}"
+        if LOST in codes:
+            return LOST, in_words(codes.index(LOST), LOST)
+        bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
+        bad = [(rank, code) for rank, code in bad if rank in self.fallen] or bad
+        bad = [(rank, code) for rank, code in bad if code < 0] or bad  # killed: the others lost a partner by it
+        if bad:
+            return 1, "; ".join(in_words(rank, code) for rank, code in bad)
+        return (LEFT, "") if LEFT in codes else (0, "")
+
+    def _record_loss(self, event: str, reason: str, audit: bool, **more: int) -> None:
+        """Tell the timeline what the failure cost: steps since the last commit, and seconds spent on them."""
+        lost = self.ledger.lose(audit=audit)
+        self.events.append(
+            event,
+            **more,
+            reason=reason,
+            phase="audit" if audit else "train",
+            from_step=lost.from_step,
+            lost_steps=lost.steps,
+            lost_s=lost.seconds,
+            durable=True,
+        )
+
+    def _back_off(self) -> bool:
+        """Wait, longer after each restart; returns False when asked to stop meanwhile."""
+        until = time.monotonic() + min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2 ** (self.restarts - 1))
+        while time.monotonic() < until and not self.asked_to_stop:
+            time.sleep(POLL_S)
+        return not self.asked_to_stop
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.asked_to_stop = number
+
+    def _result(self, status: Ending, reason: str) -> Result:
+        step = max(checkpoint.committed(self.run), default=0)
+        return Result(
+            status=status,
+            step=step,
+            restarts=self.restarts,
+            lost_steps=self.ledger.lost_steps,
+            lost_s=self.ledger.lost_s,
+            restart_s=self.ledger.restart_s,
+            reason=reason,
+            failure=self.failure if status == "failed" else None,
+        )
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def main() -> int:
+    """Supervise the run named on the command line; returns the exit status."""
+    path = Path(sys.argv[1])
+    config = configuration.load(path)
+    place = Place.of(os.environ, config)
+    if place.node > 0:
+        return follow(config, path, place)
+    supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)
+    config.directory.result.unlink(missing_ok=True)  # of a job that the scheduler has started again
+    result = supervisor.supervise()
+    supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))
+    write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
+    print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
+    status = {"finished": 0, "stopped": LEFT, "failed": 7}[result.status]
+    supervisor.leader.end(status)
+    return status
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PlinthError as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)

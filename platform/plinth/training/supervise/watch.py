@@ -1,0 +1,105 @@
+"""Wait for the ranks of one attempt: forward a stop, end those that hang, and those whose sibling has died."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from plinth.launch.parameters import Supervision
+
+#: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
+LEFT = 75
+
+#: Stands for the exit status of a rank whose node is no longer heard.
+LOST = 76
+
+POLL_S = 0.1
+
+#: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
+SIBLING_PATIENCE_S = 2.0
+
+
+class Process(Protocol):
+    """A rank, on this node or another."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+
+class Pulse:
+    """Seconds since a file last changed, by the clock that only goes forward: nobody's wall clock can make it hang."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen, self._changed = self._look(), time.monotonic()
+
+    def age_s(self) -> float:
+        found, now = self._look(), time.monotonic()
+        if found != self._seen:
+            self._seen, self._changed = found, now
+        return now - self._changed
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_size, status.st_mtime_ns
+
+
+def watch(
+    ranks: Sequence[Process],
+    timeline: Path,
+    supervision: Supervision,
+    asked_to_stop: Callable[[], int],
+    look: Callable[[], None],
+) -> str:
+    """Wait until every rank has ended; returns why they had to be ended, or nothing.
+
+    Args:
+        ranks: the processes of this attempt.
+        timeline: the file whose changes tell that they still work.
+        supervision: how long to wait for what.
+        asked_to_stop: the signal to forward, or 0.
+        look: called several times a second.
+    """
+    deadline = float("inf")  # when patience with the remaining ranks ends
+    signalled, pulse = False, Pulse(timeline)
+    while any(process.poll() is None for process in ranks):
+        look()
+        now = time.monotonic()
+        if asked_to_stop() and not signalled:
+            _send(ranks, signal.SIGTERM)
+            signalled, deadline = True, now + supervision.grace_s
+        if any(process.poll() not in (None, 0, LEFT) for process in ranks):
+            deadline = min(deadline, now + SIBLING_PATIENCE_S)
+        if now > deadline:
+            _send(ranks, signal.SIGKILL)
+        elif pulse.age_s() > supervision.hang_s:
+            _send(ranks, signal.SIGUSR1)  # each rank writes its stack to the log
+            time.sleep(1.0)
+            _send(ranks, signal.SIGKILL)
+            return f"no event for {supervision.hang_s:g} s: the ranks hang"
+        time.sleep(POLL_S)
+    return ""
+
+
+def in_words(rank: int, code: int) -> str:
+    """How a rank ended."""
+    if code == LOST:
+        return f"the node of rank {rank} is no longer heard"
+    if code < 0:
+        return f"rank {rank} was killed by {signal.Signals(-code).name}"
+    return f"rank {rank} ended with status {code}"
+
+
+def _send(ranks: Sequence[Process], number: int) -> None:
+    for process in ranks:
+        if process.poll() is None:
+            process.send_signal(number)

@@ -1,0 +1,97 @@
+"""What failures cost: steps trained for nothing, seconds spent on them, seconds until training went on.
+
+Durations are read from the clock that only goes forward, when the supervisor sees an event; a wall clock that is
+set back or forward changes none of them. Only for a job whose supervisor was killed are there no such
+readings: then the times of its events have to do, and never count below zero.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from plinth.training.checkpoint import checkpoint
+from plinth.training.directory import RunDirectory
+from plinth.training.supervise.rank_failure import Failure
+from plinth.training.telemetry.timeline import Event, Reader, timeline
+
+#: How a supervisor ends the story of a job, and what is told before the next has one.
+ENDINGS = ("finished", "failed", "stopped")
+BEFORE_A_JOB = ("submitted",)
+
+
+class Loss(NamedTuple):
+    """Work after the last commit."""
+
+    from_step: int
+    steps: int
+    seconds: float
+
+
+class Ledger:
+    """Follows a run's timeline and adds up what is lost."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
+        self._reader = Reader(run.events)
+        self._reader.poll()
+        self._taken: dict[int, float] = {}  # step -> when the state was taken that was committed
+        self._begun = self._failed = time.monotonic()
+        self._failure: Failure | None = None
+        self._restarting = False
+
+    def begin(self) -> None:
+        """A new attempt starts."""
+        self.look()
+        self._begun, self._failure = time.monotonic(), None
+
+    def look(self) -> None:
+        """Take in what is new on the timeline; call often, since it is now that things count as happening."""
+        for event in self._reader.poll():
+            self._take_in(event, time.monotonic())
+
+    @property
+    def failure(self) -> Failure | None:
+        """What a rank of this attempt named, when it could still write it down."""
+        self.look()
+        return self._failure
+
+    def lose(self, *, audit: bool) -> Loss:
+        """Add what this attempt has done since the last commit; an audit's work is only time."""
+        self.look()
+        now = time.monotonic()
+        committed = max(checkpoint.committed(self.run), default=0)
+        done = [] if audit else [step for step in timeline(self.run.events).steps if step > committed]
+        seconds = round(now - max(self._begun, self._taken.get(committed, 0.0)), 3)
+        self._failed, self._restarting = now, True
+        return self._add(Loss(committed, len(done), seconds))
+
+    def lose_vanished(self) -> Loss | None:
+        """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
+        story = timeline(self.run.events)
+        told = [event["event"] for event in story.events if event["event"] not in BEFORE_A_JOB]
+        if not told or told[-1] in ENDINGS:
+            return None
+        committed = max(checkpoint.committed(self.run), default=0)
+        done = [event for step, event in story.steps.items() if step > committed]
+        if not done:
+            return None
+        earlier = [event for step, event in story.steps.items() if step <= committed]
+        since = max([earlier[-1]["time"] if earlier else 0.0, *(e["time"] for e in story.of("run_started")[-1:])])
+        return self._add(Loss(committed, len(done), round(max(0.0, done[-1]["time"] - since), 3)))
+
+    def _add(self, loss: Loss) -> Loss:
+        self.lost_steps += loss.steps
+        self.lost_s = round(self.lost_s + loss.seconds, 3)
+        return loss
+
+    def _take_in(self, event: Event, now: float) -> None:
+        kind = event["event"]
+        if kind == "checkpoint":
+            self._taken[int(event["step"])] = now - float(event["seconds"])
+        elif kind == "rank_failed":
+            self._failure = Failure.model_validate({name: event[name] for name in Failure.model_fields})
+        elif kind == "step" and self._restarting:
+            self.restart_s = round(self.restart_s + now - self._failed, 3)
+            self._restarting = False

@@ -1,0 +1,153 @@
+"""The held-out text that a run looks at while it trains: chosen and tokenised once, when the run is prepared.
+
+Documents are those of the final evaluation (`evaluation.slices`): by smallest id, up to a number of bytes. A run
+names the result by digest and ranks read it from the store; none of it is in the run's identity.
+
+Does not belong here: what the model says of it (validation), so this module needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.errors import RecipeError, StageError, TrainingError
+from plinth.evaluation.slices import Document, choose
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.training.validation.parameters import Validation
+
+ASSET = "run/heldout"
+VERSION = "1"
+PART = "heldout.parquet"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),  # of the text that the tokens stand for
+        pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Held-out documents of one bucket.
+
+    Attributes:
+        bytes: UTF-8 bytes of all documents, which bits are counted over.
+        streams: of each document the end-of-text token, then its tokens.
+    """
+
+    name: str
+    bytes: int
+    streams: tuple[npt.NDArray[np.int64], ...]
+
+
+def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], trained: Manifest) -> Manifest:
+    """Choose and tokenise, or find what was tokenised before.
+
+    Args:
+        ctx: workspace and machinery.
+        params: which slices, and how much of each.
+        curated: `curated` by bucket.
+        trained: `tokenizer`.
+
+    Stats: `slices` (name -> documents, bytes, tokens), `without_text` (buckets that have none held out), `end_of_text`.
+
+    Raises:
+        RecipeError: a slice is named that is no bucket.
+        StageError: no held-out text in a slice that is named, or in any.
+        TrainingError: the tokenizer loses text.
+    """
+    unknown = sorted(set(params.slices) - set(curated))
+    if unknown:
+        raise RecipeError(
+            "training.validation.slices names what is no bucket",
+            found=", ".join(unknown),
+            expected=f"of {', '.join(sorted(curated))}",
+        )
+    wanted = {name: curated[name] for name in sorted(params.slices or curated)}
+    step = Step(name="run.heldout", version=VERSION, params={"bytes_per_slice": params.bytes_per_slice})
+    named = {f"{name}/curated": made for name, made in wanted.items()}
+    key = step.key([*(digest for pair in named.items() for digest in (pair[0], pair[1].digest)), trained.digest])
+    parts = ctx.cache.get(key)
+    if parts is None:
+        parts = (_tokenised(ctx, params, wanted, trained),)
+        ctx.cache.put(key, parts)
+    stats = _stats(read_table(ctx.store, parts[0]), list(wanted))
+    stats |= {"end_of_text": trained.stats["end_of_text"]}
+    made = manifest(ASSET, step, {**named, "tokenizer": trained}, parts, stats)
+    ctx.refs.save(made)
+    return made
+
+
+def load(store: Store, made: Manifest) -> list[Slice]:
+    """The slices of a manifest that `prepare` has made, by name.
+
+    Raises:
+        MissingError, IntegrityError: absent from the store, or changed.
+    """
+    (part,) = made.named(PART)
+    table, first = read_table(store, part), [made.stats["end_of_text"]]
+    found: dict[str, tuple[int, list[npt.NDArray[np.int64]]]] = {}
+    for name, size, ids in zip(*(table.column(column).to_pylist() for column in SCHEMA.names), strict=True):
+        before, streams = found.get(name, (0, []))
+        found[name] = before + size, [*streams, np.array(first + ids, dtype=np.int64)]
+    return [Slice(name, size, tuple(streams)) for name, (size, streams) in sorted(found.items())]
+
+
+def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest], trained: Manifest) -> Part:
+    documents = [each for name in wanted for each in _chosen(ctx.store, name, wanted[name], params)]
+    if not documents:
+        raise StageError(
+            "no bucket has held-out text to validate on",
+            found=f"buckets {', '.join(wanted)}",
+            expected="at least one document",
+            remedy="raise corpus.holdout.fraction, or leave training.validation out",
+        )
+    (file,) = trained.named(tokenizer.FILE)
+    ids = list(_encoded(encode.load(ctx.store, file.blob), documents))
+    columns = [[each.bucket for each in documents], [len(each.data) for each in documents], ids]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return write_table(ctx.store, PART, pa.Table.from_arrays(arrays, schema=SCHEMA))
+
+
+def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
+    """A bucket's documents; none where it has no held-out text and nobody asked for this bucket."""
+    try:
+        return choose(store, {name: curated}, params.bytes_per_slice)
+    except StageError:
+        if params.slices:
+            raise
+        return []
+
+
+def _encoded(model: Any, documents: Sequence[Document]) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+    texts = [each.text for each in documents]
+    for text, ids in zip(texts, encode.encode_texts(model, texts, "<u4"), strict=True):
+        if model.decode(ids.tolist(), skip_special_tokens=False) != text:
+            raise TrainingError(
+                "the tokenizer does not give held-out text back, so bits per byte would not count all of it",
+                found=f"a document that begins {text[:40]!r}",
+                expected="the same text after encoding and decoding",
+                remedy="use a tokenizer without normalisation, or leave training.validation out",
+            )
+        yield ids
+
+
+def _stats(table: pa.Table, wanted: list[str]) -> dict[str, Any]:
+    slices: dict[str, dict[str, int]] = {}
+    for name, size, ids in zip(*(table.column(column).to_pylist() for column in SCHEMA.names), strict=True):
+        of = slices.setdefault(name, {"documents": 0, "bytes": 0, "tokens": 0})
+        of["documents"], of["bytes"], of["tokens"] = of["documents"] + 1, of["bytes"] + size, of["tokens"] + len(ids)
+    return {"slices": slices, "without_text": [name for name in wanted if name not in slices]}

@@ -1,0 +1,166 @@
+"""Bits per byte of held-out slices while a run trains, on all its ranks.
+
+    M  windows of a micro batch    S  tokens of the longest window in it, and padding after it
+
+The windows are those of the final evaluation (`evaluation.windows`). Micro batches are fixed by the text and the
+recipe and dealt to data ranks in turn; each is summed by itself and the sums are added in their order, so that the
+numbers do not depend on how many ranks share the work. Every rank makes as many forward passes as every other: with
+ZeRO-3 each is a collective. Nothing is drawn at random, no gradient is made and no parameter changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from plinth.errors import TrainingError
+from plinth.evaluation.windows import Window, windows
+from plinth.storage.refs import Refs
+from plinth.storage.store import Store
+from plinth.storage.workspace import Workspace
+from plinth.training.config import RunConfig
+from plinth.training.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from plinth.training.validation.heldout import Slice
+
+#: Seconds after which a look that goes on tells the supervisor that it lives.
+HEARTBEAT_S = 1.0
+
+#: Lengths that micro batches are padded to: few shapes for kernels, at most an eighth of a sequence wasted.
+LENGTHS = 8
+
+
+class Micro(NamedTuple):
+    """One forward pass: the windows of it, each of one document of the slice."""
+
+    slice: int
+    jobs: tuple[tuple[int, Window], ...]
+
+
+class Found(NamedTuple):
+    """Bits per byte by slice (not finite when the model has diverged), and what it took."""
+
+    slices: dict[str, float]
+    seconds: float
+
+    def event(self) -> dict[str, object]:
+        """For the timeline; what is not a number is named instead."""
+        finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
+        lost = sorted(set(self.slices) - set(finite))
+        told: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
+        return told | ({"not_finite": lost} if lost else {})
+
+
+class Validator:
+    """Looks at the held-out slices of a run; does nothing where the recipe asks for none."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.slices: list[Slice] = []
+        self._found: tuple[int, Found] | None = None
+        if config.validation is not None:
+            from plinth.training.validation import heldout  # Arrow and tokenizers: only for runs that look
+
+            workspace = Workspace(config.workspace)
+            self.slices = heldout.load(Store(workspace.store), Refs(workspace).load(_named(config)))
+        self._micros = list(_plan(self.slices, config.sequence_tokens, config.micro_batch_sequences))
+
+    def due(self, step: int) -> bool:
+        """Whether to look after this step."""
+        if self.config.validation is None:
+            return False
+        every = self.config.validation.every_steps
+        if every == 0:
+            return self.config.saves_at(step)
+        return step % every == 0 or step == self.config.total_steps
+
+    def look(self, engine: Engine, step: int) -> Found:
+        """Bits per byte of every slice under the engine's parameters, as they are after `step`; a collective."""
+        begun, config = time.monotonic(), self.config
+        place, shape = engine.topology.place, engine.topology.shape
+        totals = torch.zeros(len(self._micros), dtype=torch.float64, device=engine.rank.device)
+        mine = range(place.data, len(self._micros), shape.data)
+        rounds = -(-len(self._micros) // shape.data)
+        told = begun
+        with engine.evaluating():
+            for number in range(rounds):
+                index = mine[number] if number < len(mine) else None
+                tokens, scored = self._arrays(index)
+                loss = engine.loss_of(tokens, scored)
+                if index is not None and place.tensor == 0:  # tensor ranks know the same, sequence ranks their share
+                    totals[index] = loss.double() * int(scored.sum()) / shape.sequence
+                if engine.rank.leads and time.monotonic() - told > HEARTBEAT_S:
+                    told = time.monotonic()
+                    with contextlib.suppress(OSError):
+                        os.utime(config.directory.events)  # the supervisor ends ranks that give no sign of life
+        dist.all_reduce(totals)
+        found = Found(self._bits_per_byte(totals.tolist()), time.monotonic() - begun)
+        self._found = step, found
+        return found
+
+    def state(self, step: int) -> dict[str, dict[str, float]]:
+        """What a checkpoint of this step keeps: the slices, when they were looked at after this very step."""
+        if self._found is None or self._found[0] != step:
+            return {}
+        return {"slices": {name: value for name, value in self._found[1].slices.items() if math.isfinite(value)}}
+
+    def _bits_per_byte(self, nats: Sequence[float]) -> dict[str, float]:
+        sums: list[list[float]] = [[] for _ in self.slices]
+        for micro, value in zip(self._micros, nats, strict=True):
+            sums[micro.slice].append(value)
+        return {one.name: sum(own) / math.log(2) / one.bytes for one, own in zip(self.slices, sums, strict=True)}
+
+    def _arrays(self, index: int | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Tokens [M, S + 1] and which targets count [M, S]; for no micro batch, one that counts nothing."""
+        rows, unit = self.config.micro_batch_sequences, _unit(self.config)
+        micro = None if index is None else self._micros[index]
+        longest = unit if micro is None else max(window.length for _, window in micro.jobs)
+        length = min(-(-longest // unit) * unit, self.config.sequence_tokens)
+        tokens, scored = np.zeros((rows, length + 1), np.int32), np.zeros((rows, length), np.bool_)
+        if micro is None:
+            return tokens, scored
+        for row, (document, window) in enumerate(micro.jobs):
+            stream = self.slices[micro.slice].streams[document]
+            tokens[row, : window.length + 1] = stream[window.start : window.end + 1]
+            scored[row, window.scored - 1 - window.start : window.length] = True
+        return tokens, scored
+
+
+def _plan(slices: Sequence[Slice], sequence_tokens: int, rows: int) -> Iterator[Micro]:
+    """Windows of like length together, so that little is padding; every micro batch of one slice."""
+    for number, one in enumerate(slices):
+        jobs = [
+            (document, window)
+            for document, stream in enumerate(one.streams)
+            for window in windows(len(stream) - 1, sequence_tokens)
+        ]
+        jobs.sort(key=lambda job: (-job[1].length, job[0], job[1].start))
+        for start in range(0, len(jobs), rows):
+            yield Micro(number, tuple(jobs[start : start + rows]))
+
+
+def _unit(config: RunConfig) -> int:
+    """Lengths are multiples of this; sequence ranks must be able to divide them."""
+    unit, ranks = config.sequence_tokens // LENGTHS, config.parallel.sequence
+    return unit if unit and unit % ranks == 0 and config.sequence_tokens % unit == 0 else config.sequence_tokens
+
+
+def _named(config: RunConfig) -> str:
+    if not config.heldout:
+        raise TrainingError(
+            f"run {config.run_id} asks for validation and names no held-out text",
+            found="training.validation in a configuration without `heldout`",
+            expected="the digest that preparing the run gives",
+            remedy="submit the run again: `plinth run --select run`",
+        )
+    return config.heldout

@@ -1,0 +1,139 @@
+"""Groups, components and pairs: all pairs of a few, neighbours and the smallest id of a crowd, in any order."""
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus.dedup.near import candidates, similarity_cache
+from plinth.corpus.dedup.near.linking import ALL_PAIRS, LOOK_UP, MARK, NEIGHBOURS, SETS, Links, Payload
+from plinth.corpus.dedup.run_tree import Branch, Reader
+
+Entry = tuple[int, int]  # band key, document
+
+
+def compared(entries: list[Entry], ids: list[int]) -> tuple[set[frozenset[int]], Links]:
+    """Pairs that are compared when no two documents have anything in common."""
+    key, node = (np.array(column, dtype=np.uint64) for column in zip(*entries, strict=True))
+    low = np.array(ids, dtype=np.uint64)
+    links = Links(key, node.astype(np.int64), np.zeros_like(low), low, 0.5)
+    payload = Payload(np.arange(low.size), np.ones(low.size, np.int64), np.arange(1, low.size + 1, dtype=np.uint64))
+    pairs, values = links.walk(SETS, payload=payload)
+    ends = similarity_cache.ends(np.zeros_like(low), low)
+    key = similarity_cache.pair_key.py_func
+    by_key = {int(key(ends[a], ends[b])): frozenset((a, b)) for a, b in all_pairs(range(low.size))}
+    assert len(set(pairs.tolist())) == pairs.size  # no pair twice
+    assert not (values & np.uint64(0xFFFFFFFF)).any()  # similarity 0
+    assert links.roots().tolist() == list(range(low.size))
+    return {by_key[int(pair)] for pair in pairs}, links
+
+
+def all_pairs(items: Any) -> set[tuple[int, int]]:
+    return set(itertools.combinations(items, 2))
+
+
+@pytest.fixture(autouse=True)
+def _wrapping() -> Any:
+    with np.errstate(over="ignore"):
+        yield
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_a_few_documents_under_a_key_are_all_compared(keys: list[int]) -> None:
+    entries = sorted((key, i) for i, key in enumerate(keys))
+    expected = {frozenset((i, j)) for i, j in all_pairs(range(len(keys))) if keys[i] == keys[j]}
+    assert compared(entries, [100 - i for i in range(len(keys))])[0] == expected
+
+
+def test_the_bound_of_all_pairs_is_inclusive() -> None:
+    for count in (ALL_PAIRS, ALL_PAIRS + 1):
+        found, _ = compared([(1, i) for i in range(count)], list(range(count)))
+        assert (len(found) == count * (count - 1) // 2) == (count <= ALL_PAIRS)
+
+
+def test_a_crowd_is_paired_with_its_smallest_id_and_its_neighbours_in_linear_number() -> None:
+    count, picks = 300, random.Random(1)
+    ids = picks.sample(range(10**9), count)
+    found, _ = compared([(7, at) for at in range(count)], ids)
+    smallest = ids.index(min(ids))
+    others = {frozenset((smallest, at)) for at in range(count) if at != smallest}
+    assert others <= found
+    chain = found - others
+    assert NEIGHBOURS * (count - NEIGHBOURS) - 2 * NEIGHBOURS <= len(chain) <= NEIGHBOURS * count
+    another_band = compared([(8, at) for at in range(count)], ids)[0] - others
+    assert len(chain & another_band) < len(chain) / 4  # an order of its own
+    order = list(range(count))
+    picks.shuffle(order)
+    assert compared([(7, at) for at in order], ids)[0] == found
+
+
+def test_a_pair_that_is_connected_or_refused_is_not_compared_again() -> None:
+    low = np.arange(6, dtype=np.uint64)
+    key = np.repeat(np.array([1, 2, 3], dtype=np.uint64), 6)
+    links = Links(key, np.tile(np.arange(6), 3), np.zeros(6, np.uint64), low, 0.5)
+    values = np.array([1, 1, 1, 9, 9, 9], dtype=np.uint64)
+    pairs, _ = links.walk(SETS, payload=Payload(np.arange(6), np.ones(6, np.int64), values))
+    assert links.roots().tolist() == [0, 0, 0, 3, 3, 3]
+    assert pairs.size < 15  # of the 15 pairs under each of three keys
+
+
+def test_known_pairs_need_no_text() -> None:
+    low = np.arange(40, dtype=np.uint64)
+    key, node = np.ones(40, np.uint64), np.arange(40)
+    values = (np.arange(40) // 2 + 1).astype(np.uint64)
+    payload = Payload(np.arange(40), np.ones(40, np.int64), values)
+    first = Links(key, node, np.zeros(40, np.uint64), low, 0.5)
+    pairs, found = first.walk(SETS, payload=payload)
+    order = sorted_runs.in_order(pairs, found)
+    known = pairs[order], found[order]
+    again = Links(key, node, np.zeros(40, np.uint64), low, 0.5)
+    again.walk(LOOK_UP, known=known)
+    assert again.roots().tolist() == first.roots().tolist()
+    again.walk(MARK)
+    assert not again.needed.any()
+    fewer = Links(key, node, np.zeros(40, np.uint64), low, 0.5)
+    fewer.walk(LOOK_UP, known=(known[0][1:], known[1][1:]))
+    fewer.walk(MARK)
+    assert 1 <= fewer.needed.sum() <= 2
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 19)), max_size=60), st.integers(1, 7), st.integers(1, 9))
+def test_components_and_partitions_agree_with_python(
+    tmp_path_factory: Any, entries: list[Entry], range_rows: int, partition_rows: int
+) -> None:
+    from plinth.compute.context import Context
+    from plinth.storage.workspace import Workspace
+
+    ctx = Context(Workspace(tmp_path_factory.mktemp("components")).ensure())
+    spread = 2**64 // 9
+    unique = sorted({(key * spread, at) for key, at in entries})
+    columns = [np.array([one[i] for one in unique], dtype=np.uint64) for i in (0, 1)]
+    run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
+    mask = document_numbers.write(ctx.store, "mask", np.ones(20, np.uint8))
+    reader = Reader("bands", (Branch(run, (0,)),), document_numbers.Layout((0, 20)))
+    found = candidates.find(ctx, reader, mask, range_rows, partition_rows)
+    root = list(range(20))
+    for (key, a), (other, b) in itertools.pairwise(unique):
+        if key == other:
+            small, large = sorted((root[a], root[b]))
+            root = [small if value == large else value for value in root]
+    alone = candidates.ALONE[found.width]
+    expected = [value if root.count(value) > 1 else alone for value in root]
+    assert document_numbers.open_flat(ctx.store, found.components, found.width).tolist() == expected
+    assert found.documents == sum(value != alone for value in expected)
+    seen: list[int] = []
+    for low, high in found.partitions:
+        keys, documents = candidates.read_partition(ctx.store, found.routed, low, high)
+        assert all(low <= expected[at] < high for at in documents)
+        seen += documents.tolist()
+        held = {expected[at] for at in documents.tolist()}
+        assert len(held) <= 1 or sum(expected.count(one) for one in held) <= partition_rows
+        assert sum(keys[1:] != keys[:-1]) + bool(keys.size) == len(set(keys.tolist()))  # groups are not torn
+    assert len(seen) == sum(sum(key == other for other, _ in unique) > 1 for key, _ in unique)

@@ -1,0 +1,127 @@
+"""The normal form of a text."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from plinth.corpus.documents.normalize import normalize
+from plinth.corpus.sources.parameters import Normalisation
+
+PLAIN = Normalisation()
+PIECES = [
+    "a",
+    " ",
+    "\t",
+    "\n",
+    "\r",
+    "\r\n",
+    "\x0b",
+    "\x85",
+    "\u2028",
+    "\ufeff",
+    "\x00",
+    "\x9d",
+    "e\u0301",
+    "é",
+    "Ã©",
+    "â€™",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\r\nb\rc\x0bd\x0ce\u2028f", "a\nb\nc\nd\ne\nf"),
+        ("    indented\n\tcode", "    indented\n\tcode"),
+        ("trailing \t\u3000\nnext  ", "trailing\nnext"),
+        ("\n \n\nfirst", "first"),
+        ("a\n\n\nb", "a\n\n\nb"),
+        ("a\n\n\n\n\n\nb", "a\n\n\nb"),
+        ("e\u0301", "é"),
+        ("\ufeffbell\x07 null\x00 del\x7f c1\x9d", "bell null del c1"),
+        ("L&Atilde; stays &amp; stays", "L&Atilde; stays &amp; stays"),
+        ("“quotes” and ﬁ stay", "“quotes” and ﬁ stay"),
+        ("", ""),
+        ("\r\n \t", ""),
+    ],
+)
+def test_known_answers(text: str, expected: str) -> None:
+    assert normalize(text, PLAIN) == expected
+
+
+@pytest.mark.parametrize("good", ["schön, naïve café", "It’s “quoted” — yes…", "Привет, мир", "日本語の文章です"])
+def test_mojibake_is_repaired_and_good_text_is_left_alone(good: str) -> None:
+    bad = good.encode().decode("latin-1")
+    assert normalize(bad, PLAIN) == good
+    assert normalize(good, PLAIN) == good
+    assert normalize(f"{good}\n{bad}", PLAIN) == f"{good}\n{good}"
+
+
+def test_a_lone_c1_is_taken_for_windows_1252_or_without_repair_for_next_line() -> None:
+    assert normalize("wait\x85", PLAIN) == "wait…"
+    assert normalize("a\x85b", Normalisation(repair_mojibake=False)) == "a\nb"
+
+
+def test_repair_can_be_switched_off() -> None:
+    assert normalize("schÃ¶n", Normalisation(repair_mojibake=False)) == "schÃ¶n"
+
+
+def test_blank_lines_follow_the_parameter() -> None:
+    assert normalize("a\n\n\nb", Normalisation(max_blank_lines=0)) == "a\nb"
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(PIECES)).map("".join)))
+@example("Ã\x83Â©")
+def test_idempotent_and_clean(text: str) -> None:
+    once = normalize(text, PLAIN)
+    assert normalize(once, PLAIN) == once
+    assert unicodedata.is_normalized("NFC", once)
+    assert not any(unicodedata.category(c) == "Cc" for c in once if c not in "\n\t")
+    assert once == once.strip("\n")
+    assert all(line == line.rstrip() for line in once.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("co\xadop\xader\xada\xadtion", "cooperation"),
+        ("exam\xad\nple", "example"),
+        ("a\u200bb\u2060c", "abc"),
+        ("caf\u200dé", "café"),
+        ("\u0e01\u200b\u0e02", "\u0e01\u200b\u0e02"),  # Thai: parts words
+        ("می\u200cخواهم", "می\u200cخواهم"),  # Persian: shapes letters
+        ("👩\u200d🔬", "👩\u200d🔬"),
+        ("क्\u200dष", "क्\u200dष"),
+    ],
+)
+def test_what_is_invisible_goes_where_it_means_nothing(text: str, expected: str) -> None:
+    assert normalize(text, PLAIN) == expected
+    assert normalize(text, Normalisation(strip_invisible=False)) == text
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.lists(st.sampled_from([*PIECES, "\xad", "\u200b", "\u200d", "-", ".", "The", "ab", "\f", "7"])).map("".join),
+    )
+)
+def test_no_letter_is_lost_and_boundaries_settle(text: str) -> None:
+    params = Normalisation(repair_mojibake=False)
+    for repair in (False, True):
+        once = normalize(text, params, repair)
+        assert normalize(once, params, repair) == once
+        assert unicodedata.is_normalized("NFC", once)
+        assert letters(once) == letters(text)
+
+
+def letters(text: str) -> list[str]:
+    """The letters of a text in order, composed or not; controls and invisibles may have stood between their parts."""
+    return [c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c).startswith("L")]
+
+
+def test_a_megabyte_of_spaces_takes_no_quadratic_time() -> None:
+    assert normalize(" " * 10**6 + "x", PLAIN) == " " * 10**6 + "x"

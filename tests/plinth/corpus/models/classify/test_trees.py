@@ -1,0 +1,55 @@
+"""Trees as arrays say what scikit-learn says, and damaged ones are found before they are walked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from plinth.corpus.models.classify import trees
+from plinth.corpus.models.classify.trees import Forest
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(600, 5)).astype(np.float32)
+    return features, ((features[:, 0] * features[:, 1] > 0) ^ (rng.random(600) < 0.1)).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def forest(data) -> Forest:
+    return trees.fit(*data, np.ones(600))
+
+
+def test_margins_are_scikit_learns(data, forest: Forest) -> None:
+    features, truth = data
+    model = HistGradientBoostingClassifier(
+        max_iter=trees.ITERATIONS, max_leaf_nodes=trees.LEAVES, learning_rate=trees.RATE, l2_regularization=trees.L2,
+        min_samples_leaf=trees.MIN_LEAF, early_stopping=False, random_state=trees.SEED,
+    ).fit(features.astype(np.float64), truth)  # fmt: skip
+    theirs = model.decision_function(features.astype(np.float64))
+    np.testing.assert_allclose(forest.margins(features), theirs, rtol=1e-9)
+    assert ((forest.margins(features) > 0) == truth).mean() > 0.85
+
+
+def test_the_same_trees_every_time(data, forest: Forest) -> None:
+    again = trees.fit(*data, np.ones(600))
+    assert again.nodes.tobytes() == forest.nodes.tobytes()
+    assert again.base == forest.base
+
+
+def test_whole_and_no_rows(forest: Forest) -> None:
+    assert trees.problem(forest, 5) is None
+    assert forest.margins(np.zeros((0, 5), np.float32)).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [("left", 0, "child"), ("right", 10**6, "child"), ("feature", 9, "feature"), ("value", np.inf, "finite")],
+)
+def test_damage_is_named(forest: Forest, field: str, value: float, what: str) -> None:
+    nodes = forest.nodes.copy()
+    nodes[field][np.flatnonzero(nodes["left"] >= 0)[1]] = value
+    assert what in str(trees.problem(replace(forest, nodes=nodes), 5))
+    assert "fill" in str(trees.problem(replace(forest, nodes=nodes[:-1]), 5))

@@ -1,0 +1,194 @@
+import operator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plinth.corpus.policy.expressions import MAX_CHARACTERS, parse
+from plinth.errors import RecipeError
+from plinth.records import EDIT_TYPE
+
+SCHEMA = {
+    "a.words": pa.int32(),
+    "a.share": pa.float64(),
+    "a.bytes": pa.int64(),
+    "b.label": pa.string(),
+    "b.ok": pa.bool_(),
+    "b.when": pa.timestamp("us", tz="UTC"),
+    "b.spans": EDIT_TYPE,
+}
+ROWS: dict[str, list[Any]] = {
+    "a.words": [0, 49, 50, None],
+    "a.share": [0.0, 0.3, 0.5, 1.0],
+    "a.bytes": [0, 2**62, 7, 8],
+    "b.label": ["en", "de", None, "fr"],
+    "b.ok": [True, False, None, True],
+    "b.when": [None, 1, 2, 3],
+}
+COLUMNS = {name: pa.array(values, SCHEMA[name]) for name, values in ROWS.items()}
+
+
+def evaluate(text: str) -> list[bool]:
+    found = parse(text, SCHEMA, "rule").evaluate(COLUMNS, 4)
+    assert found.null_count == 0
+    return list(found.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.words < 50", [True, True, False, False]),
+        ("not a.words < 50", [False, False, True, True]),  # missing is not below, so `not` holds
+        ("a.share > 0.3", [False, False, True, True]),  # 0.3 is not above 0.3
+        ("0.3 <= a.share <= 0.5", [False, True, True, False]),
+        ("a.words == 49 or b.label == 'fr'", [False, True, False, True]),
+        ("a.words < 50 and not b.ok", [False, True, False, False]),
+        ("a.words < 1 or a.words > 49 and a.share > 0.9", [True, False, False, False]),
+        ("(a.words < 1 or a.words > 49) and a.share > 0.4", [False, False, True, False]),
+        ('b.label in ["en", "fr"]', [True, False, False, True]),
+        ('b.label not in ("en", "fr")', [False, True, True, False]),
+        ("a.words in [-1, 49]", [False, True, False, False]),
+        ("b.label is None", [False, False, True, False]),
+        ("a.words is not None", [True, True, True, False]),
+        ("b.ok is False", [False, True, False, False]),
+        ("b.ok is not True", [False, True, True, False]),
+        ("b.ok == True", [True, False, False, True]),
+        ("b.ok", [True, False, False, True]),
+        ("b.when is None", [True, False, False, False]),
+        ("a.words * 2 - 1 > 90 + 1.5", [False, True, True, False]),
+        ("-a.words <= -50", [False, False, True, False]),
+        ("a.share / a.words > 0.01", [False, False, False, False]),  # 0 / 0 compares with nothing
+        ("a.bytes / a.share > 1e300", [False, False, False, False]),
+        ("1 / a.share > 1e300", [True, False, False, False]),  # infinity
+        ("a.bytes * 4 > 0", [False, True, True, True]),  # no overflow
+        ("a.share < a.words", [False, True, True, False]),
+    ],
+)
+def test_values(text: str, expected: list[bool]) -> None:
+    assert evaluate(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cannot be read"),
+        ("a.words <", "cannot be read"),
+        ("a.words < 5\x00", "cannot be read"),
+        ("(" * 900 + "a.words" + ")" * 900, "cannot be read"),
+        ("a.words < 1" + " or a.words < 1" * MAX_CHARACTERS, "too long"),
+        ("a.wrds < 5", "did you mean 'a.words'?"),
+        ("words < 5", "Name is not part"),
+        ("a.b.c < 5", "Attribute is not part"),
+        ("__import__('os').system('true')", "Call is not part"),
+        ("a.words.__class__ is None", "Attribute is not part"),
+        ("a.words if b.ok else a.share", "IfExp is not part"),
+        ("[a.words for x in b.label]", "ListComp is not part"),
+        ("a.words ** 999 > 1", "BinOp is not part"),
+        ("a.words > 1e999", "Constant is not part"),
+        ("a.words > 99999999999999999999", "Constant is not part"),
+        ("a.words == None", "nothing equals None"),
+        ("a.words is 3", "`is` needs None"),
+        ("b.label in 'english'", "`in` needs a list"),
+        ("b.label in [b.label]", "`in` needs a list"),
+        ("b.label in [None]", "`in` needs a list"),
+        ("a.words < 3 in [1]", "cannot be chained"),
+        ("(a.words, a.share)", "Tuple is not part"),
+        ("a.words", "is no condition"),
+        ("a.words + 1", "is no condition"),
+        ("b.spans is None and b.spans", "types do not fit"),
+        ("b.label > 3", "types do not fit"),
+        ("b.label in [3]", "types do not fit"),
+        ("b.ok + 1 > 2", "types do not fit"),
+        ("a.words and b.ok", "types do not fit"),
+        ("not a.words", "types do not fit"),
+        ("True", "names no column"),
+        ("1 < 2", "names no column"),
+    ],
+)
+def test_what_is_not_the_language_is_refused(text: str, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse(text, SCHEMA, "rule")
+    assert says in str(caught.value)
+    assert caught.value.what.startswith("rule")
+
+
+def test_columns_read() -> None:
+    assert parse("a.words < 3 or b.ok and a.words > 1", SCHEMA, "rule").columns == {"a.words", "b.ok"}
+
+
+COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+NUMBER = st.one_of(st.integers(-1000, 1000), st.floats(-1e3, 1e3, allow_subnormal=False))
+
+
+def conditions() -> st.SearchStrategy[str]:
+    """Conditions whose text Python itself can evaluate."""
+    terms = st.one_of(st.just("a.words"), st.just("a.share"), NUMBER.map(repr))
+    sums = st.one_of(terms, st.builds("({} {} {})".format, terms, st.sampled_from("+-*"), terms))
+    compared = st.builds("{} {} {}".format, sums, st.sampled_from(sorted(COMPARE)), sums)
+    chained = st.builds("{} {} {}".format, compared, st.sampled_from(sorted(COMPARE)), sums)
+    leaves = st.one_of(compared, chained, st.just("b.ok"), st.just('b.label in ["en", "x"]'))
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.builds("({} {} {})".format, inner, st.sampled_from(["and", "or"]), inner),
+            inner.map("not ({})".format),
+        ),
+        max_leaves=6,
+    )
+
+
+class Row:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    conditions(),
+    st.lists(
+        st.tuples(st.integers(-1000, 1000), st.floats(-1e3, 1e3), st.booleans(), st.sampled_from("xyz")), max_size=5
+    ),
+)
+def test_conditions_mean_what_python_means(text: str, rows: list[tuple[int, float, bool, str]]) -> None:
+    condition = f"a.words == a.words and ({text})"
+    columns = {
+        "a.words": pa.array([row[0] for row in rows], pa.int32()),
+        "a.share": pa.array([row[1] for row in rows], pa.float64()),
+        "b.ok": pa.array([row[2] for row in rows], pa.bool_()),
+        "b.label": pa.array([row[3] for row in rows], pa.string()),
+    }
+    expected = [
+        bool(eval(condition, {"a": Row(words=words, share=share), "b": Row(ok=ok, label=label)}))
+        for words, share, ok, label in rows
+    ]
+    assert parse(condition, SCHEMA, "rule").evaluate(columns, len(rows)).to_pylist() == expected
+
+
+def test_division_gives_what_ieee_gives() -> None:
+    share = pa.array([0.0, 1.0, -1.0])
+    assert parse("a.share / 0 > 5", SCHEMA, "rule").evaluate({"a.share": share}, 3).to_pylist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.words < 9999999999", [True, True, True, False]),  # wider than the column: nothing wraps
+        ("a.words > 4294967345", [False] * 4),  # 49 + 2^32
+        ("9999999999 > a.words", [True, True, True, False]),
+        ("50 <= a.words", [False, False, True, False]),
+        ("0 < a.words <= 9999999999", [False, True, True, False]),
+        ("a.bytes >= 4611686018427387904", [False, True, False, False]),
+        ("a.words < 49.5", [True, True, False, False]),
+    ],
+)
+def test_whole_numbers_are_compared_as_they_are_whatever_the_column_holds(text: str, expected: list[bool]) -> None:
+    assert evaluate(text) == expected

@@ -1,0 +1,138 @@
+"""Contamination: hand-worked overlaps, planted leaks with precision and recall, boilerplate."""
+
+import random
+from typing import Any
+
+import pytest
+
+from plinth.corpus.dedup.parameters import Dedup, MinHash
+from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.corpus.protected.holdout import rank
+
+
+def words(picks: random.Random, count: int) -> list[str]:
+    return [f"w{picks.randrange(10**9)}" for _ in range(count)]
+
+
+def planted(tiny: Any, held: Any, others: list[Any], params: Contamination, bucket: str = "a") -> Any:
+    """A corpus in which exactly `held` is held out: names are tried until its rank is the smallest."""
+    lowest = min(rank(1, doc.id) for doc in others)
+    for i in range(100_000):
+        held = tiny.Doc(held.text, name=f"held{i}")
+        if rank(1, held.id) < lowest:
+            break
+    tight = Holdout(fraction=1e-9, min_documents=1)
+    corpus = tiny.corpus(
+        {bucket: [[held, *others[::2]], others[1::2]]},
+        holdout_params=tight,
+        contamination_params=params,
+        dedup=Dedup(minhash=MinHash(threshold=1.0)),
+    )
+    rows = corpus.rows(corpus.through_holdout())
+    assert {identity for identity, row in rows.items() if row["held_out"]} == {held.id}
+    return corpus, held
+
+
+def test_hand_worked_overlap(tiny: Any) -> None:
+    picks = random.Random(1)
+    secret = words(picks, 6)
+    held = tiny.Doc(" ".join([*words(picks, 4), *secret]))
+    leak = tiny.Doc(" ".join([*words(picks, 2), *secret[:4]]).upper())  # 4 3-grams, 2 of them held out
+    twice = tiny.Doc(" ".join([*secret[:3], *words(picks, 1), *secret[:3]]))  # 5 3-grams, 2 occurrences of one
+    clean = tiny.Doc(" ".join([*words(picks, 5), *secret[:2]]))
+    corpus, held = planted(tiny, held, [leak, twice, clean], Contamination(ngram_words=3))
+    rows = corpus.rows(corpus.through_contamination())
+    assert rows[leak.id] == {"overlap": 0.5, "matched": 2, "contaminated": True}
+    assert rows[twice.id]["overlap"] == pytest.approx(0.4)
+    assert rows[twice.id]["matched"] == 2
+    assert rows[clean.id] == {"overlap": 0.0, "matched": 0, "contaminated": False}
+    assert rows[held.id] == {"overlap": None, "matched": None, "contaminated": False}
+    stats = corpus.contamination.stats
+    assert (stats["considered"], stats["contaminated"], stats["held_out_ngrams"]) == (3, 2, 8)
+    assert stats["contaminated_bytes"] == len(leak.text) + len(twice.text)
+
+
+def test_max_overlap_is_allowed(tiny: Any) -> None:
+    picks = random.Random(2)
+    secret = words(picks, 5)
+    leak = tiny.Doc(" ".join([*secret[:3], *words(picks, 1)]))  # half of its 3-grams
+    for bound, contaminated in ((0.49, True), (0.5, False)):
+        params = Contamination(ngram_words=3, max_overlap=bound)
+        corpus, _ = planted(tiny, tiny.Doc(" ".join(secret)), [leak], params)
+        assert corpus.rows(corpus.through_contamination())[leak.id]["contaminated"] is contaminated
+
+
+def test_a_short_document_is_one_ngram(tiny: Any) -> None:
+    same, other = tiny.Doc("Four, words are here!"), tiny.Doc("four words are there")
+    longer = tiny.Doc("four words are here and many more follow so that this is longer than thirteen")
+    corpus, _ = planted(tiny, tiny.Doc("four words ARE here ... "), [same, other, longer], Contamination())
+    rows = corpus.rows(corpus.through_contamination())
+    # the same four words are a near duplicate already: one of the two survives and nothing is left to flag
+    assert not rows[other.id]["contaminated"]
+    assert not rows[longer.id]["contaminated"]
+
+
+def test_documents_training_would_not_see_are_not_measured(tiny: Any) -> None:
+    picks = random.Random(3)
+    secret = " ".join(words(picks, 20))
+    dropped = tiny.Doc(secret + " more of it", fired=("bad",))
+    corpus, _ = planted(tiny, tiny.Doc(secret), [dropped, tiny.Doc("x y")], Contamination())
+    assert corpus.rows(corpus.through_contamination())[dropped.id]["overlap"] is None
+
+
+def test_boilerplate_is_no_leak(tiny: Any) -> None:
+    picks = random.Random(4)
+    licence, secret = words(picks, 30), words(picks, 30)
+    held = tiny.Doc(" ".join([*licence, *secret]))
+    innocent = [tiny.Doc(" ".join([*licence, *words(picks, 30)])) for _ in range(11)]
+    leak = tiny.Doc(" ".join([*words(picks, 30), *secret[:20]]))
+    for limit, flagged in ((10, {leak.id}), (11, {leak.id, *(doc.id for doc in innocent)}), (None, None)):
+        params = Contamination(boilerplate_documents=limit)
+        corpus, _ = planted(tiny, held, [leak, *innocent], params)
+        rows = corpus.rows(corpus.through_contamination())
+        found = {identity for identity, row in rows.items() if row["contaminated"]}
+        assert found == (flagged or {leak.id, *(doc.id for doc in innocent)})
+        assert corpus.contamination.stats["boilerplate_ngrams"] == (18 if limit == 10 else 0)
+
+
+def test_precision_and_recall_on_planted_leaks(tiny: Any) -> None:
+    picks = random.Random(5)
+    held_out = [words(picks, 80) for _ in range(5)]
+    held = tiny.Doc(" . ".join(" ".join(one) for one in held_out))
+    leaks, clean = [], []
+    for i in range(60):
+        body = words(picks, 100)
+        start, length = picks.randrange(60), 13 if i % 2 else 12
+        span = held_out[i % 5][start : start + length]
+        (leaks if length == 13 and len(span) == 13 else clean).append(
+            tiny.Doc(" ".join([*body[:50], *span, *body[50:]]))
+        )
+    corpus, _ = planted(tiny, held, leaks + clean, Contamination())
+    rows = corpus.rows(corpus.through_contamination())
+    assert {identity for identity, row in rows.items() if row["contaminated"]} == {doc.id for doc in leaks}
+    assert len(leaks) > 20
+    assert len(clean) > 20
+
+
+def test_held_out_documents_of_other_buckets_count(tiny: Any) -> None:
+    picks = random.Random(6)
+    docs = {name: [tiny.Doc(" ".join(words(picks, 30))) for _ in range(4)] for name in ("a", "b")}
+    tight = Holdout(fraction=1e-9, min_documents=1)
+    first = tiny.corpus({name: [some] for name, some in docs.items()}, holdout_params=tight)
+    rows = first.rows(first.through_holdout())
+    (held,) = (doc for doc in docs["a"] if rows[doc.id]["held_out"])
+    quoting = tiny.Doc(held.text + " " + " ".join(words(picks, 40)), name="")
+    lowest = min(rank(1, doc.id) for doc in docs["b"])
+    for i in range(1000):
+        quoting = tiny.Doc(quoting.text, name=f"q{i}")
+        if rank(1, quoting.id) > lowest:
+            break
+    corpus = tiny.corpus({"a": [docs["a"]], "b": [docs["b"], [quoting]]}, holdout_params=tight)
+    rows = corpus.rows(corpus.through_contamination())
+    assert rows[quoting.id]["matched"] == 18
+    assert corpus.contamination.stats["buckets"]["b"]["contaminated"] == 1
+
+
+def test_nothing_held_out_contaminates_nothing(tiny: Any) -> None:
+    corpus = tiny.corpus({"a": [[tiny.Doc("x", fired=("bad",))]]})
+    assert corpus.through_contamination().stats["contaminated"] == 0

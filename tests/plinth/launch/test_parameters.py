@@ -1,0 +1,63 @@
+"""Where a run may run: what is impossible is refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from plinth.launch.parameters import Launch
+from plinth.training.config import run_key
+from plinth.training.parameters import Training
+
+INFRA = Path(__file__).resolve().parents[3] / "infra"
+
+POD = {"image": "i", "claim": "c"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"kind": "slurm", "ranks": 3, "nodes": 2}, "ranks: 3 ranks cannot be divided evenly over 2 nodes"),
+        ({"kind": "slurm", "ranks": 1, "nodes": 2}, "ranks: 1 ranks cannot be divided"),
+        ({"ranks": 2, "nodes": 2}, "nodes: kind local is this one machine"),
+        ({"kind": "ray", "ranks": 4, "nodes": 2, "ray": {"gpus": 1}}, "ray.gpus: 1 for 2 ranks of a node"),
+        ({"kind": "ray", "ranks": 4, "ray": {"gpus": 2}}, "ray.gpus: 2 for 4 ranks"),
+        ({"kind": "ray", "ray": {"address": "ray://head:10001"}}, "ray.address"),
+        ({"kind": "slurm", "slurm": {"time_limit": "a day"}}, "slurm.time_limit: 'a day' is no time"),
+        ({"kind": "slurm", "ranks": 8, "slurm": {"gpus_per_node": 4}}, "slurm.gpus_per_node: 4 for 8 ranks"),
+        ({"kind": "slurm", "slurm": {"sbatch": ["--no-requeue"]}}, "slurm.sbatch: '--no-requeue' is Plinth's own"),
+        ({"kind": "slurm", "slurm": {"sbatch": ["--output=x"]}}, "is Plinth's own"),
+        ({"kind": "slurm", "slurm": {"sbatch": ["-J x"]}}, "is Plinth's own"),
+        ({"kind": "slurm", "slurm": {"sbatch": ["qos=high"]}}, "is no option"),
+        ({"kind": "slurm", "slurm": {"sbatch": ["--qos=a\nrm -r ."]}}, "is no option"),
+        ({"kind": "kubernetes", "kubernetes": {"claim": "c"}}, "kubernetes.image: nothing given"),
+        ({"kind": "kubernetes", "kubernetes": {"image": "i"}}, "kubernetes.claim: nothing given"),
+        (
+            {"kind": "kubernetes", "ranks": 4, "kubernetes": {**POD, "resources": {"nvidia.com/gpu": "2"}}},
+            "kubernetes.resources: 2 GPUs for 4 ranks",
+        ),
+        ({"kind": "kubernetes", "kubernetes": {**POD, "namespace": "A_b"}}, "namespace"),
+        ({"kind": "cloud"}, "kind"),
+    ],
+)
+def test_impossible_is_refused_with_a_reason(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Launch.model_validate(asked)
+    assert says in str(refused.value).replace("\nkubernetes.namespace", " namespace")
+
+
+@pytest.mark.parametrize("limit", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])
+def test_time_limits_of_slurm(limit: str) -> None:
+    assert Launch.model_validate({"kind": "slurm", "slurm": {"time_limit": limit}}).slurm.time_limit == limit
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_examples_are_recipes_and_placement_is_no_identity(name: str) -> None:
+    told = yaml.safe_load((INFRA / name / "recipe.yaml").read_text())["training"]
+    training = Training.model_validate(told)
+    assert (training.launch.kind, training.launch.ranks_per_node) == (name, 8)
+    assert run_key(training, "m", "t") == run_key(Training(), "m", "t")

@@ -1,0 +1,105 @@
+"""Our decoder and Hugging Face's, on the same weights, both ways: logits and loss in FP32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from plinth.errors import CheckpointError
+from plinth.model.decoder import Decoder, build
+from plinth.model.hugging_face import hf_config, load_model, save_model
+from plinth.model.parameters import Model, MuP, RopeScaling
+
+transformers = pytest.importorskip("transformers")
+
+VOCABULARY, LENGTH = 97, 48
+BOUND = 1e-5
+
+BASE = Model(layers=3, dim=64, heads=8, kv_heads=2, ffn_dim=96, rope_theta=500.0)
+KINDS = {
+    "tied": BASE,
+    "untied": BASE.model_copy(update={"tied_embeddings": False}),
+    "every head its own keys": BASE.model_copy(update={"kv_heads": 8}),
+    "one key head": BASE.model_copy(update={"kv_heads": 1, "norm_eps": 1e-3}),
+    "long context": BASE.model_copy(update={"rope_scaling": RopeScaling(factor=4.0, original_tokens=16)}),
+    "qk norm": BASE.model_copy(update={"qk_norm": True, "tied_embeddings": False}),
+    "wide heads": BASE.model_copy(update={"qk_norm": True, "head_dim": 16}),
+}
+
+
+def scrambled(config: Model) -> Decoder:
+    """A decoder whose gains are not 1 and whose weights are large enough to matter."""
+    model = build(config, VOCABULARY, 3)
+    generator = torch.Generator().manual_seed(5)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        parameter.data = noise * 0.1 + 1 if parameter.dim() == 1 else noise / parameter.shape[1] ** 0.5
+    return model.eval()
+
+
+def some_tokens() -> Tensor:
+    return torch.randint(0, VOCABULARY, (3, LENGTH), generator=torch.Generator().manual_seed(7))
+
+
+@torch.no_grad()
+def theirs(model: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    found = model(input_ids=tokens, labels=tokens, use_cache=False)
+    return found.logits, found.loss
+
+
+@torch.no_grad()
+def ours(model: Decoder, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    return model(tokens), model(tokens[:, :-1], targets=tokens[:, 1:])
+
+
+def assert_same(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> None:
+    assert left[0].std() > 0.1  # or the bound would say nothing
+    assert (left[0] - right[0]).abs().max() <= BOUND
+    assert abs(float(left[1]) - float(right[1])) <= BOUND
+
+
+def export(parameters: dict[str, Tensor], config: Model, directory: Path) -> None:
+    save_model(directory, parameters, hf_config(config, VOCABULARY, LENGTH, "float32", 0))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_both_ways(kind: str, tmp_path: Path) -> None:
+    model, tokens = scrambled(KINDS[kind]), some_tokens()
+    export(dict(model.named_parameters()), model.config, tmp_path / "ours")
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
+    assert type(peer).__name__ == ("Qwen3ForCausalLM" if KINDS[kind].qk_norm else "LlamaForCausalLM")
+    assert_same(ours(model, tokens), theirs(peer, tokens))
+    with torch.no_grad():  # others than ours, and written by them, in several files
+        for parameter in peer.parameters():
+            parameter.mul_(1.01)
+    peer.save_pretrained(tmp_path / "theirs", max_shard_size="50KB")
+    assert not (tmp_path / "theirs" / "model.safetensors").exists()
+    back = load_model(tmp_path / "theirs")
+    assert back.config == model.config
+    assert_same(theirs(peer, tokens), ours(back, tokens))
+
+
+def test_mup_is_not_loaded_as_what_it_is_not(tmp_path: Path) -> None:
+    model = scrambled(BASE.model_copy(update={"mup": MuP(base_dim=16, base_head_dim=4)}))
+    export(dict(model.named_parameters()), model.config, tmp_path)
+    with pytest.raises(ValueError, match="plinth-mup"):  # rather than other logits than ours
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert load_model(tmp_path).config == model.config
+
+
+def test_what_our_decoder_does_not_compute_is_refused(tmp_path: Path) -> None:
+    shape = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 32}
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16}
+    for name, extra in (("biased", {"attention_bias": True}), ("yarn", {"rope_parameters": rope})):
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **extra)).save_pretrained(tmp_path / name)
+        with pytest.raises(CheckpointError, match=r"attention_bias True|rope_type 'yarn'"):
+            load_model(tmp_path / name)
+    gemma = transformers.GemmaForCausalLM(transformers.GemmaConfig(**shape, head_dim=8))
+    gemma.save_pretrained(tmp_path / "gemma")
+    with pytest.raises(CheckpointError, match="model_type 'gemma', expected llama or qwen3"):
+        load_model(tmp_path / "gemma")

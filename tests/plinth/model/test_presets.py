@@ -1,0 +1,67 @@
+"""Presets: what they fill in, and how many parameters they have, counted on a device that holds none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from plinth.model import flops as planning
+from plinth.model.decoder import Decoder
+from plinth.model.parameters import Model, MuP, RopeScaling
+from plinth.model.presets import PRESETS
+from plinth.training.config import run_key
+from plinth.training.parameters import Training
+
+#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts.
+COUNTS = {
+    "1m": 1_049_728,
+    "10m": 10_490_112,
+    "60m": 59_257_344,
+    "150m": 151_023_360,
+    "350m": 352_371_712,
+    "1b": 1_235_814_400,
+    "3b": 3_212_749_824,
+    "8b": 8_030_261_248,
+    "70b": 70_553_706_496,
+}
+
+
+def counted(config: Model, vocab_size: int) -> int:
+    with torch.device("meta"):
+        model = Decoder(config, vocab_size)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_parameter_counts(name: str) -> None:
+    config, vocabulary = Model(preset=name), PRESETS[name].vocab_size
+    assert counted(config, vocabulary) == COUNTS[name]
+    assert planning.parameters(config, vocabulary).total == COUNTS[name]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qk_norm": True},
+        {"tied_embeddings": False},
+        {"head_dim": 24, "qk_norm": True},
+        {"kv_heads": 4},
+        {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
+    ],
+    ids=lambda changes: "+".join(changes),
+)
+def test_planned_counts_are_the_models(changes: dict[str, object]) -> None:
+    config = Model.model_validate({"preset": "1m", **changes})
+    assert planning.parameters(config, 501).total == counted(config, 501)
+
+
+def test_a_preset_is_a_shape_and_nothing_else() -> None:
+    config = Model.model_validate({"preset": "8b", "layers": 4, "tied_embeddings": True})
+    assert (config.layers, config.dim, config.ffn_dim, config.tied_embeddings) == (4, 4096, 14336, True)
+    written = Model(**PRESETS["8b"].fields())
+    assert run_key(Training(model=Model(preset="8b")), "m", "t") == run_key(Training(model=written), "m", "t")
+    assert Model.model_validate_json(config.model_dump_json()) == config.model_copy(update={"preset": None})
+    with pytest.raises(ValidationError, match="preset"):
+        Model.model_validate({"preset": "9b"})

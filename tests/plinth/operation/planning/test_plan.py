@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import pytest
+
+from plinth.model import flops
+from plinth.model.parameters import Model
+from plinth.operation.planning import memory
+from plinth.operation.planning.plan import plan
+from plinth.recipe.recipe import Recipe
+from plinth.training.parallel.parameters import Parallel
+
+LLAMA_7B = Model(layers=32, dim=4096, heads=32, kv_heads=32, ffn_dim=11008, tied_embeddings=False)
+LLAMA_3_8B = Model(layers=32, dim=4096, heads=32, kv_heads=8, ffn_dim=14336, tied_embeddings=False)
+
+
+def _recipe(**training: object) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "tiny",
+            "corpus": {
+                "buckets": {
+                    "web": {
+                        "description": "d",
+                        "owner": "o@example.org",
+                        "sources": [
+                            {
+                                "kind": "text",
+                                "path": "x",
+                                "licence": "MIT",
+                                "terms": {"train": True, "redistribute": True, "commercial": True},
+                                "domain": "d",
+                                "snapshot": "s",
+                            }
+                        ],
+                    }
+                },
+                "annotate": {},
+                "policies": {"default": {}},
+                "permitted_licences": ["MIT"],
+            },
+            "tokenizer": {"vocab_size": 1000},
+            "mixture": {
+                "sequence_tokens": 100,
+                "total_tokens": 10_050,
+                "phases": [{"name": "main", "fraction": 1.0, "weights": {"web": 1.0}}],
+            },
+            "training": {
+                "model": {"layers": 2, "dim": 8, "heads": 2, "kv_heads": 1, "ffn_dim": 16},
+                "micro_batch_sequences": 2,
+                "global_batch_sequences": 8,
+                "launch": {"ranks": 2},
+                **training,
+            },
+            "release": {"name": "tiny"},
+        }
+    )
+
+
+def test_parameters_by_hand() -> None:
+    # attention 8x8 + 2 x 8x4 + 8x8 = 192, feed-forward 3 x 8 x 16 = 384, norms 2 x 8, per layer; final norm 8.
+    tiny = Model(layers=2, dim=8, heads=2, kv_heads=1, ffn_dim=16)
+    counted = flops.parameters(tiny, 1000)
+    assert (counted.embedding, counted.attention, counted.feed_forward, counted.norms, counted.output) == (
+        8000,
+        384,
+        768,
+        40,
+        0,
+    )
+    assert counted.total == 9192
+    assert flops.parameters(tiny.model_copy(update={"qk_norm": True}), 1000).norms == 40 + 2 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "vocabulary", "published"), [(LLAMA_7B, 32000, 6_738_415_616), (LLAMA_3_8B, 128256, 8_030_261_248)]
+)
+def test_parameters_of_published_models(size: Model, vocabulary: int, published: int) -> None:
+    """Parameter counts of the released Llama 7B and Llama 3 8B checkpoints."""
+    assert flops.parameters(size, vocabulary).total == published
+
+
+def test_flops_by_hand() -> None:
+    tiny = Model(layers=2, dim=8, heads=2, kv_heads=1, ffn_dim=16)
+    assert flops.flops_6n(tiny, 1000) == 6 * 9192
+    assert flops.flops_exact(tiny, 1000, 100) == 6 * (384 + 768 + 8000) + 12 * 2 * 8 * 100
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_zero_divides_sixteen_bytes_per_parameter(precision: str) -> None:
+    """The worked example of the ZeRO paper (figure 1): 7.5B parameters, 64 devices: 120, 31.4, 16.6, 1.9 GB."""
+    found = []
+    for stage in range(4):
+        used = memory.states(
+            7_500_000_000,
+            ranks=64,
+            zero_stage=stage,
+            precision=precision,  # type: ignore[arg-type]
+            gradient_bytes=2 if precision == "bf16" else 4,
+        )
+        found.append(round(sum(used) / 1e9, 1))
+    expected = {"bf16": [120.0, 31.4, 16.6, 1.9], "fp32": [120.0, 60.9, 31.4, 1.9]}
+    assert found == expected[precision]
+
+
+def test_plan_by_hand() -> None:
+    # 10,050 tokens are 100 sequences, 12 steps of 8, 9,600 tokens; 450 are not used.
+    made = plan(_recipe(), tokens_per_second=1200)
+    assert (made.steps, made.tokens, made.unused_tokens, made.global_batch_tokens) == (12, 9600, 450, 800)
+    assert made.wall_clock_s == 8.0
+    assert made.flops_6nd == 6 * 9192 * 9600
+    assert made.parameters_without_embeddings == 1192
+    assert made.memory_per_device.total == made.memory_by_zero_stage[1]
+    assert sorted(made.memory_by_zero_stage) == [0, 1, 2, 3]
+    assert made.fits is None
+    assert "1,200 tokens/s over all ranks, without start-up, checkpoints and restarts" in made.assumptions
+
+
+def test_assumptions_say_what_was_not_known() -> None:
+    made = plan(_recipe())
+    assert made.wall_clock_s is None
+    assert "no wall clock: no speed was stated" in made.assumptions
+    assert any(line.startswith("precision auto is counted as fp32") for line in made.assumptions)
+    known = plan(_recipe(precision="bf16"), vocab_size=500, tokens_per_second=1.0)
+    assert (known.precision, known.vocab_size) == ("bf16", 500)
+    assert not [line for line in known.assumptions if "vocabulary" in line or "auto" in line or "no speed" in line]
+
+
+TINY = Model(layers=4, dim=8, heads=4, kv_heads=2, ffn_dim=16)
+# a block: attention 8x8 + 2 x 8x4 + 8x8 = 192, feed-forward 384, norms 16; embedding 800; final norm 8
+# values per token: norms 4 x 8 = 32; divided by tensor: 2 x 8 + 2 x 4 + 3 x 16 = 72
+
+
+def _used(ranks: int = 4, accumulation: int = 4, **block: object) -> memory.Memory:
+    return memory.per_device(
+        TINY,
+        Parallel(**block),  # type: ignore[arg-type]
+        vocab_size=100,
+        sequence_tokens=50,
+        micro_batch=2,
+        accumulation=accumulation,
+        ranks=ranks,
+        precision="bf16",
+    )
+
+
+def test_memory_of_a_divided_model_by_hand() -> None:
+    whole = 4 * (192 + 384 + 16) + 800 + 8
+    assert memory.parameters_of_rank(TINY, 100, Parallel()) == whole == flops.parameters(TINY, 100).total
+    halved = (4 * (192 + 384) + 800) // 2 + 4 * 16 + 8  # norms are on every tensor rank
+    assert memory.parameters_of_rank(TINY, 100, Parallel(tensor=2)) == halved
+    stage = 2 * (192 + 384) + 800 + (4 * 16 + 8) // 2
+    assert memory.parameters_of_rank(TINY, 100, Parallel(pipeline=2)) == stage
+    plain, tensor, sequence, pipeline = _used(), _used(tensor=2), _used(sequence=2), _used(pipeline=2)
+    assert plain.activations == 100 * 4 * (32 + 72) * 2
+    assert tensor.activations == 100 * 4 * (32 + 36) * 2
+    assert sequence.activations == plain.activations // 2
+    assert pipeline.activations == 100 * 2 * (32 + 72) * 2 * 2  # half the layers, two micro batches in flight
+    assert _used(pipeline=2, accumulation=1).activations == pipeline.activations // 2
+    assert tensor.logits == plain.logits // 2 == 100 * 50 * (2 + 8)
+    # ZeRO-1 divides twelve bytes by the ranks that hold the same parameters
+    assert (plain.optimizer, sequence.optimizer) == (whole * 12 // 4, whole * 12 // 4)
+    assert tensor.optimizer == halved * 12 // 2
+    assert plain.gradients == whole * 4
+
+
+def test_recomputation_keeps_the_inputs_of_blocks_and_one_block() -> None:
+    assert _used(activation_checkpointing=1).activations == 100 * (4 * 8 + 104) * 2
+    assert _used(activation_checkpointing=2).activations == 100 * (2 * 104 + 2 * 8 + 104) * 2
+
+
+def test_offload_moves_to_the_host() -> None:
+    kept, moved = _used(zero_stage=3), _used(zero_stage=3, offload="parameters")
+    assert (moved.parameters, moved.gradients, moved.optimizer) == (0, 0, 0)
+    assert moved.host == kept.parameters + kept.gradients + kept.optimizer
+    assert _used(zero_stage=2, offload="optimizer").parameters == _used(zero_stage=2).parameters
+
+
+def test_published_sizes_fit_or_do_not() -> None:
+    """8B in BF16 with Adam needs 18 bytes a parameter, 145 GB: more than an H200; over eight, ZeRO-1 divides twelve."""
+    for ranks, fits in ((1, False), (8, True)):
+        launched = {"launch": {"ranks": ranks}, "model": {"preset": "8b"}, "micro_batch_sequences": 1}
+        made = plan(_recipe(precision="bf16", **launched), vocab_size=128256, device="h200")
+        assert made.fits is fits
+        assert made.division == ("one rank" if ranks == 1 else "data 8")
+
+
+def test_stages_that_the_block_forbids_are_left_out() -> None:
+    made = plan(_recipe(parallel={"pipeline": 2, "zero_stage": 1}))
+    assert sorted(made.memory_by_zero_stage) == [0, 1]
+    assert made.division == "pipeline 2"
+
+
+def test_parameters_by_place_and_preset() -> None:
+    made = plan(_recipe(model={"preset": "10m", "layers": 3}))
+    assert made.preset == "10m"
+    assert made.parameters_by_place.total == made.parameters
+    assert made.parameters_by_place.feed_forward == 3 * 3 * 256 * 768
+    assert made.parameters_by_place.output == 0

@@ -1,0 +1,157 @@
+"""A recipe is checked against what the annotators really offer: names, parameters, columns, the licence gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from plinth.recipe.column_checks import annotators, problems_of_columns
+
+GATE = {"reason": "licence", "drop": "not licence.permitted"}
+
+
+def corpus(**changes: Any) -> dict[str, Any]:
+    base = {
+        "annotate": {"language": {}, "licence": {}, "gopher_quality": {}, "pii": {}},
+        "buckets": {"web": {}},
+        "policies": {"default": {"rules": [GATE], "edits": [{"reason": "pii", "spans": "pii.spans"}]}},
+    }
+    return {"corpus": {**base, **changes}}
+
+
+def rules(*given: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return corpus(policies={"default": {"rules": [GATE, *given], **others}})
+
+
+def test_a_right_corpus_has_no_problem() -> None:
+    assert list(problems_of_columns(corpus())) == []
+    assert list(problems_of_columns(rules({"reason": "a", "drop": "gopher_quality.word_count < 50"}))) == []
+
+
+@pytest.mark.parametrize(
+    ("annotate", "key", "message", "hint"),
+    [
+        ({"gopher_qualty": {}}, "gopher_qualty", "no such annotator", "`gopher_quality`"),
+        ({"language": {"max_charcters": 9}}, "language.max_charcters", "unknown parameter", "`max_characters`"),
+        ({"language": {"max_characters": 1}}, "language.max_characters", "greater than or equal to 16", ""),
+        ({"language": {"max_characters": "20"}}, "language.max_characters", "valid integer", ""),
+        ({"gopher_quality": {"profile": "other"}}, "gopher_quality.profile", "input should be", ""),
+    ],
+)
+def test_annotators_and_their_parameters(annotate: dict[str, Any], key: str, message: str, hint: str) -> None:
+    data = corpus()
+    data["corpus"]["annotate"] |= annotate
+    ((where, what, advice),) = problems_of_columns(data)
+    assert ".".join(map(str, where)) == f"corpus.annotate.{key}"
+    assert message in what
+    assert hint in advice
+
+
+@pytest.mark.parametrize("name", ["language", "licence"])
+def test_annotators_that_slices_and_gates_rest_on_are_required(name: str) -> None:
+    data = corpus()
+    del data["corpus"]["annotate"][name]
+    problems = [what for where, what, _ in problems_of_columns(data) if where == ("corpus", "annotate")]
+    assert problems == [f"`{name}` is missing"]
+
+
+@pytest.mark.parametrize(
+    ("drop", "message"),
+    [
+        ("gopher_quality.word_cont < 50", "no column 'gopher_quality.word_cont'"),
+        ("c4.sentences < 5", "no column 'c4.sentences'"),  # known, but not chosen in this recipe
+        ("gopher_quality.word_count <", "cannot be read"),
+        ("gopher_quality.word_count + 1", "is no condition"),
+        ("language.label < 3", "types do not fit"),
+        ("__import__('os').system('id')", "not part of the policy language"),
+    ],
+)
+def test_expressions_are_read_before_anything_runs(drop: str, message: str) -> None:
+    ((where, what, _),) = problems_of_columns(rules({"reason": "a", "drop": drop}))
+    assert where == ("corpus", "policies", "default", "rules", 1, "drop")
+    assert message in what
+    assert not what.startswith("rule")
+
+
+def test_a_column_typo_has_a_hint() -> None:
+    ((_, _, hint),) = problems_of_columns(rules({"reason": "a", "drop": "gopher_quality.word_cont < 50"}))
+    assert "gopher_quality.word_count" in hint
+
+
+def test_two_rules_of_one_name() -> None:
+    ((where, what, _),) = problems_of_columns(rules({"reason": "licence", "drop": "pii.email > 5"}))
+    assert where[-2:] == (1, "reason")
+    assert "more than one rule is called 'licence'" in what
+
+
+def test_edits_need_a_column_of_spans() -> None:
+    ((where, what, hint),) = problems_of_columns(rules(edits=[{"reason": "a", "spans": "pii.email"}]))
+    assert where == ("corpus", "policies", "default", "edits", 0, "spans")
+    assert "no column of spans" in what
+    assert "pii.spans" in hint
+
+
+def test_a_use_that_an_owner_forbids_is_refused() -> None:
+    terms = {"train": True, "redistribute": True, "commercial": False}
+    buckets = {"web": {"sources": [{"terms": terms}]}}
+    assert list(problems_of_columns(corpus(buckets=buckets, uses=["redistribute"]))) == []
+    ((where, what, _),) = problems_of_columns(corpus(buckets=buckets, uses=["redistribute", "commercial"]))
+    assert where == ("corpus", "buckets", "web", "sources", 0, "terms", "commercial")
+    assert "forbid" in what
+
+
+def test_what_annotators_and_models_rest_on_must_be_there() -> None:
+    used = {"language": {}, "licence": {}, "pii": {}, "url": {"lists": "blocked"}, "perplexity": {"model": "clean"}}
+    found = {where[2]: (what, hint) for where, what, hint in problems_of_columns(corpus(annotate=used))}
+    assert "needs lists/blocked" in found["url"][0]
+    assert "needs models/clean" in found["perplexity"][0]
+    models = {"clean": {"kind": "ngram", "reference": ["wed"]}}
+    ((where, what, hint),) = problems_of_columns(corpus(annotate=used, models=models, lists={"blocked": "lists"}))
+    assert where == ("corpus", "models", "clean")
+    assert what == "there is no bucket 'wed'"
+    assert hint == "did you mean `web`?"
+
+
+def test_a_policy_in_use_without_the_licence_gate_is_refused() -> None:
+    policies = {"default": {"rules": [GATE]}, "open": {"rules": []}, "unused": {}}
+    data = corpus(policies=policies, buckets={"web": {}, "code": {"policy": "open"}})
+    ((where, what, hint),) = problems_of_columns(data)
+    assert where == ("corpus", "policies", "open")
+    assert "no rule stops a licence" in what
+    assert "not licence.permitted" in hint
+
+
+@pytest.mark.parametrize("data", [{}, {"corpus": 3}, {"corpus": {"annotate": [], "policies": 1, "buckets": None}}])
+def test_shapeless_data_is_left_to_the_models(data: dict[str, Any]) -> None:
+    assert list(problems_of_columns(data)) == []
+
+
+def test_shapeless_policies_are_left_to_the_models() -> None:
+    for policies in ([], {"default": None}, {"default": {"rules": {}}}, {"default": {"rules": [3, {"drop": 4}, GATE]}}):
+        assert all(
+            where[:3] == ("corpus", "policies", "default")
+            for where, _, _ in problems_of_columns(corpus(policies=policies))
+        )
+
+
+def test_every_annotator_says_what_it_is() -> None:
+    for annotator in annotators():
+        assert annotator.description.endswith(".")
+        assert len(annotator.schema) > 0
+
+
+@pytest.mark.parametrize(
+    ("dedup", "key", "message"),
+    [
+        ({"lines": {"exclude": ["wb"]}}, ("lines", "exclude", 0), "no bucket 'wb'"),
+        ({"substring": {"exclude": ["web", "code"]}}, ("substring", "exclude", 1), "no bucket 'code'"),
+        ({"semantic": {"buckets": ["prose"]}}, ("semantic", "buckets", 0), "no bucket 'prose'"),
+        ({"semantic": {"buckets": ["web"], "vectors": "mine"}}, ("semantic", "vectors"), "no list 'mine'"),
+    ],
+)
+def test_buckets_and_lists_of_the_cascade_are_there(dedup: dict[str, Any], key: tuple[Any, ...], message: str) -> None:
+    assert list(problems_of_columns(corpus(dedup={stage: {} for stage in dedup}))) == []
+    ((where, what, _),) = problems_of_columns(corpus(dedup=dedup))
+    assert where == ("corpus", "dedup", *key)
+    assert message in what

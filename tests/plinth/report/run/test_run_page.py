@@ -1,0 +1,248 @@
+"""The page of a run: what it says of time and loss is arithmetic, and the same timeline gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from plinth.report.run import metrics, panels, run_page
+from plinth.report.run.metrics import Series, course
+from plinth.report.run.panels import Line, Panel, Scale
+
+
+class Story:
+    """A timeline written by hand; a step takes a second, of which a tenth waits for data."""
+
+    def __init__(self) -> None:
+        self.now, self.events = 1000.0, list[dict[str, Any]]()
+
+    def add(self, event: str, after: float = 0.0, **fields: Any) -> None:
+        self.now += after
+        self.events.append({"seq": len(self.events) + 1, "time": self.now, "event": event, **fields})
+
+    def step(self, step: int, loss: float = 2.0, **fields: Any) -> None:
+        measured = {"loss": loss, "loss_ema": loss, "grad_norm": 1.0, "lr": 0.1, "tokens": 100 * step}
+        speed = {"tokens_per_s": 100.0, "data_wait_s": 0.1, "step_s": 1.0, "memory_bytes": 10**6}
+        self.add("step", 1.0, step=step, **measured, **speed, **fields)
+
+
+@pytest.fixture
+def told() -> list[dict[str, Any]]:
+    """Ten steps: a commit after 4, a kill after 6, a rollback from 8 to 4 that leaves out 7 and 8, the end."""
+    story = Story()
+    story.add("submitted", launcher="slurm")
+    story.add("job_started", 30.0, ranks=2, nodes=1)
+    story.add("run_started", 8.0, attempt=0, ranks=2, device="cpu", precision="fp32")
+    for step in range(1, 5):
+        story.step(step, layers={"names": ["embedding", "0"], "grad_norm": [0.5, None]})
+    story.add("checkpoint", 0.5, step=4, bytes=9, seconds=0.5)
+    story.add("evaluated", step=4, tokens=400, slices={"web": 1.5}, probes={"maths": [0.4, 0.1]})
+    for step in (5, 6):
+        story.step(step)
+    story.add("restart", 3.0, attempt=1, reason="rank 1 was killed by <SIGKILL>", lost_steps=2)
+    story.add("run_started", 2.0, attempt=1, ranks=2)
+    story.add("resumed", 3.0, step=4)
+    for step in (5, 6, 7, 8):
+        story.step(step, loss=9.0 if step > 6 else 2.0)
+    window = {"rule": "loss_spike", "action": "rollback", "window": [7, 8], "number": 1}
+    story.add("intervention", step=8, value=9.0, threshold=4.0, **window)
+    stood_out = {"bucket": "web", "source": "bad.example", "documents": 3, "share": 0.75, "share_before": 0.0}
+    usual = {"bucket": "web", "source": "good.example", "documents": 1, "share": 0.25, "share_before": 1.0}
+    named = [{"step": 7, "id": "ab" * 16, "bucket": "web", "source": "bad.example", "uri": "https://bad.example/1"}]
+    found = {"sources": [stood_out, usual], "buckets": {"web": 4}, "documents_count": 4, "documents": named}
+    story.add("documents", **window, **found)
+    story.add("rolled_back", step=4, undone=4, number=1)
+    story.step(5)
+    story.step(6)
+    for step in (7, 8):
+        story.add("skipped", step=step, rule="loss_spike", window=[7, 8])
+    story.step(9)
+    story.step(10)
+    story.add("finished", step=10)
+    return story.events
+
+
+ABOUT = run_page.About(
+    run_id="tiny-0123",
+    ranks=2,
+    total_steps=10,
+    total_tokens=1000,
+    flops_per_token=((1, 1e6), (9, 2e6)),
+    price_per_rank_hour=3600.0,
+    sequence_tokens=10,
+    mixture=(
+        {"first": 0, "stop": 50, "phase": "a", "realised": {"web": 1.0, "code": 0.0}},
+        {"first": 50, "stop": 100, "phase": "a", "realised": {"web": 0.5, "code": 0.5}},
+    ),
+)
+
+
+def test_where_the_time_went(told: list[dict[str, Any]]) -> None:
+    cost = course(told).cost
+    # Trained: 4 + 2 + 4 + 2 + 2 steps; counted: 1-6, 9, 10; lost: 5, 6 by the kill, 5, 6, 7, 8 by the rollback.
+    assert (cost.lost_steps, cost.skipped_steps, cost.restarts, cost.interventions) == (6, 2, 1, 1)
+    assert (cost.useful_s, cost.wait_s, cost.save_s, cost.lost_s) == pytest.approx((7.2, 0.8, 0.5, 6.0))
+    assert cost.wall_s == pytest.approx(30 + 8 + 14 + 0.5 + 5 + 3)
+    assert (cost.queued_s, cost.away_s) == pytest.approx((30, 0))
+    assert (cost.start_s, cost.idle_s) == pytest.approx((8 + 2, 5 - 2 + 3))
+    assert cost.goodput == pytest.approx(7.2 / 30.5)
+    assert cost.rank_hours == pytest.approx(2 * 30.5 / 3600)
+    assert cost.tokens == 1000
+
+
+def test_age_of_the_checkpoint_is_a_saw(told: list[dict[str, Any]]) -> None:
+    age = course(told).series["checkpoint_age_s"]
+    by_time = list(zip(age.times, age.values, strict=True))
+    assert by_time[:6] == [(1039.0, 1.0), (1040.0, 2.0), (1041.0, 3.0), (1042.0, 4.0), (1042.5, 4.5), (1042.5, 0.0)]
+
+
+def test_series_of_every_kind(told: list[dict[str, Any]]) -> None:
+    made = course(told)
+    assert made.slices["web"].values == [1.5]
+    assert made.slices["maths"].values == [0.4]
+    assert math.isnan(made.layers["0"].values[0])
+    assert [mark.kind for mark in made.marks] == ["restart", "resumed", "intervention", "rolled_back", "finished"]
+    assert made.marks[0].step == 6
+
+
+class Reader(HTMLParser):
+    """What a page loads, and whether its elements are closed."""
+
+    VOID = frozenset({"meta", "br", "line", "path", "rect", "circle", "input", "link", "img"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.loaded += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, Any]]) -> None:
+    text = run_page.page(told, ABOUT)
+    reader = Reader(text)
+    assert reader.open == []
+    assert reader.loaded == []
+    assert text.count("http") == 1  # the address of a document, as text
+    assert "&lt;SIGKILL&gt;" in text
+    assert "<SIGKILL>" not in text
+    for words in (
+        "loss_spike",
+        "7–8",
+        "bad.example (web) 75% of the tokens, 0% before; 4 documents, such as https://bad.example/1",
+        "61.00 USD",
+        "23.6%",
+        "plinth blame tiny-0123 7",
+    ):
+        assert words in text, words
+    for key in (
+        "loss",
+        "slices",
+        "grad_norm",
+        "lr",
+        "tokens_per_s",
+        "mfu",
+        "wait",
+        "memory",
+        "age",
+        "layers",
+        "mixture",
+    ):
+        assert len(re.findall(f'data-key="{key}"', text)) == 2, key
+    assert run_page.page(told, ABOUT) == text
+
+
+def test_the_pointers_values_are_those_of_the_timeline(told: list[dict[str, Any]]) -> None:
+    text = run_page.page(told, ABOUT)
+    points = json.loads(re.search(r'id="points">(.*?)</script>', text)[1])  # type: ignore[index]
+    by_step = points["step-loss"]["each step"]
+    assert len(by_step["x"]) == 10 - 0  # steps 1 to 10, one column each
+    assert by_step["y"][6:8] == ["9", "9"]
+    utilised = run_page.page(told, ABOUT.model_copy(update={"peak_flops": 1e9}))
+    assert "5%" in re.search(r'id="points">(.*?)</script>', utilised)[1]  # type: ignore[index]
+
+
+def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
+    story = Story()
+    story.add("job_started", ranks=2, nodes=1)
+    story.add("run_started", attempt=0, ranks=2)
+    story.step(1)
+    story.add("stopped", step=1)
+    story.add("submitted", 3000.0, launcher="local")
+    story.add("job_started", 600.0, ranks=1, nodes=1)
+    story.add("run_started", attempt=0, ranks=1)
+    story.add("reshaped", step=1, **{"from": {"ranks": 2, "zero": 1}, "to": {"ranks": 1, "zero": 1}})
+    story.step(2)
+    story.step(3, vetoed=True)
+    # this job is killed, and the next begins a minute later
+    story.add("vanished", 60.0, from_step=3, lost_steps=0, lost_s=0.0)
+    story.add("job_started", 5.0, ranks=4, nodes=2)
+    story.add("run_started", attempt=0, ranks=4)
+    story.step(4)
+    story.add("finished", step=4)
+    told = course(story.events)
+    cost = told.cost
+    assert (cost.jobs, cost.skipped_steps, cost.lost_steps) == (3, 1, 1)
+    assert (cost.queued_s, cost.away_s) == pytest.approx((600, 3000 + 60 + 5))
+    assert cost.rank_hours * 3600 == pytest.approx(2 * 1 + 1 * 2 + 4 * 1)
+    assert cost.goodput == pytest.approx(3 * 0.9 / 4)
+    about = ABOUT.model_copy(update={"flops_per_token": ((1, 1e6), (3, 2e6))})
+    flops = run_page._flops(told, about).values  # with a gap before each job but the first
+    expected = [100 * 1e6 / 2, math.nan, 100 * 1e6, 100 * 2e6, math.nan, 100 * 2e6 / 4]
+    assert flops == pytest.approx(expected, nan_ok=True)
+    assert "ranks 2 → 1" in run_page.page(story.events, about)
+    assert "zero" not in next(mark.text for mark in told.marks if mark.kind == "reshaped")
+
+
+def test_acts_that_follow_each_other_are_one_row() -> None:
+    acts = [
+        {"event": "intervention", "step": 5, "rule": "loss_spike", "action": "warn", "window": [5, 5], "number": 1},
+        {"event": "intervention", "step": 5, "rule": "loss_spike", "action": "rollback", "window": [4, 5], "number": 1},
+        *(
+            {"event": "intervention", "step": n, "rule": "loss_spike", "action": "skip", "window": [n, n], "number": n}
+            for n in (6, 7, 8)
+        ),
+        {"event": "documents", "rule": "loss_spike", "action": "skip", "window": [7, 7], "number": 7, "unknown": "why"},
+    ]
+    rows = run_page._interventions([{"value": 9.0, "threshold": 4.0, **act} for act in acts])
+    assert [(row["action"], row["step"], row["window"]) for row in rows] == [
+        ("warn", "5", "5"), ("rollback", "5", "4–5"), ("skip", "6–8", "6–8")
+    ]  # fmt: skip
+    assert [row["documents"] for row in rows] == ["", "", "why"]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 6])
+def test_a_run_that_has_hardly_begun(told: list[dict[str, Any]], keep: int) -> None:
+    assert Reader(run_page.page(told[:keep], ABOUT)).open == []
+
+
+def test_no_spike_is_averaged_away() -> None:
+    series = Series()
+    for step in range(50_000):
+        series.add({"time": float(step), "step": step}, 100.0 if step == 31_007 else 1.0)
+    series.add({"time": 50_000.0, "step": 50_000}, "inf")
+    made = metrics.Course({"loss": series}, {}, {}, [], metrics.cost([]), [], 0.0, 50_000.0, 50_000)
+    panel = Panel("loss", "loss", [Line("x", series)], str)
+    found = panels.points(panel, Scale("step", made))["x"]
+    assert len(found["x"]) <= panels.COLUMNS + 1
+    assert found["y"].count("100.0") == 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1e-9, 3e-9), (-5.0, 12345.0), (0.0, 1e12)])
+def test_round_places(low: float, high: float) -> None:
+    found = panels._round(low, high, 4)
+    assert 2 <= len(found) <= 5
+    assert all(low <= at <= high * (1 + 1e-9) for at in found)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plinth.tokens.order.permutation import MAX_SIZE, Permutation, mix64
+
+
+@given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
+@settings(max_examples=60, deadline=None)
+def test_it_is_a_bijection_with_an_inverse(size: int, seed: int) -> None:
+    permutation = Permutation(size, "test", seed)
+    moved = permutation.forward(np.arange(size))
+    assert np.array_equal(np.sort(moved), np.arange(size))
+    assert np.array_equal(permutation.inverse(moved), np.arange(size))
+
+
+@given(
+    size=st.integers(2**40, MAX_SIZE),
+    points=st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=20),
+    seed=st.integers(),
+)
+@settings(max_examples=60, deadline=None)
+def test_large_domains_are_reached_and_left_at_any_point(size: int, points: list[int], seed: int) -> None:
+    permutation = Permutation(size, seed)
+    moved = permutation.forward(points)
+    assert ((moved >= 0) & (moved < size)).all()
+    assert permutation.inverse(moved).tolist() == points
+
+
+def test_a_point_alone_goes_where_it_goes_among_others() -> None:
+    permutation = Permutation(1000, "k", 3)
+    together = permutation.forward(np.arange(1000))
+    assert [int(permutation.forward(i)) for i in (0, 7, 999)] == together[[0, 7, 999]].tolist()
+
+
+def test_order_is_pinned() -> None:
+    # Runs of the past must be explained by the code of the future: these values may never change.
+    assert Permutation(10, "order", 1).forward(np.arange(10)).tolist() == [3, 0, 8, 4, 2, 5, 1, 7, 9, 6]
+
+
+def test_keys_and_epochs_differ() -> None:
+    orders = {tuple(Permutation(50, "epoch", 1, "web", epoch).forward(np.arange(50)).tolist()) for epoch in range(20)}
+    assert len(orders) == 20
+
+
+@pytest.mark.parametrize("size", [5, 64, 1000])
+def test_every_place_is_equally_likely(size: int) -> None:
+    """Chi-squared over 2,000 keys: where element 1 goes. 6 standard deviations, and the keys are fixed."""
+    places = [int(Permutation(size, "fair", key).forward(1)) for key in range(2000)]
+    counts = np.bincount(places, minlength=size)
+    chi = float(((counts - 2000 / size) ** 2 / (2000 / size)).sum())
+    assert abs(chi - (size - 1)) < 6 * (2 * (size - 1)) ** 0.5
+
+
+def test_neighbours_part() -> None:
+    """In a random permutation the mean distance of two neighbours' images is a third of the size."""
+    moved = Permutation(10_000, "distance").forward(np.arange(10_000))
+    assert abs(np.abs(np.diff(moved)).mean() - 10_000 / 3) < 100
+
+
+def test_mix64_agrees_with_splitmix64() -> None:
+    # First outputs of SplitMix64 seeded with 0: the finaliser of multiples of its increment.
+    state = np.arange(1, 3, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    assert mix64(state).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+
+
+@pytest.mark.parametrize("size", [0, -1, MAX_SIZE + 1])
+def test_sizes_out_of_range_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="expected 1 to"):
+        Permutation(size, "k")

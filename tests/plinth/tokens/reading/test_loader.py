@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plinth.compute.context import Context
+from plinth.errors import IntegrityError, MissingError, RecipeError
+from plinth.storage.workspace import Workspace
+from plinth.tokens.mixture import mixture
+from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.order.order import Order
+from plinth.tokens.packing import packed as packing_index
+from plinth.tokens.packing.gather import Gather
+from plinth.tokens.packing.layout import Layout, open_layouts
+from plinth.tokens.packing.packing import segments
+from plinth.tokens.reading.buffer_pool import Arrays
+from plinth.tokens.reading.loader import Batch, Loader
+from plinth.tokens.reading.reader import ShardReader, open_streams
+
+Line = tuple[Order, dict[str, ShardReader], dict[str, Layout]]
+
+
+@pytest.fixture(scope="module", params=["concatenate", "best-fit"])
+def line(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace, request: pytest.FixtureRequest) -> Line:
+    ctx = Context(Workspace(tmp_path_factory.mktemp("loader")).ensure())
+    _, _, shards = made.line(ctx, {"web": [made.texts(1, 50)], "code": [made.texts(2, 20)]}, tokens_per_shard=400)
+    phases = (Phase(name="main", fraction=1.0, weights={"web": 2, "code": 1}),)
+    params = Mixture(
+        sequence_tokens=24, total_tokens=24 * 130, phases=phases, block_sequences=10, packing=request.param
+    )
+    packed = {name: packing_index.run(ctx, name, params, cut) for name, cut in shards.items()}
+    for index in packed.values():
+        ctx.refs.save(index)
+    result = mixture.run(ctx, params, shards, packed)
+    readers = open_streams(ctx.store, shards)
+    tokens = {name: reader.tokens for name, reader in readers.items()}
+    return Order(result), readers, open_layouts(ctx.store, ctx.refs.load, result, tokens)
+
+
+def _global(line: Line, step: int, world: int, micro: int, batch: int = 8) -> np.ndarray:
+    """The global batch of a step as `world` ranks load it."""
+    ranks = [
+        Loader(*line, global_batch=batch, micro_batch=micro, rank=r, world=world, prefetch=0) for r in range(world)
+    ]
+    return np.concatenate([made.tokens for loader in ranks for made in loader.step(step)])
+
+
+def _same(one: Batch, two: Batch) -> bool:
+    return (one.step, one.micro) == (two.step, two.micro) and all(
+        np.array_equal(getattr(one, name), getattr(two, name)) for name in ("tokens", "segments", "buckets", "scored")
+    )
+
+
+@given(step=st.integers(0, 15), world=st.sampled_from([1, 2, 4]), micro=st.sampled_from([1, 2]))
+@settings(max_examples=25, deadline=None)
+def test_ranks_share_one_global_batch(line: Line, step: int, world: int, micro: int) -> None:
+    assert np.array_equal(_global(line, step, world, micro), _global(line, step, 1, 8))
+
+
+def _slowly(line: Line, bucket: str, index: int) -> tuple[list[int], list[int], list[bool]]:
+    """Tokens, segments and what is scored of one sequence, piece by piece as `packing` says it."""
+    _, readers, layouts = line
+    pieces = layouts[bucket].pieces(np.array([index]))
+    tokens: list[int] = [] if pieces.tokens[0] == 25 else [0]
+    scored = [False] * len(tokens)
+    for start, count, context in zip(pieces.starts, pieces.tokens, pieces.context, strict=True):
+        tokens += readers[bucket].read(int(start), int(count)).tolist()
+        scored += [not context, *[True] * (int(count) - 1)]
+    numbers = segments(np.array([tokens]), 0)[0].tolist()
+    padding = 25 - len(tokens)
+    return tokens + [0] * padding, numbers + [numbers[-1] + 1] * padding, (scored + [False] * padding)[1:]
+
+
+def test_arrays_are_the_sequences_of_the_order(line: Line) -> None:
+    order = line[0]
+    for batch in Loader(*line, global_batch=8, micro_batch=4).batches(3, 7):
+        refs = order.step(batch.step, 8)[4 * batch.micro :][:4]
+        tokens, numbers, scored = zip(*(_slowly(line, ref.bucket, ref.index) for ref in refs), strict=True)
+        assert (batch.tokens.dtype, batch.tokens.shape) == (line[1]["web"].dtype, (4, 25))
+        assert batch.tokens.tolist() == list(tokens)
+        assert batch.segments.tolist() == list(numbers)
+        assert (np.ones((4, 24)) if batch.scored is None else batch.scored).tolist() == list(scored)
+        assert [order.buckets[bucket] for bucket in batch.buckets] == [ref.bucket for ref in refs]
+        assert batch.wait_s >= 0
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_every_rank_knows_how_many_targets_the_step_scores(line: Line, world: int) -> None:
+    for step in (0, 9):
+        ranks = [Loader(*line, global_batch=8, micro_batch=2, rank=r, world=world, prefetch=0) for r in range(world)]
+        shares = [loader.share(step) for loader in ranks]
+        counted = sum(s.tokens[:, 1:].size if s.scored is None else int(s.scored.sum()) for s in shares)
+        assert counted == sum(int(share.scored_counts.sum()) for share in shares)
+        assert {share.scored_tokens for share in shares} == {counted}
+        assert all(share.scored is None or share.scored.any(axis=1).all() for share in shares)
+
+
+def test_tokens_far_apart_in_the_shards_are_found(line: Line) -> None:
+    """Shards of 400 tokens, sequences of 24: pieces lie across the boundary of two."""
+    order, readers, layouts = line
+    crossing = 0
+    for name in order.buckets:
+        pieces = layouts[name].pieces(np.arange(layouts[name].sequences))
+        bounds = np.array(readers[name].shard_starts)
+        ends = pieces.starts + pieces.tokens - 1
+        crossing += int(
+            (np.searchsorted(bounds, pieces.starts, "right") != np.searchsorted(bounds, ends, "right")).sum()
+        )
+        gather = Gather([readers[name]], many=layouts[name].many)
+        tokens = np.empty((len(pieces), 25), gather.dtype)
+        gather.lay(np.zeros(len(pieces), np.int16), pieces, tokens)
+        assert tokens.tolist() == [_slowly(line, name, row)[0] for row in range(len(pieces))]
+    assert crossing > 3
+
+
+@given(first=st.integers(0, 16), prefetch=st.sampled_from([0, 1, 5]))
+@settings(max_examples=12, deadline=None)
+def test_resuming_anywhere_is_going_on(line: Line, first: int, prefetch: int) -> None:
+    whole = list(Loader(*line, global_batch=8, micro_batch=2, prefetch=0).batches())
+    rest = list(Loader(*line, global_batch=8, micro_batch=2, prefetch=prefetch).batches(first))
+    assert len(whole) == 16 * 4
+    assert len(rest) == (16 - first) * 4
+    assert all(map(_same, rest, whole[first * 4 :]))
+
+
+def test_a_run_repeats_nothing_within_an_epoch(line: Line) -> None:
+    order = line[0]
+    batches = Loader(*line, global_batch=10, micro_batch=10).batches()
+    seen = [(int(b), row.tobytes()) for batch in batches for b, row in zip(batch.buckets, batch.tokens, strict=True)]
+    web = order.buckets.index("web")
+    own = [row for bucket, row in seen if bucket == web]
+    assert len(own) < order.available[web]  # less than an epoch, so every sequence differs
+    assert len(set(own)) == len(own) > 80
+
+
+def test_leaving_early_ends_the_thread(line: Line) -> None:
+    batches = Loader(*line, global_batch=8, micro_batch=2, prefetch=2).batches()
+    next(batches)
+    assert "loader" in {thread.name for thread in threading.enumerate()}
+    batches.close()  # type: ignore[attr-defined]
+    assert "loader" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_an_error_in_the_thread_reaches_the_consumer(line: Line) -> None:
+    loader = Loader(*line, global_batch=8, micro_batch=8, prefetch=2)
+    with pytest.raises(MissingError, match="no step 16"):
+        list(loader.batches(15, 18))
+
+
+@pytest.mark.parametrize(("world", "micro", "rank"), [(3, 1, 0), (2, 3, 0), (2, 2, 2), (1, 1, -1)])
+def test_batches_that_do_not_divide_are_refused(line: Line, world: int, micro: int, rank: int) -> None:
+    with pytest.raises(RecipeError, match="does not divide"):
+        Loader(*line, global_batch=8, micro_batch=micro, rank=rank, world=world)
+
+
+def test_other_shards_are_refused(line: Line) -> None:
+    order, readers, layouts = line
+    for wrong in ({"code": readers["code"]}, {"web": readers["code"], "code": readers["web"]}):
+        with pytest.raises(IntegrityError, match="not those the mixture was made from"):
+            Loader(order, wrong, layouts, global_batch=8, micro_batch=2)
+    swapped = {"web": layouts["code"], "code": layouts["web"]}
+    with pytest.raises(IntegrityError, match="not those the mixture was made from"):
+        Loader(order, readers, swapped, global_batch=8, micro_batch=2)
+
+
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+    arrays = Arrays(np.dtype(np.uint16))
+    first, second = arrays.take((2, 3)), arrays.take((2, 3))
+    assert first is not second
+    view, place = first[1:, 1:], first.ctypes.data
+    del first
+    assert arrays.take((2, 3)).ctypes.data != place
+    import torch
+
+    tensor = torch.from_numpy(view)
+    del view
+    assert arrays.take((2, 3)).ctypes.data != place
+    del tensor
+    assert arrays.take((2, 3)).ctypes.data == place
+    assert arrays.take((4, 3)).shape == (4, 3)

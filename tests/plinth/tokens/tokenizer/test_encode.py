@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from plinth.errors import IntegrityError
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.vocabulary import token_bytes
+
+CORPUS = ["the house by the river", "import os\n\nprint(42)\n", "été über 東京 des Hauses", "l'été n'est pas là"] * 20
+
+
+@pytest.fixture(scope="module")
+def trained() -> Tokenizer:
+    trained = tokenizer.train(TokenizerParameters(vocab_size=330), iter(CORPUS))
+    trained.encode_special_tokens = True
+    return trained
+
+
+@given(text=st.text(max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_text_comes_back_byte_for_byte(trained: Tokenizer, text: str) -> None:
+    table = token_bytes(trained)
+    (ids,) = encode.encode_texts(trained, [text], "<u2")
+    assert b"".join(table[token] for token in ids) == text.encode()
+    assert trained.decode(ids.tolist(), skip_special_tokens=False) == text
+
+
+def test_every_byte_has_a_token_and_special_tokens_have_none(trained: Tokenizer) -> None:
+    table = token_bytes(trained)
+    assert table[:2] == [b"", b""]
+    assert {data for data in table if len(data) == 1} == {bytes([byte]) for byte in range(256)}
+
+
+def test_text_never_becomes_a_special_token(trained: Tokenizer) -> None:
+    (ids,) = encode.encode_texts(trained, ["a<|endoftext|>b<|pad|>"], "<u2")
+    assert not set(ids.tolist()) & {0, 1}
+
+
+def test_digits_are_single_tokens(trained: Tokenizer) -> None:
+    table = token_bytes(trained)
+    (ids,) = encode.encode_texts(trained, ["2026 42"], "<u2")
+    assert [table[token] for token in ids] == [b"2", b"0", b"2", b"6", b" ", b"4", b"2"]
+
+
+def test_digits_may_run() -> None:
+    table_of = tokenizer.train(TokenizerParameters(vocab_size=300, digits="runs"), iter(["in 2026 and 2026"] * 9))
+    assert " 2026".replace(" ", "Ġ") in table_of.get_vocab()
+
+
+@given(words=st.lists(st.sampled_from(["the", "über", "東京", "x=1", "...", "\n", "\t", "don't", "42"]), max_size=60))
+@settings(max_examples=100, deadline=None)
+def test_pieces_tokenise_as_the_whole(trained: Tokenizer, words: list[str]) -> None:
+    text = " ".join(words)
+    cut = encode.pieces(text, limit=24)
+    assert "".join(cut) == text
+    if all(len(piece) < 24 for piece in cut):  # every cut found a seam
+        whole = trained.encode(text).ids
+        assert [token for piece in cut for token in trained.encode(piece).ids] == whole
+
+
+def test_a_text_without_seams_is_cut_all_the_same(trained: Tokenizer) -> None:
+    cut = encode.pieces("x" * 100, limit=30)
+    assert [len(piece) for piece in cut] == [30, 30, 30, 10]
+    assert encode.pieces("short", limit=30) == ["short"]
+    assert encode.pieces("", limit=30) == [""]
+
+
+def test_batches_do_not_show(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [*CORPUS[:7], "", "the river " * 50]
+    whole = [ids.tolist() for ids in encode.encode_texts(trained, texts, "<u2")]
+    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 25)
+    assert [ids.tolist() for ids in encode.encode_texts(trained, texts, "<u2")] == whole
+    assert whole == [trained.encode(text).ids for text in texts]
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(300, "<u2"), (65536, "<u2"), (65537, "<u4")])
+def test_ids_fit_their_type(size: int, dtype: str) -> None:
+    assert encode.token_dtype(size) == dtype
+    assert size - 1 <= np.iinfo(dtype).max
+
+
+def test_a_blob_that_is_no_tokenizer_is_named(tmp_path: object) -> None:
+    store = Store(str(tmp_path))
+    with pytest.raises(IntegrityError, match="not a tokenizer"):
+        encode.load(store, store.put_bytes(b'{"model": 1}'))

@@ -1,0 +1,54 @@
+"""What is saved is the state at the save, however late it is copied; a save that is lost is made again by all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import owing
+import pytest
+import staged
+
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.checkpoint.writer.staging import GROWTH, Arena
+from plinth.training.config import RunConfig
+from plinth.training.parallel.parameters import Parallel
+from tests.ranks import run_ranks
+
+
+@pytest.mark.slow
+def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfig]) -> None:
+    config = make(checkpoints=Checkpoints(every_steps=99, audit_steps=1, keep_last=9, mode="sync"))
+    first, second = run_ranks(2, owing.train, config, 1, 4)
+    assert second == ["5 again", "11 as planned", "12 as planned"]
+    assert [one.split()[0] for one in first] == ["5", "11", "12"]
+    assert checkpoint.committed(config.directory) == [5, 11, 12]
+
+
+@pytest.mark.slow
+def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: Callable[..., RunConfig]) -> None:
+    """Every way in which DeepSpeed holds the state; the copy does not begin before the next update waits for it."""
+    kinds: list[tuple[str, dict[str, int]]] = [("fp32", {"zero_stage": stage}) for stage in (0, 1, 3)]
+    kinds += [("bf16", {"zero_stage": 0}), ("fp32", {"pipeline": 2})]
+    configs = [
+        make(run_id=f"kind-{number:012d}", precision=precision, parallel=Parallel(**parallel))
+        for number, (precision, parallel) in enumerate(kinds)
+    ]
+    for config in configs:
+        config.directory.root.mkdir(parents=True)
+    for rank in run_ranks(2, staged.late, configs, timeout_s=300.0):
+        for kind, one in zip(kinds, rank, strict=True):
+            assert (one["free"], one["held"]) == (True, True), kind
+            assert one["told"] == one["saved"] == one["loaded"], kind
+            for part in ("parameters_sha256", "optimizer_sha256"):
+                assert one["end"][part] != one["saved"][part], (kind, part)
+
+
+def test_a_state_that_grows_a_little_finds_its_block_mapped() -> None:
+    arena = Arena()
+    block = arena.reserve(5000)
+    block[:5000] = 7
+    assert arena.reserve(5000 + GROWTH).data_ptr() == block.data_ptr()
+    assert arena.reserve(arena.size + 1).numel() == arena.size
+    assert set(arena.block[:5000].tolist()) == {7}  # the same memory, by another mapping
+    arena.close()

@@ -1,0 +1,173 @@
+"""The stopping rules on signals made by hand, and a run that they end and that goes on under others."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from plinth.launch.parameters import Launch
+from plinth.training import config as configuration
+from plinth.training.checkpoint import checkpoint
+from plinth.training.checkpoint.parameters import Checkpoints
+from plinth.training.config import RunConfig
+from plinth.training.stopping.parameters import Plateau, Regression, Stopping
+from plinth.training.stopping.signals import Gatherer, Point, Signals, reuse
+from plinth.training.stopping.stopping import fitted, judge, last_step
+from plinth.training.telemetry.timeline import timeline
+from tests.ranks import run_ranks
+
+
+def curve(slope: float, noise: float = 0.02, steps: int = 400) -> list[Point]:
+    """A loss at every 100 tokens that falls by `slope` per 10,000 tokens."""
+    draw = random.Random(3)
+    return [Point(100 * n, 3 - slope * n / 100 + draw.gauss(0, noise)) for n in range(1, steps + 1)]
+
+
+FLAT = Plateau(window_tokens=20_000, min_improvement=0.02)
+
+
+@pytest.mark.parametrize(("slope", "stops"), [(0.0, True), (0.005, True), (0.02, False), (0.1, False)])
+def test_plateau(slope: float, stops: bool) -> None:
+    verdict = judge(Stopping(plateau=FLAT), Signals(tokens=40_000, losses=curve(slope)))
+    (state,) = verdict.states
+    assert (verdict.stop, state.holds) == (stops, stops)
+    assert state.value is not None
+    assert 2 * slope <= state.value <= 2 * slope + 0.02  # of a window, at most, and hardly more
+
+
+def test_a_noisy_curve_is_not_called_flat() -> None:
+    """What is not known is hoped for: the bound, not the estimate, decides."""
+    assert not judge(Stopping(plateau=FLAT), Signals(losses=curve(0.0, noise=1.0))).stop
+    assert not judge(Stopping(plateau=FLAT), Signals(losses=curve(0.0, steps=150))).stop  # three quarters of a window
+    assert not judge(Stopping(plateau=FLAT), Signals()).stop
+
+
+def test_slices_must_be_flat_too() -> None:
+    rules = Stopping(plateau=Plateau(window_tokens=20_000, min_improvement=0.02, slices=("code",)))
+    flat = Signals(losses=curve(0.0))
+    assert not judge(rules, flat).stop  # nobody has evaluated it
+    assert judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.0, 0.001)[::20]})).stop
+    assert not judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.1, 0.001)[::20]})).stop
+
+
+def test_the_fit_is_least_squares() -> None:
+    slope, error = fitted([Point(0, 1.0), Point(1, 3.0), Point(2, 2.0), Point(3, 4.0)])
+    assert slope == pytest.approx(0.8)
+    assert error == pytest.approx((1.8 / 2 / 5) ** 0.5)
+
+
+def test_budgets_are_spent_by_steps_done_again_too() -> None:
+    gatherer = Gatherer()
+    step = {"event": "step", "step_s": 2.0, "loss": 3.0}
+    events: list[dict[str, Any]] = [{"event": "run_started", "ranks": 4}]
+    events += [{**step, "step": n, "tokens": 100 * n} for n in (1, 2, 3)]
+    events += [{"event": "checkpoint", "seconds": 1.0}, {"event": "run_started", "ranks": 2}]
+    events += [{**step, "step": n, "tokens": 100 * n, "loss": 2.0} for n in (2, 3, 4)]
+    for event in events:
+        gatherer.add(event)
+    found = gatherer.signals
+    assert (found.tokens, found.spent_tokens, found.seconds) == (400, 600, 13.0)
+    assert found.rank_seconds == 7 * 4 + 6 * 2
+    assert [(p.tokens, p.value) for p in found.losses] == [(400, 2.0)]  # no window asks for more
+    for rules, stop in (
+        ({"tokens": 600}, True),
+        ({"tokens": 601}, False),
+        ({"seconds": 13.0}, True),
+        ({"money": 40 / 3600, "price_per_rank_hour": 1.0}, True),
+        ({"money": 41 / 3600, "price_per_rank_hour": 1.0}, False),
+    ):
+        assert judge(Stopping(**rules), found).stop is stop
+    with pytest.raises(ValidationError, match="price_per_rank_hour"):
+        Stopping(money=3.0)
+
+
+def test_losses_told_again_count_once() -> None:
+    gatherer = Gatherer(window_tokens=1000)
+    for n, loss in ((1, 5.0), (2, 4.0), (3, 9.0), (2, 4.5), (3, 3.5)):
+        gatherer.add({"event": "step", "step": n, "tokens": 100 * n, "step_s": 1.0, "loss": loss})
+    gatherer.add({"event": "step", "step": 4, "tokens": 400, "step_s": 1.0, "loss": "nan"})
+    assert [p.value for p in gatherer.signals.losses] == [5.0, 4.5, 3.5]
+    assert gatherer.signals.tokens == 400
+
+
+def test_regression_and_reuse() -> None:
+    rule = Regression(tolerance=2.0, evaluations=2)
+    gatherer = Gatherer()
+    for tokens, score in ((10, 0.40), (20, 0.50), (30, 0.45), (40, 0.44)):
+        probes = {"maths": [score, 0.01], "code": [0.3 + tokens / 1000, 0.01]}
+        gatherer.add({"event": "evaluated", "tokens": tokens, "probes": probes, "slices": {"web": 3.0}})
+    probes = gatherer.signals.probes
+    verdict = judge(Stopping(regression=rule), gatherer.signals)
+    assert verdict.stop
+    assert verdict.reasons == ["regression: maths worse in the last 2 evaluations"]
+    assert not judge(Stopping(regression=Regression(evaluations=3)), gatherer.signals).stop
+    assert not judge(Stopping(regression=Regression(probes=2)), gatherer.signals).stop
+    assert not judge(Stopping(regression=Regression(tolerance=6.0)), Signals(probes=probes)).stop
+    seen = Signals(epochs={"web": 1.2, "code": 4.1})
+    assert judge(Stopping(max_epochs=4.0), seen).reasons == ["reuse: code seen 4.1 times, at most 4"]
+    assert not judge(Stopping(max_epochs=4.2), seen).stop
+
+
+def test_rules_combine() -> None:
+    signals = Signals(tokens=500, epochs={"code": 5.0}, losses=curve(0.1))
+    both: dict[str, Any] = {"plateau": FLAT, "max_epochs": 4.0}
+    assert judge(Stopping(**both), signals).stop
+    assert not judge(Stopping(**both, when="all"), signals).stop
+    assert not judge(Stopping(**both, min_tokens=501), signals).stop
+    assert judge(Stopping(**both, when="all", seconds=1.0), Signals(seconds=1.0)).stop  # a budget asks nobody
+    assert not judge(Stopping(), signals).stop
+
+
+def test_epochs_at_any_point_of_the_mixture() -> None:
+    phases = [
+        {"first": 0, "sequences": 100, "counts": {"web": 80, "code": 20}},
+        {"first": 100, "sequences": 50, "counts": {"web": 0, "code": 50}},
+    ]
+    stats = {"sequence_tokens": 8, "phases": phases, "buckets": {"web": {"sequences": 160}, "code": {"sequences": 35}}}
+    assert reuse(stats, 400) == {"web": 0.25, "code": pytest.approx(10 / 35)}
+    assert reuse(stats, 1000) == {"web": 0.5, "code": pytest.approx(45 / 35)}
+    assert reuse(stats, 1200) == {"web": 0.5, "code": 2.0}
+
+
+def train_then_audit(config: RunConfig) -> tuple[bool, int]:
+    """On a rank: to the end, and the evidence; whether the run is finished, and its last step."""
+    from plinth.training.engine.engine import join, leave
+    from plinth.training.forensics.audit import replay
+    from plinth.training.loop import train
+
+    rank = join(config)
+    finished = train(config, rank, 0)
+    replay(config, rank)
+    leave()
+    return finished, last_step(config)
+
+
+@pytest.mark.slow
+def test_a_run_ends_by_rule_and_goes_on_under_others(make: Callable[..., RunConfig]) -> None:
+    config = make(
+        launch=Launch(ranks=2),
+        checkpoints=Checkpoints(every_steps=2, audit_steps=4),
+        stopping=Stopping(tokens=4 * 256, every_steps=1),
+    )
+    assert config.step_tokens() == 256
+    configuration.write(config)
+    assert run_ranks(2, train_then_audit, config) == [(True, 5)] * 2
+    story = timeline(config.directory.events)
+    (ended,) = story.of("stopped_by_rule")
+    assert ended["step"] == 5 == max(story.steps)  # seen after step 4, carried out by the next
+    assert ended["reasons"] == ["tokens: 1,024 spent of 1,024"]
+    assert ended["signals"][0]["holds"] is True
+    assert checkpoint.newest_valid(config.directory)[0] == 5
+    assert json.loads(config.directory.evidence.read_text())["bit_exact"] is True  # of what it did train
+
+    further = config.model_copy(update={"stopping": Stopping(tokens=10**9)})
+    assert last_step(further) == config.total_steps
+    configuration.write(further)
+    assert run_ranks(2, train_then_audit, further) == [(True, config.total_steps)] * 2
+    assert max(timeline(config.directory.events).steps) == config.total_steps
+    assert not timeline(config.directory.events).of("signal")

@@ -1,0 +1,185 @@
+"""Supervisors of several nodes agree: orders, reports, signals, and silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plinth.errors import LaunchError
+from plinth.launch.parameters import Launch, Supervision
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.supervise import run_lock as locks
+from plinth.training.supervise.follower import Follower
+from plinth.training.supervise.leader import AwayRank, Leader
+from plinth.training.supervise.nodes import Files, Order, Place, write
+from plinth.training.supervise.supervisor import Supervisor
+from plinth.training.supervise.watch import LEFT, Process
+from plinth.training.telemetry.timeline import timeline
+
+Make = Callable[..., RunConfig]
+
+LEASE_S = 300.0  # nobody is lost here but where a test says so
+
+#: Leaves when asked to; the file tells that it can be asked.
+WAITS = (
+    "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));"
+    "pathlib.Path({ready!r}).touch(); time.sleep(600)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def pair(make: Make) -> RunConfig:
+    """A run on two nodes of two ranks."""
+    patience = Supervision(backoff_s=0.1, hang_s=LEASE_S, grace_s=300.0)
+    config = make(launch=Launch(kind="slurm", ranks=4, nodes=2), supervision=patience)
+    configuration.write(config)
+    return config
+
+
+class Rehearsal(Follower):
+    """Ranks do what the plan says for the attempt."""
+
+    plan: tuple[str, ...] = ()
+
+    def start(self, order: Order, rank: int) -> subprocess.Popen[bytes]:
+        code = self.plan[order.attempt].format(rank=rank, port=order.port, ready=str(ready(self.config, rank)))
+        return subprocess.Popen([sys.executable, "-S", "-c", code])
+
+
+def ready(config: RunConfig, rank: int) -> Path:
+    return config.directory.root / f"ready-{rank}"
+
+
+def follower(config: RunConfig, *plan: str, lease_s: float = LEASE_S) -> Rehearsal:
+    made = Rehearsal(config, config.directory.config, Place(node=1, nodes=2, lease_s=lease_s))
+    made.plan = plan
+    return made
+
+
+def leader(config: RunConfig) -> Leader:
+    return Leader(config, Place(nodes=2, address="node-0", lease_s=LEASE_S))
+
+
+def beside(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def waited(ranks: list[AwayRank]) -> list[int]:
+    return [rank.wait() for rank in ranks]
+
+
+def test_place_is_what_the_scheduler_says(pair: RunConfig, make: Make) -> None:
+    given = {"PLINTH_NODE": "1", "PLINTH_NODES": "2", "PLINTH_ADDRESS": "n1"}
+    place = Place.of(given, pair)
+    assert (place.node, place.nodes, place.address) == (1, 2, "n1")
+    assert (list(place.ranks(pair)), list(place.ranks(pair, 0))) == ([2, 3], [0, 1])
+    assert Place.of({}, make()) == Place()
+    with pytest.raises(LaunchError, match="cannot be trained on this allocation"):
+        Place.of(given, make())
+    with pytest.raises(LaunchError, match="cannot be trained on this allocation"):
+        Place.of({**given, "PLINTH_NODE": "2"}, pair)
+
+
+def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
+    """One rank fails, all are started again, the job ends with what node 0 says."""
+    seen: list[list[int]] = []
+
+    def lead() -> None:
+        first = leader(pair)
+        seen.append(waited(first.start(1, 0, False)))
+        seen.append(waited(first.start(2, 1, False)))
+        first.end(7)
+
+    thread = beside(lead)
+    assert follower(pair, "raise SystemExit({rank} - 2)", "raise SystemExit({port})").follow() == 7
+    thread.join()
+    assert seen == [[0, 1], [2, 2]]
+
+
+def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
+    """SIGTERM of one node alone reaches node 0, which stops all; SIGKILL reaches ranks that do not mind."""
+    seen: list[object] = []
+
+    def lead() -> None:
+        first = leader(pair)
+        ranks = first.start(1, 0, False)
+        while not first.asked_to_stop():
+            time.sleep(0.05)
+        seen.append(first.asked_to_stop())
+        for rank in ranks:
+            rank.send_signal(signal.SIGTERM)
+        seen.append(waited(ranks))
+        ranks = first.start(1, 1, False)
+        ranks[0].send_signal(signal.SIGKILL)
+        seen.append(waited(ranks))
+        first.end(LEFT)
+
+    def preempt() -> None:
+        while not all(ready(pair, rank).exists() for rank in (2, 3)):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threads = [beside(lead), beside(preempt)]
+    assert follower(pair, WAITS, "import time; time.sleep(600)").follow() == LEFT
+    for thread in threads:
+        thread.join()
+    assert seen == [signal.SIGTERM, [75, 75], [-9, -9]]
+
+
+def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
+    """What a supervisor that was killed has left behind starts nothing and ends nothing."""
+    files = Files(pair.directory)
+    pair = pair.model_copy(update={"supervision": Supervision(hang_s=0.5)})
+    for stale in (Order(id="a", session="gone", port=1), Order(id="b", session="gone", status=0)):
+        write(files.order, stale)
+        files.beat(0).write_text("gone 17")
+        made = follower(pair, "raise SystemExit(1)", lease_s=0.5)
+        assert made.follow() == LEFT
+        assert not files.report(1).exists() or '"codes":[]' in files.report(1).read_text()
+        os.close(made._lock_fd)
+    pair.directory.result.write_text('{"status": "finished"}')
+    assert follower(pair, lease_s=0.5).follow() == 0
+
+
+def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConfig) -> None:
+    """No name for it, no restart here: the scheduler has another node."""
+
+    class Alone(Supervisor):
+        def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
+            return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+
+        def _look(self, ranks: list[Process]) -> None:
+            if not Files(pair.directory).beat(1).exists():
+                Files(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
+            super()._look(ranks)
+
+    place = Place(nodes=2, lease_s=1.5)
+    patient = pair.model_copy(update={"supervision": Supervision(hang_s=300.0)})
+    lock = locks.hold(pair.directory.lock)
+    quick = Alone(patient, pair.directory.config, lock, place=place)
+    ended = quick.supervise()
+    assert (ended.status, ended.restarts) == ("stopped", 0)
+    assert ended.reason == "the node of rank 2 is no longer heard"
+    story = timeline(pair.directory.events)
+    assert story.of("restart") == []
+    assert [event["reason"] for event in story.of("lost")] == [ended.reason]
+    os.close(lock)

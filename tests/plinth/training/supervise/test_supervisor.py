@@ -1,0 +1,210 @@
+"""The supervisor's decisions, with stand-ins for ranks that take no time to start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plinth.errors import DiskFullError, LaunchError
+from plinth.training import config as configuration
+from plinth.training.config import RunConfig
+from plinth.training.supervise import run_lock as locks
+from plinth.training.supervise import supervisor as supervise
+from plinth.training.supervise import watch
+from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.supervisor import Result, Supervisor
+from plinth.training.telemetry.timeline import Timeline, timeline
+
+Make = Callable[..., RunConfig]
+
+#: What each stand-in does, by name.
+SCRIPTS = {
+    "ok": "pass",
+    "crash": "raise SystemExit(1)",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "named": "raise SystemExit(7)",
+    "full": "full",
+    "hang": "import time; time.sleep(600)",
+    "stubborn": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); ready()",
+    "obedient": "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); ready()",
+}
+
+#: For those that a signal must find prepared: they say so by a file, and wait.
+READY = "import pathlib, sys, time\ndef ready(): pathlib.Path(sys.argv[1]).touch(); time.sleep(600)\n"
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+DISK_FULL = Failure.of(DiskFullError("no space", found=0))
+
+
+class Rehearsal(Supervisor):
+    """Ranks of attempt n behave as the n-th pair of `plan` says; the run counts as trained when they end well."""
+
+    plan: list[tuple[str, str]]
+    stop_when: Callable[[], bool] = staticmethod(lambda: False)
+
+    def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
+        script = SCRIPTS[self.plan[self.restarts][rank] if not audit else "ok"]
+        if script == "full":
+            self.events.append("rank_failed", rank=rank, attempt=self.restarts, **DISK_FULL.model_dump())
+            script = SCRIPTS["named"]
+        self.ranks = {**getattr(self, "ranks", {}), rank: self._process(script, ready(self.config, rank))}
+        return self.ranks[rank]
+
+    def _process(self, script: str, ready: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", READY + script, str(ready)])
+
+    def _look(self, ranks: list[watch.Process]) -> None:
+        super()._look(ranks)
+        if self.restarts:
+            self.events.append("alive")  # only the first attempt can be found hanging
+        if not self.asked_to_stop and self.stop_when():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ready(config: RunConfig, rank: int) -> Path:
+    return config.directory.root / f"ready-{rank}"
+
+
+def rehearsal(config: RunConfig, *plan: tuple[str, str]) -> Rehearsal:
+    supervisor = Rehearsal(config, configuration.write(config), lock_fd=-1)
+    supervisor.plan = list(plan)
+    return supervisor
+
+
+def rehearse(config: RunConfig, *plan: tuple[str, str]) -> Result:
+    return rehearsal(config, *plan).supervise()
+
+
+def stopped_when_ready(config: RunConfig, *plan: tuple[str, str]) -> tuple[Result, list[int]]:
+    """SIGTERM comes as soon as both ranks wait for it; how it ended, and the ranks."""
+    supervisor = rehearsal(config, *plan)
+    supervisor.stop_when = lambda: all(ready(config, rank).exists() for rank in range(2))
+    return supervisor.supervise(), [supervisor.ranks[rank].wait() for rank in range(2)]
+
+
+def supervision(**changes: float) -> dict[str, float]:
+    return {"max_restarts": 2, "backoff_s": 0.0, "hang_s": 300.0, "grace_s": 120.0, **changes}
+
+
+def test_restarts_until_it_ends_well(make: Make) -> None:
+    config = make(supervision=supervision())
+    result = rehearse(config, ("ok", "killed"), ("crash", "ok"), ("ok", "ok"))
+    assert (result.status, result.restarts) == ("finished", 2)
+    reasons = [event["reason"] for event in timeline(config.directory.events).of("restart")]
+    assert reasons == ["rank 1 was killed by SIGKILL", "rank 0 ended with status 1"]
+
+
+def test_gives_up_within_bounds(make: Make) -> None:
+    result = rehearse(make(supervision=supervision(max_restarts=1)), ("crash", "ok"), ("crash", "ok"))
+    assert (result.status, result.restarts, result.reason) == ("failed", 1, "rank 0 ended with status 1")
+
+
+def test_named_failure_is_not_tried_again(make: Make) -> None:
+    config = make(supervision=supervision())
+    result = rehearse(config, ("full", "hang"))
+    assert (result.status, result.restarts, result.reason) == ("failed", 0, "DiskFullError: no space")
+    assert result.failure == DISK_FULL
+    assert isinstance(result.failure.error(), DiskFullError)
+
+
+def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
+    config = make(supervision=supervision())
+    Timeline(config.directory.events).append("rank_failed", rank=0, attempt=0, **DISK_FULL.model_dump())
+    time.sleep(0.01)
+    result = rehearse(config, ("named", "ok"))
+    assert (result.status, result.restarts, result.reason) == ("failed", 0, "a rank ended with status 7")
+    assert result.failure is None
+
+
+def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "SIBLING_PATIENCE_S", 0.2)
+    result = rehearse(make(supervision=supervision(max_restarts=0)), ("hang", "crash"))
+    assert (result.status, result.reason) == ("failed", "rank 1 ended with status 1")
+
+
+def test_hanging_ranks_are_ended_and_started_again(make: Make) -> None:
+    config = make(supervision=supervision(hang_s=0.5))
+    result = rehearse(config, ("hang", "hang"), ("ok", "ok"))
+    assert (result.status, result.restarts) == ("finished", 1)
+    (restart,) = timeline(config.directory.events).of("restart")
+    assert restart["reason"] == "no event for 0.5 s: the ranks hang"
+
+
+def test_sigterm_is_forwarded_and_ends_as_stopped(make: Make) -> None:
+    config = make(supervision=supervision())
+    result, codes = stopped_when_ready(config, ("obedient", "obedient"))
+    assert timeline(config.directory.events).of("lost") == []
+    assert (result.status, result.restarts, result.reason) == ("stopped", 0, "SIGTERM was received")
+    assert codes == [watch.LEFT] * 2
+
+
+def test_ranks_that_do_not_leave_are_ended_after_the_grace(make: Make) -> None:
+    config = make(supervision=supervision(grace_s=0.5))
+    for step in (1, 2):  # taken since the last commit, of which there is none
+        Timeline(config.directory.events).append("step", step=step)
+    Timeline(config.directory.events).append("stopped")
+    result, codes = stopped_when_ready(config, ("stubborn", "obedient"))
+    assert (result.status, codes[0]) == ("stopped", -signal.SIGKILL)
+    assert (result.reason, result.lost_steps) == ("SIGTERM was received", 2)
+    (lost,) = timeline(config.directory.events).of("lost")
+    assert (lost["reason"], lost["from_step"], lost["lost_steps"]) == ("rank 0 was killed by SIGKILL", 0, 2)
+
+
+def test_sigterm_between_attempts(make: Make) -> None:
+    class Resting(Rehearsal):
+        def _back_off(self) -> bool:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            return super()._back_off()
+
+    config = make(supervision=supervision(backoff_s=300.0))
+    supervisor = Resting(config, configuration.write(config), lock_fd=-1)
+    supervisor.plan = [("crash", "ok")]  # there is none for a second attempt
+    result = supervisor.supervise()
+    assert (result.status, result.restarts) == ("stopped", 1)
+
+
+def test_one_supervisor_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.2)
+    lock = make().directory.lock
+    held = locks.hold(lock)
+    with pytest.raises(LaunchError, match="another supervisor"):
+        locks.hold(lock)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(held,))
+    os.close(held)
+    with pytest.raises(LaunchError, match="another supervisor"):  # a rank of the first is still alive
+        locks.hold(lock)
+    child.communicate(b"\n")
+    os.close(locks.hold(lock))
+
+
+def test_back_off_doubles(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    supervisor = Supervisor(make(supervision=supervision(backoff_s=1.0)), configuration.write(make()), lock_fd=-1)
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(supervise.time, "sleep", sleep)
+    for restarts in (1, 2, 3, 20):
+        before = now[0]
+        supervisor.restarts = restarts
+        assert supervisor._back_off()
+        slept.append(round(now[0] - before))
+    assert slept == [1, 2, 4, 300]
