@@ -16,8 +16,8 @@ from assets.catalog import stages
 from assets.framework.build import asset
 from assets.framework.resources import PlinthResource
 from jobs import sensors
+from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
-from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 
 #: Names of jobs; an asset may not have the same one.
@@ -81,5 +81,5 @@ def build(
 def definitions() -> dg.Definitions:
     """The code location, from the environment."""
     workspace = Path(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
-    recipe = load(Path(os.environ["PLINTH_RECIPE"]))
+    recipe = load(find(os.environ["PLINTH_RECIPE"]))
     return build(recipe, workspace, compute=Compute.from_environment())

@@ -18,7 +18,8 @@ def remember(workspace: Path, recipe: Path) -> None:
     Raises:
         RecipeError: the recipe is wrong; nothing is noted.
     """
-    from plinth.recipe.load import fingerprint, load
+    from jobs.recipes import load
+    from plinth.recipe.load import fingerprint
 
     loaded = load(recipe)
     note = {
@@ -47,6 +48,6 @@ def recall(workspace: Path) -> Path:
         raise MissingError(
             f"the workspace {workspace} remembers no recipe",
             expected="a recipe, by -r or from an earlier `plinth run`",
-            remedy="name one: -r jobs/recipes/demo.yaml",
+            remedy="name one: -r demo",
         ) from error
     return copy

@@ -22,11 +22,11 @@ from assets.framework.stage import Stage
 from jobs import definitions, results, sensors
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
+from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.errors import PlinthError, StageError
-from plinth.recipe.load import load
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 

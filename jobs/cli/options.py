@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth.recipe.recipe import Recipe
 
+
+class RecipeFile(click.Path):
+    """A recipe by its path, or a packaged recipe by its name."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from jobs.recipes import find
+
+        return super().convert(find(value) if isinstance(value, str) else value, param, ctx)
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -36,7 +49,7 @@ class Settings:
 
     def load_recipe(self) -> Recipe:
         """The recipe, validated."""
-        from plinth.recipe.load import load
+        from jobs.recipes import load
 
         return load(self.recipe_path())
 
@@ -82,10 +95,10 @@ def shared(function: F) -> F:
 recipe_option = click.option(
     "-r",
     "--recipe",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=RecipeFile(),
     expose_value=False,
     callback=_store,
-    help="Recipe; by default the one that this workspace ran last.",
+    help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, for programs.")

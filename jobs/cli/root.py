@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import Settings
+from jobs.cli.options import RecipeFile, Settings
 
 #: Command -> (module in this package, one line of help), in the order of a first day's work.
 COMMANDS = {
@@ -103,8 +103,8 @@ class Lazy(click.Group):
 @click.option(
     "-r",
     "--recipe",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Recipe to work with; by default the one that this workspace ran last.",
+    type=RecipeFile(),
+    help="Recipe: a file, or the name of a packaged one; by default the one that this workspace ran last.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="plinth", message="plinth %(version)s")

@@ -43,11 +43,12 @@ def try_(
     still turn out to be duplicates: `plinth run` tells.
     """
     from jobs.cli import output
+    from jobs.recipes import FOLDER
     from plinth.compute.threads import Threads, cores
     from plinth.corpus.policy.whatif import whatif
     from plinth.recipe.overlay import load_tried
 
-    ctx, recipe = settings.context(), load_tried(new, settings.recipe_path())
+    ctx, recipe = settings.context(), load_tried(new, settings.recipe_path(), FOLDER)
     chosen = _buckets({name: one.policy for name, one in recipe.corpus.buckets.items()}, bucket, named)
     policies = {name: recipe.corpus.policies[own] for name, own in chosen.items()}
     published = {name: whatif.bucket_of(ctx, name) for name in policies}

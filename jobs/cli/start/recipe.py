@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import Settings, examples, json_option, shared
+from jobs.cli.options import RecipeFile, Settings, examples, json_option, shared
 
-path_argument = click.argument("path", required=False, type=click.Path(path_type=Path, dir_okay=False))
+path_argument = click.argument("path", required=False, type=RecipeFile())
 
 
 @click.group(
@@ -30,9 +30,10 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     Without PATH: the recipe that this workspace ran last. Exit code 2 when something is wrong.
     """
     from jobs.cli import output
+    from jobs.recipes import check as check_recipe
+    from jobs.recipes import load
     from plinth.recipe.advice import notes
-    from plinth.recipe.load import check as check_recipe
-    from plinth.recipe.load import fingerprint, load
+    from plinth.recipe.load import fingerprint
 
     path = path or settings.recipe_path()
     if as_json:
@@ -76,7 +77,7 @@ def show(settings: Settings, path: Path | None, as_json: bool) -> None:
     import yaml
 
     from jobs.cli import output
-    from plinth.recipe.load import resolved
+    from jobs.recipes import resolved
 
     data = resolved(path or settings.recipe_path())
     if as_json:

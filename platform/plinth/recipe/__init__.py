@@ -7,7 +7,8 @@
     release    evaluation, gates, approval, promotion
     lines      YAML that knows the line of every key
     columns    checks against what the annotators offer, and the licence gate
-    load       follow `extends:`, validate; every problem by file, key and line
+    extends    follow `extends:` to files and packaged recipes
+    load       validate; every problem by file, key and line
     reference  docs/recipe.md, written from the models
 
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.

@@ -10,6 +10,7 @@ import difflib
 import json
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,29 @@ from pydantic_core import ErrorDetails
 
 from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
+from plinth.recipe.extends import follow, shown
 from plinth.recipe.recipe import Recipe
-from plinth.recipe.yaml_lines import Key, Lined, Mark, Problem, dotted, merge, read
+from plinth.recipe.yaml_lines import Key, Lined, Mark, Problem, dotted, merge
 
 #: Messages of pydantic that a person who writes YAML would not understand.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
 
 
-def load(path: Path | str) -> Recipe:
+def load(path: Path | str, packaged: Path | None = None) -> Recipe:
     """The recipe in a YAML file.
+
+    Args:
+        path: the file.
+        packaged: folder of recipes that `extends:` finds by name, after files beside the recipe.
 
     Raises:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
             line and dotted key.
     """
-    return _required(*check(path), Path(path))
+    return _required(*check(path, packaged), Path(path))
 
 
-def check_over(path: Path | str, over: Lined, name: Path, without: str = "") -> Recipe:
+def check_over(path: Path | str, over: Lined, name: Path, without: str = "", packaged: Path | None = None) -> Recipe:
     """The recipe in a file with other keys laid over it, as a file that extends it would.
 
     Args:
@@ -46,11 +52,11 @@ def check_over(path: Path | str, over: Lined, name: Path, without: str = "") -> 
     Raises:
         RecipeError: as `load`.
     """
-    lined = merge(_follow(Path(path), ()), over)
+    lined = merge(follow(Path(path), packaged), over)
     corpus = lined.data.get("corpus")
     if isinstance(corpus, dict) and without in corpus:
         kept = {key: value for key, value in corpus.items() if key != without}
-        lined = Lined({**lined.data, "corpus": kept}, lined.marks, lined.problems)
+        lined = replace(lined, data={**lined.data, "corpus": kept})
     return _required(*_checked(lined, Mark(shown(name), 1)), name)
 
 
@@ -65,18 +71,20 @@ def _required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) ->
     return recipe
 
 
-def check(path: Path | str) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe, or None and what is wrong with it, in the order of files and lines."""
+def check(path: Path | str, packaged: Path | None = None) -> tuple[Recipe | None, list[Problem]]:
+    """The recipe, or None and its problems, in the order of files and lines."""
     path = Path(path)
-    return _checked(_follow(path, ()), Mark(shown(path), 1))
+    return _checked(follow(path, packaged), Mark(shown(path), 1))
 
 
 def _checked(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
+    """Validate what was read. No problem is reported that may only follow from a key that could not be read."""
     problems = list(lined.problems)
     recipe = None
-    if lined.data:
+    if lined.data and not lined.incomplete:
+        unread = tuple(problem.key for problem in problems)
         recipe, found = _validate(lined, top)
-        problems += found
+        problems += [problem for problem in found if not problem.key.startswith(unread)] if unread else found
     problems.sort(key=lambda problem: (problem.mark.file != top.file, problem.mark.file, problem.mark.line))
     return (None if problems else recipe), problems
 
@@ -86,37 +94,13 @@ def fingerprint(recipe: Recipe) -> str:
     return canonical.digest(recipe)
 
 
-def resolved(path: Path | str) -> dict[str, Any]:
+def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
     """The recipe as plain data, with `extends:` followed and defaults filled in.
 
     Raises:
         RecipeError: as `load`.
     """
-    return load(path).model_dump(mode="json")
-
-
-def _follow(path: Path, chain: tuple[Path, ...]) -> Lined:
-    """A file merged over the files that it extends."""
-    lined = read(path, shown(path))
-    mark = lined.marks.get(("extends",), Mark(shown(path), 1))
-    parent = lined.data.pop("extends", None)
-    if parent is None:
-        return lined
-    if not isinstance(parent, str):
-        lined.problems.append(Problem(mark, "extends", f"found {parent!r}, expected the path of another recipe"))
-        return lined
-    chain = (*chain, path.resolve())
-    target = path.parent / parent
-    if target.resolve() in chain:
-        circle = " -> ".join(shown(link) for link in (*chain[chain.index(target.resolve()) :], target))
-        lined.problems.append(Problem(mark, "extends", f"recipes extend each other in a circle: {circle}"))
-        return lined
-    if not target.is_file():
-        lined.problems.append(
-            Problem(mark, "extends", f"no file {shown(target)}", "the path is relative to the recipe that names it")
-        )
-        return lined
-    return merge(_follow(target, chain), lined)
+    return load(path, packaged).model_dump(mode="json")
 
 
 def _validate(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
@@ -221,11 +205,3 @@ def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _model_at(inner[1], loc[1:])
     return None
-
-
-def shown(path: Path) -> str:
-    """The path as a person in this directory would write it."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

@@ -10,9 +10,11 @@ the line of the file it was written in.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from plinth.recipe.load import check_over, load, shown
+from plinth.recipe.extends import shown
+from plinth.recipe.load import check_over, load
 from plinth.recipe.recipe import Recipe
 from plinth.recipe.yaml_lines import Key, Lined, read
 
@@ -22,21 +24,22 @@ WHOLE = frozenset({"extends", "name"})
 SHORT = frozenset({"policies", "buckets"})
 
 
-def load_tried(new: Path, recipe: Path) -> Recipe:
+def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
     """The recipe that a file of changes means.
 
     Args:
         new: a whole recipe, or keys to lay over `recipe`; `policies:` may stand at the top.
         recipe: the recipe in force.
+        packaged: folder of recipes that `extends:` finds by name.
 
     Raises:
         RecipeError: the file cannot be read, or names what does not exist, with its line and the nearest name.
     """
     lined = read(new, shown(new))
     if lined.problems or WHOLE & lined.data.keys():
-        return load(new)
+        return load(new, packaged)
     # No gate is measured in a trial, so a trial may leave out the rules that a gate consists of.
-    return check_over(recipe, _placed(lined), new, without="slices")
+    return check_over(recipe, _placed(lined), new, without="slices", packaged=packaged)
 
 
 def _placed(lined: Lined) -> Lined:
@@ -47,7 +50,7 @@ def _placed(lined: Lined) -> Lined:
     data["corpus"] = {key: value for key, value in lined.data.items() if key in SHORT}
     first = min(lined.marks.values(), key=lambda mark: mark.line)
     marks = {_deeper(key): mark for key, mark in lined.marks.items()} | {("corpus",): first}
-    return Lined(data, marks, lined.problems)
+    return replace(lined, data=data, marks=marks)
 
 
 def _deeper(key: Key) -> Key:

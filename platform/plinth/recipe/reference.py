@@ -29,8 +29,10 @@ A recipe is one YAML file that describes a whole run. `plinth recipe check FILE`
 file, line and key; `plinth recipe show FILE` prints the recipe with all defaults filled in;
 `plinth recipe schema` gives editors a JSON Schema.
 
-- `extends: other.yaml` starts from another recipe, by a path relative to this file. Mappings merge key by
-  key, lists are replaced, and `null` takes an inherited key away.
+- `extends: other.yaml` starts from another recipe: a path relative to this file, or the name of a packaged
+  recipe (`base.yaml`, `web.yaml`, `demo.yaml`, `tiny.yaml`) where no file of that name lies beside this one;
+  `./base.yaml` is always the file. Mappings merge key by key, lists are replaced, and `null` takes an
+  inherited key away.
 - Unknown keys are refused, and so are keys written twice. Types are strict: `"6"` is not a number. Only
   `true` and `false` are booleans.
 - A stage's identity covers the part of the recipe that it reads: changing a threshold re-runs the policy

@@ -48,11 +48,19 @@ class Problem:
 
 @dataclass
 class Lined:
-    """Data of one file, or of several merged: `marks` has an entry for every mapping key and list item."""
+    """Data of one file, or of several merged.
+
+    Args:
+        data: the keys and values.
+        marks: place of every mapping key and list item.
+        problems: faults found while reading.
+        incomplete: a file is missing or unreadable, so that nothing can be concluded from absent keys.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
     marks: dict[Key, Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    incomplete: bool = False
 
     def mark(self, key: Key, default: Mark) -> Mark:
         """The place of a key, or of the nearest thing around it that was written."""
@@ -78,19 +86,15 @@ def parse(text: str, file: str) -> Lined:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        lined.problems.append(Problem(Mark(file, mark.line + 1 if mark else 1), "", f"not YAML: {error.problem}"))
-        return lined
+        return _unread(Mark(file, mark.line + 1 if mark else 1), f"not YAML: {error.problem}")
     except yaml.YAMLError as error:  # a reader error: a character that YAML does not allow
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        lined.problems.append(Problem(Mark(file, line), "", f"not YAML: {getattr(error, 'reason', error)}"))
-        return lined
+        return _unread(Mark(file, line), f"not YAML: {getattr(error, 'reason', error)}")
     except RecursionError:
-        lined.problems.append(Problem(Mark(file, 1), "", "nested too deeply for a recipe"))
-        return lined
+        return _unread(Mark(file, 1), "nested too deeply for a recipe")
     if not isinstance(node, yaml.MappingNode):
         found = "nothing" if node is None else f"a {node.id}"
-        lined.problems.append(Problem(Mark(file, 1), "", f"found {found}, expected a mapping of keys to values"))
-        return lined
+        return _unread(Mark(file, 1), f"found {found}, expected a mapping of keys to values")
     lined.data = _Builder(loader, lined, file).mapping(node, ())
     return lined
 
@@ -101,16 +105,20 @@ def read(path: Path, file: str) -> Lined:
         return parse(path.read_text(encoding="utf-8-sig"), file)
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        return Lined(problems=[Problem(Mark(file, line), "", f"not UTF-8: {error.reason}")])
+        return _unread(Mark(file, line), f"not UTF-8: {error.reason}")
     except OSError as error:
-        return Lined(problems=[Problem(Mark(file, 1), "", f"cannot be read: {error.strerror or error}")])
+        return _unread(Mark(file, 1), f"cannot be read: {error.strerror or error}")
+
+
+def _unread(mark: Mark, message: str) -> Lined:
+    return Lined(problems=[Problem(mark, "", message)], incomplete=True)
 
 
 def merge(parent: Lined, child: Lined) -> Lined:
     """The child over the parent: mappings merge key by key, all else is replaced, `null` takes a key away."""
     marks = dict(parent.marks)
     data = _merge(parent.data, child.data, (), marks, child.marks)
-    return Lined(data, marks, parent.problems + child.problems)
+    return Lined(data, marks, parent.problems + child.problems, parent.incomplete or child.incomplete)
 
 
 def _merge(old: dict[str, Any], new: dict[str, Any], at: Key, marks: dict[Key, Mark], own: dict[Key, Mark]) -> Any:

@@ -274,8 +274,8 @@ class TestExtends:
 
     def test_absent_parent_is_named(self, write: Write) -> None:
         _, problems = check(write("a.yaml", "name: a\nextends: gone.yaml\n"))
-        (problem,) = [problem for problem in problems if problem.key == "extends"]
-        assert problem.mark.line == 2
+        (problem,) = problems
+        assert (problem.key, problem.mark.line) == ("extends", 2)
         assert "gone.yaml" in problem.message
 
 
