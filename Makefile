@@ -20,7 +20,7 @@ export PATH             := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev setup-test demo up test test-fast check docs bench screenshots fuzz clean
+.PHONY: help setup setup-dev setup-test demo up test test-fast test-all mutation check docs bench screenshots fuzz clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,21 +57,20 @@ $(VENV)/.setup-bench: $(VENV)/.setup-dev
 	@$(PIP) --no-build-isolation --editable '.[dev,bench]'
 	@touch $@
 
+# Debian packages, where this user may install them; tests of what is missing are skipped by name.
+define bring
+	@if { $(2); } >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing $(1)"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(3) >/dev/null; \
+	else \
+	  echo "no $(1) here: its tests will be skipped (sudo apt-get install $(3))" >&2; \
+	fi
+endef
+
 setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm
-	@if command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing chromium"; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
-	else \
-	  echo "the browser tests need Chromium and this user cannot install it: sudo apt-get install chromium" >&2; exit 1; \
-	fi
-	@if command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null && command -v munged >/dev/null; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing slurm"; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SLURM) >/dev/null; \
-	else \
-	  echo "the tests of the Slurm launcher need root and Slurm: sudo apt-get install $(SLURM)" >&2; exit 1; \
-	fi
+	$(call bring,Chromium,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
+	$(call bring,Slurm,command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged,$(SLURM))
 
 # ---- work -----------------------------------------------------------------------------------------
 
@@ -98,11 +97,21 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # processes of their own, so three at a time keep two cores busy; tests/conftest.py puts the longest modules first.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## everything: checks and the whole suite
-	@$(PYTEST) -m "" --durations 15
+test: setup-test check ## checks and the suite: every requirement, in some 15 minutes
+	@$(PYTEST) -m "not exhaustive" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, some three minutes
 	@$(PYTEST)
+
+test-all: setup-test check mutation ## the whole matrices and sweeps too, then changed comparisons: up to two hours
+	@$(PYTEST) -m "" --durations 30
+
+$(VENV)/.setup-mutation: $(VENV)/.setup-dev
+	@$(PIP) --no-build-isolation --editable '.[dev,mutation]'
+	@touch $@
+
+mutation: $(VENV)/.setup-mutation ## change comparisons one at a time: do the mirrored tests notice? ONLY=area
+	@$(BIN)/python -m tests.mutation.run $(addprefix --only ,$(ONLY))
 
 $(VENV)/.setup-fuzz: $(VENV)/.setup-dev
 	@$(PIP) atheris

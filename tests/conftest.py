@@ -8,8 +8,13 @@ Neighbours share nothing that one of them would wait for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import services
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
@@ -52,3 +57,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _module(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for service in mark.args:
+            services.demand(service)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    report = yield
+    services.refused(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    services.refused(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for line in services.counted(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)

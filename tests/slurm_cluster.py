@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
+from tests import services
 
 NODES = ("n1", "n2")
 
@@ -73,16 +72,10 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
-def missing() -> list[str]:
-    """Why no cluster can be started here; empty when one can."""
-    reasons = [f"no {name} on the PATH" for name in PROGRAMS if shutil.which(name) is None]
-    return reasons + ["not root"] * (os.geteuid() != 0)
-
-
 @contextlib.contextmanager
 def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
     """Start it, and end it with the block; gives the environment in which Slurm's programs find it."""
-    assert not missing(), f"{'; '.join(missing())}: run `make setup-test` as root"
+    services.demand("Slurm")
     folder.chmod(0o755)
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))

@@ -1,7 +1,6 @@
 """As a person would: look at the line in Dagster, approve in MLflow, and see the sensor promote."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,11 +17,11 @@ from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from registry import api
 from registry.server import ensure_server, stop_server
+from tests import services
 from tests.jobs.conftest import RECIPE, ROOT, plinth
 from tests.shared import copied
 
-pytestmark = pytest.mark.slow
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [pytest.mark.slow, pytest.mark.needs("Chromium")]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 WAIT_MS = 300_000
 
@@ -73,9 +72,9 @@ def dagster(workspace):
 def page():
     from playwright.sync_api import sync_playwright
 
-    assert CHROMIUM, "no Chromium here: `make setup-test` installs one"
+    chromium = services.program(*services.CHROMIUM)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1600, "height": 1000})
         page.set_default_timeout(WAIT_MS)
         yield page

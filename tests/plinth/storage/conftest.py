@@ -1,7 +1,5 @@
 """A workspace, and a file system that is really full."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
+from tests import services
 
 
 @pytest.fixture
@@ -25,10 +24,5 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with services.small_disk(tmp_path / "small", "256k") as path:
+        yield path

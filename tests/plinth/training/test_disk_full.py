@@ -13,6 +13,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.supervise.supervisor import Result
+from tests import services
 
 pytestmark = pytest.mark.slow
 
@@ -20,15 +21,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for two checkpoints and a half."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1150k", "tmpfs", folder], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a small file system")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with services.small_disk(tmp_path / "disk", "1150k") as folder:
+        yield folder
 
 
 def test_full_disk(small_disk: Path, make: Callable[..., RunConfig], job: Callable[..., int]) -> None:

@@ -1,0 +1,64 @@
+"""Files whose comparisons are changed, with the tests that must notice; and the changes that alter no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file of the library and the tests that mirror it."""
+
+    file: str
+    tests: tuple[str, ...]
+
+
+def _plinth(package: str, stem: str, *tests: str) -> Target:
+    folder = f"tests/plinth/{package}"
+    mirrored = tests or (f"test_{stem}.py",)
+    return Target(f"platform/plinth/{package}/{stem}.py", tuple(f"{folder}/{name}" for name in mirrored))
+
+
+#: By decision that Plinth answers for.
+TARGETS: dict[str, tuple[Target, ...]] = {
+    "gates": (Target("registry/gates.py", ("tests/registry/test_gates.py",)),),
+    "policy": (
+        _plinth("corpus/policy", "policy"),
+        _plinth("corpus/policy", "rule_kernels"),
+        _plinth("corpus/policy", "expressions"),
+        _plinth("corpus/policy", "masks"),
+        _plinth("corpus/curate", "verdicts"),
+    ),
+    "dedup": (
+        _plinth("corpus/dedup", "clusters", "test_exact.py", "test_rank_table.py"),
+        _plinth("corpus/dedup", "rank_table"),
+        _plinth("corpus/dedup", "exact"),
+        _plinth("corpus/dedup/near", "linking", "test_candidates.py", "test_minhash.py"),
+        _plinth("corpus/dedup/near", "verify", "test_minhash.py"),
+    ),
+    "order": (
+        _plinth("tokens/order", "order"),
+        _plinth("tokens/order", "permutation"),
+        _plinth("tokens/order", "steps"),
+    ),
+    "packing": (
+        _plinth("tokens/packing", "best_fit"),
+        _plinth("tokens/packing", "gather", "test_best_fit.py", "test_packed.py", "../reading/test_loader.py"),
+        _plinth("tokens/packing", "layout", "test_packed.py"),
+        _plinth("tokens/packing", "packing"),
+    ),
+    "checkpoint": (
+        _plinth("training/checkpoint", "checkpoint"),
+        _plinth("training/checkpoint", "selection", "test_retention.py", "../guard/test_state_machine.py"),
+        _plinth("training/checkpoint", "retention"),
+    ),
+    "guard": (
+        _plinth("training/guard", "rules"),
+        _plinth("training/guard", "state_machine"),
+        _plinth("training/guard", "throughput", "test_rules.py", "test_state_machine.py"),
+        _plinth("training/guard", "skipped_update"),
+    ),
+}
+
+#: (file, the changed line without its indentation) -> why no input can show the change.
+EQUIVALENT: dict[tuple[str, str], str] = {}

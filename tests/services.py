@@ -1,0 +1,90 @@
+"""Services that the machine brings, and tests that are skipped by name where it does not.
+
+`make test` passes for a user without root: tests of a missing service are skipped and counted by its name. Under
+`CI=true` nothing may be skipped: a skip is a failure there.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
+
+
+def program(*names: str) -> str | None:
+    """The path of the first of these programs that is installed."""
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@lru_cache
+def missing(service: str) -> str | None:
+    """Why tests of a service cannot run here, or None."""
+    if service == "Chromium":
+        return None if program(*CHROMIUM) else "not installed"
+    if service == "Slurm":
+        absent = [name for name in SLURM if program(name) is None]
+        return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"
+    if service == "tmpfs":
+        return None if _mounts() else "this user cannot mount one"
+    raise ValueError(f"no service {service!r}")
+
+
+def demand(service: str) -> None:
+    """Skip the running test where a service is missing."""
+    if why := missing(service):
+        pytest.skip(f"without {service}: {why}")
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of a size, like `256k`, that is really full when it is full."""
+    demand("tmpfs")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def _mounts() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder]
+        if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+            return False
+        subprocess.run(["umount", folder], check=True)
+        return True
+
+
+def strict() -> bool:
+    """Whether a skipped test is a failed one."""
+    return os.environ.get("CI", "").lower() == "true"
+
+
+def refused(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a failure of a skip, under CI."""
+    if report.skipped and strict() and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped under CI, where nothing may be: {reason(report)}"
+
+
+def reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test was skipped."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def counted(skipped: Iterable[pytest.TestReport]) -> list[str]:
+    """A line a reason, with the number of tests that it left out."""
+    return [f"{n} skipped {why}" for why, n in sorted(collections.Counter(map(reason, skipped)).items())]
