@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from plinth.corpus.annotate.registry import annotator
+from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.corpus.policy.expressions import parse
-from plinth.corpus.policy.policy import columns_of
 from plinth.corpus.policy.profiles.registry import profile
 from tests.agreement.lines import cut
 
@@ -32,7 +32,7 @@ def verdicts(name: str, texts: Sequence[str]) -> list[Verdict]:
         columns = _columns(chosen.annotators, some)
         reasons = ["keep"] * len(some)
         for reason, rule in reversed(rules):
-            fired = rule.evaluate(columns, len(some)).to_pylist()
+            fired = rule.evaluate(columns, len(some)).tolist()
             reasons = [reason if fires else before for fires, before in zip(fired, reasons, strict=True)]
         spans = columns[chosen.edits[0][1]].to_pylist() if chosen.edits else [None] * len(some)
         for text, reason, edits in zip(some, reasons, spans, strict=True):

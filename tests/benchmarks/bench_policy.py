@@ -41,7 +41,8 @@ from plinth.compute.threads import Threads, cores  # noqa: E402
 from plinth.corpus.annotate.registry import annotator  # noqa: E402
 from plinth.corpus.curate import verdicts  # noqa: E402
 from plinth.corpus.dedup import exact  # noqa: E402
-from plinth.corpus.policy import policy, rule_kernels  # noqa: E402
+from plinth.corpus.policy import policy  # noqa: E402
+from plinth.corpus.policy.compiled_policy import compile_policy  # noqa: E402
 from plinth.corpus.policy.parameters import Policy  # noqa: E402
 from plinth.corpus.policy.whatif import whatif  # noqa: E402
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step  # noqa: E402
@@ -147,7 +148,7 @@ def seconds(work: Any) -> tuple[float, Any]:
 
 def in_memory(chosen: Policy, rows: int) -> dict[str, float]:
     """CPU seconds of the rules alone, and of the verdicts, over columns that are there."""
-    compiled = policy._Compiled(chosen, SIDECARS, "policy")
+    compiled = compile_policy(chosen, SIDECARS)
     table: dict[str, list[pa.Array]] = {}
     for name in SIDECARS:
         schema = annotator(name).schema
@@ -160,7 +161,7 @@ def in_memory(chosen: Policy, rows: int) -> dict[str, float]:
 
     def rules() -> None:
         for chunk in chunks:
-            rule_kernels.fired([rule for _, rule in compiled.rules], chunk, len(chunk["licence.permitted"]))
+            compiled.fires(chunk, len(chunk["licence.permitted"]))
 
     def verdicts() -> None:
         stats = policy._no_counts()

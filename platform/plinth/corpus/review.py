@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.corpus.curate.survivors import CLUSTERING, cluster_of, survivors
 from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
-from plinth.corpus.policy.compiled_policy import ruled
+from plinth.corpus.policy.compiled_policy import compile_policy
+from plinth.corpus.policy.explanation import annotations_of, rule_values
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.whatif.whatif import annotations_of
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.reviews import Review
 from plinth.errors import MissingError, PlinthError
-from plinth.records import Manifest, Part
+from plinth.records import Manifest
 from plinth.storage.parts import iter_aligned, iter_batches, read_row
 
 EXCERPT_CHARACTERS = 1200
@@ -183,16 +183,10 @@ def _why(
     """The expression of a policy's rule and the values that it read; nothing for reasons that are no rule."""
     annotations = annotations_of(ctx, bucket, documents)
     try:
-        rules = ruled(Policy.model_validate(policy.params), tuple(sorted(annotations)), "policy")
+        rule = compile_policy(Policy.model_validate(policy.params), tuple(sorted(annotations))).rule(reason)
     except PlinthError:  # judged by an annotator that is gone: the verdict stands, its values cannot be shown
         return None, {}
-    columns = next((rule.columns for name, rule in rules.rules if name == reason), frozenset())
-    scores: dict[str, Mapping[str, Any]] = {}
-    for name in sorted({column.partition(".")[0] for column in columns}):
-        own = sorted(column.partition(".")[2] for column in columns if column.startswith(f"{name}."))
-        parts: Sequence[Part] = (documents if name == "documents" else annotations[name]).named("part-")
-        scores[name] = read_row(ctx.store, parts[part], row, own)
-    return rules.text(reason), rules.values(reason, scores)
+    return (rule.text, rule_values(ctx.store, rule, documents, annotations, part, row)) if rule else (None, {})
 
 
 def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:

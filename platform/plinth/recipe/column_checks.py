@@ -162,7 +162,7 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
     """Every expression reads and names columns that are there; no policy in use lets a forbidden licence pass."""
-    from plinth.corpus.policy.policy import columns_of
+    from plinth.corpus.policy.compiled_policy import columns_of
 
     types = columns_of(tuple(chosen))
     policies, buckets = corpus.get("policies"), corpus.get("buckets")
@@ -233,7 +233,7 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
 
 def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
     """Every column that shards are cut by is one that an annotator of the recipe writes."""
-    from plinth.corpus.policy.policy import columns_of
+    from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.tokens.shards.parameters import AXES
 
     axes = shards.get("axes") if isinstance(shards, dict) else None

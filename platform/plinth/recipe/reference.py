@@ -142,7 +142,7 @@ def _meaning(field: FieldInfo) -> str:
 
 def _expressions() -> Iterator[str]:
     from plinth.corpus.policy import expressions
-    from plinth.corpus.policy.policy import DOCUMENT_COLUMNS
+    from plinth.corpus.policy.compiled_policy import DOCUMENT_COLUMNS
 
     text = (expressions.__doc__ or "").strip().partition("\n\n")[2]
     own = ", ".join(f"`documents.{name}`" for name in DOCUMENT_COLUMNS)

@@ -1,11 +1,15 @@
 """Annotation columns to verdicts and edits; no text is read.
 
-    compiled_policy  A policy as arrays: which rules fire on which rows, and the values that made them.
-    expressions      Expressions of a policy: Python's comparisons over columns, checked once, evaluated on Arrow colu
-    masks            Conditions as numpy masks, where that is quicker than Arrow: a column of numbers beside a number,
-    parameters       Policies: from annotation columns to verdicts and edits.
-    policy           Columns to verdicts: which documents a policy keeps, why it drops the others, and what it edits.
-    profiles/        Published filter rules as named, versioned profiles: `policies: {default: {profiles: [gopher/data
-    rule_kernels     Which rules fire on which documents, counted in one pass: first, alone, and all of them.
-    whatif/          The effect of another policy, from stored columns.
+    parameters       the frozen models of rules, edits and policies
+    expressions      the language of rules: read and checked once
+    evaluator        a checked expression over columns -> one boolean per row
+    compiled_policy  a policy ready to be evaluated: which rules fire, which columns they read
+    rule_kernels     documents by rule: first, alone, all
+    policy           the stage: verdicts, reasons and edits of every document
+    explanation      the values that a rule read of one document
+    profiles/        published filter rules
+    whatif/          the effect of another policy, from stored columns
+
+Whoever evaluates a policy goes through `compile_policy`. Does not belong here: counting (`annotate`), the decision over
+all stages (`curate/verdicts`).
 """

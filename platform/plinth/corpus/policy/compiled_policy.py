@@ -1,12 +1,13 @@
-"""A policy as arrays: which rules fire on which rows, and the values that made them.
+"""A policy ready to be evaluated: rules parsed and checked, and the columns that they read.
 
-For whoever asks about a policy without writing verdicts: what-if, reviews, the story of a document.
+The one place where rules meet columns: the policy stage, what-if, reviews and the measurement of gates all use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,29 +15,34 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.corpus.policy import rule_kernels
+from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.policy import check, columns_of
+from plinth.errors import RecipeError
+from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
+
+DOCUMENTS = "documents"
+#: Document columns that a policy may read; never text.
+DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source_bytes")
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Ruled:
-    """A policy's rules, checked and parsed, with the columns that they read.
+class CompiledPolicy:
+    """A policy's rules, parsed and checked, and its edits.
 
     Args:
         rules: reason and expression, in order.
         edits: reason and column of spans.
         labels: the columns of strings among those that the rules read.
-        known: reasons of rules whose outcome is stored; their columns need not be read.
+        stored: reasons of rules whose outcome is published; their columns need not be read.
     """
 
     rules: tuple[tuple[str, Expression], ...]
-    edits: tuple[tuple[str, str], ...]
+    edits: tuple[tuple[str, str], ...] = ()
     labels: frozenset[str] = frozenset()
-    known: frozenset[str] = frozenset()
+    stored: frozenset[str] = frozenset()
 
     @property
     def reasons(self) -> list[str]:
@@ -45,60 +51,79 @@ class Ruled:
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Columns wanted of each sidecar (`documents` too), by its name."""
-        wanted: dict[str, set[str]] = {}
-        fresh = [rule for reason, rule in self.rules if reason not in self.known]
-        names = {name for rule in fresh for name in rule.columns} | {name for _, name in self.edits}
-        for name in names:
-            sidecar, _, column = name.partition(".")
-            wanted.setdefault(sidecar, set()).add(column)
-        return {sidecar: sorted(columns) for sidecar, columns in sorted(wanted.items())}
+        """Columns to read of each sidecar (`documents` too), by its name."""
+        names = {column for reason, rule in self.rules if reason not in self.stored for column in rule.columns}
+        return by_sidecar(names | {column for _, column in self.edits})
 
-    def fired(self, columns: Mapping[str, Any], rows: int, stored: pa.Array | None = None) -> Bools:
+    def fires(self, columns: Mapping[str, Any], rows: int, published: pa.Array | None = None) -> Bools:
         """Which rules fire, [rules, rows].
 
         Args:
-            columns: arrays of the columns that the rules read, but those in `known`.
-            stored: names of the rules that fired when the policy was run, a list per row; read for `known`.
+            columns: arrays of the columns of `sidecars`, by `sidecar.column`; strings may be dictionaries.
+            published: names of the rules that fired when the policy was run, a list per row; read for `stored`.
         """
-        out = rule_kernels.fired([None if reason in self.known else rule for reason, rule in self.rules], columns, rows)
-        if stored is not None and self.known:
-            places = {reason: index for index, (reason, _) in enumerate(self.rules) if reason in self.known}
-            names = stored.flatten().dictionary_encode()
+        out = np.zeros((len(self.rules), rows), dtype=np.bool_)
+        for index, (reason, rule) in enumerate(self.rules):
+            if reason not in self.stored:
+                out[index] = rule.evaluate(columns, rows)
+        if published is not None and self.stored:
+            places = {reason: index for index, (reason, _) in enumerate(self.rules) if reason in self.stored}
+            names = published.flatten().dictionary_encode()
             lines = np.array([places.get(name, -1) for name in names.dictionary.to_pylist()], dtype=np.int64)
             at = lines[names.indices.to_numpy()] if len(lines) else np.empty(0, np.int64)
-            parents = pc.list_parent_indices(stored).to_numpy()
+            parents = pc.list_parent_indices(published).to_numpy()
             out[at[at >= 0], parents[at >= 0]] = True
         return out
 
-    def knowing(self, before: Policy) -> Ruled:
-        """The same policy, where rules that stand in `before` word for word are taken from what is stored."""
+    def reusing(self, before: Policy) -> CompiledPolicy:
+        """The same policy, where rules that stand in `before` word for word are taken from what is published."""
         have = {rule.reason: rule.drop for rule in before.rules}
-        known = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
+        stored = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
         same = self.edits == tuple((rule.reason, rule.spans) for rule in before.edits)
-        return replace(self, known=known, edits=() if same else self.edits)
+        return replace(self, stored=stored, edits=() if same else self.edits)
 
-    def values(self, reason: str, scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """The values that a rule read, by column; `scores` are a document's, by sidecar and column."""
-        for name, rule in self.rules:
-            if name == reason:
-                pairs = {column: column.partition(".") for column in sorted(rule.columns)}
-                return {column: scores.get(side, {}).get(one) for column, (side, _, one) in pairs.items()}
-        return {}
-
-    def text(self, reason: str) -> str | None:
-        """The expression of a rule, or None when there is no such rule."""
-        return next((rule.text for name, rule in self.rules if name == reason), None)
+    def rule(self, reason: str) -> Expression | None:
+        """The rule of a reason, or None when there is no such rule."""
+        return dict(self.rules).get(reason)
 
 
-def ruled(policy: Policy, annotators: tuple[str, ...], where: str) -> Ruled:
-    """A policy ready to be asked.
+@lru_cache(maxsize=64)
+def compile_policy(policy: Policy, annotators: tuple[str, ...], where: str = "policy") -> CompiledPolicy:
+    """Parse and check a policy; done once by a worker, not for each part.
+
+    Args:
+        annotators: those whose columns there are.
+        where: the policy's name in errors.
 
     Raises:
         RecipeError: a rule that cannot be read, a name used twice, a column that does not exist.
     """
-    check(policy, annotators, where)
     schema = columns_of(annotators)
-    rules = tuple((rule.reason, parse(rule.drop, schema, f"{where}.{rule.reason}")) for rule in policy.rules)
+    names = [rule.reason for rule in policy.rules]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecipeError(f"{where}: more than one rule is called {twice[0]}", remedy="give each its own reason")
+    rules = tuple((rule.reason, parse(rule.drop, schema, f"{where}.rules.{rule.reason}")) for rule in policy.rules)
+    for edit in policy.edits:
+        if schema.get(edit.spans) != EDIT_TYPE:
+            spans = ", ".join(name for name, kind in schema.items() if kind == EDIT_TYPE) or "none"
+            raise RecipeError(f"{where}.edits.{edit.reason}: {edit.spans!r} is no column of spans", expected=spans)
     labels = {name for _, rule in rules for name in rule.columns if pa.types.is_string(schema[name])}
-    return Ruled(rules, tuple((rule.reason, rule.spans) for rule in policy.edits), frozenset(labels))
+    return CompiledPolicy(rules, tuple((edit.reason, edit.spans) for edit in policy.edits), frozenset(labels))
+
+
+def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
+    """Every column that a policy may name, with its type."""
+    found = {f"{DOCUMENTS}.{name}": DOCUMENT_SCHEMA.field(name).type for name in DOCUMENT_COLUMNS}
+    for name in annotators:
+        found |= {f"{name}.{field.name}": field.type for field in annotator(name).schema}
+    return found
+
+
+def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
+    """Columns given as `sidecar.column`, by sidecar; sorted."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(columns):
+        sidecar, _, column = name.partition(".")
+        found.setdefault(sidecar, []).append(column)
+    return found

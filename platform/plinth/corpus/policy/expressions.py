@@ -1,4 +1,4 @@
-"""Expressions of a policy: Python's comparisons over columns, checked once, evaluated on Arrow columns.
+"""The language of policies: Python's comparisons over columns, read and checked once.
 
     gopher_quality.word_count < 50 or not 3 <= gopher_quality.mean_word_characters <= 10
     language.label not in ["en", "de"] and language.score > 0.5
@@ -15,53 +15,40 @@ from __future__ import annotations
 import ast
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from plinth.corpus.policy.evaluator import (
+    ARITHMETIC,
+    COMPARISONS,
+    Bools,
+    Columns,
+    column_name,
+    evaluate_condition,
+    evaluate_value,
+)
 from plinth.errors import RecipeError
 
-Columns = Mapping[str, Any]
 MAX_CHARACTERS = 2000  # bounds the depth of the tree, too
-
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: pc.less,
-    ast.LtE: pc.less_equal,
-    ast.Gt: pc.greater,
-    ast.GtE: pc.greater_equal,
-    ast.Eq: pc.equal,
-    ast.NotEq: pc.not_equal,
-}
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: pc.add,
-    ast.Sub: pc.subtract,
-    ast.Mult: pc.multiply,
-    ast.Div: pc.divide,
-}
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A checked expression. `columns` are the names it reads; `evaluate` gives one boolean per row."""
+    """A checked expression, and the columns that it reads."""
 
     text: str
     columns: frozenset[str]
     tree: ast.expr
 
-    def evaluate(self, columns: Columns, rows: int) -> pa.Array:
-        """Booleans without nulls, [rows].
+    def evaluate(self, columns: Columns, rows: int) -> Bools:
+        """Where it holds, [rows].
 
         Args:
-            columns: an Arrow array of that many rows for each name in `columns`.
+            columns: an Arrow array of that many rows for each name in `columns`; strings may be dictionaries.
         """
-        found = _evaluate(self.tree, columns)
-        if isinstance(found, pa.Scalar | bool):
-            value = found.as_py() if isinstance(found, pa.Scalar) else found
-            return pa.array([bool(value)] * rows, pa.bool_())
-        return _true(found)
+        return evaluate_condition(self.tree, columns, rows)
 
 
 def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expression:
@@ -77,7 +64,7 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
             types that cannot be compared, or a result that is no truth value.
     """
     tree = _tree(text, where)
-    names = sorted({_name(node) for node in _names(tree, text, where)})
+    names = sorted({column_name(node) for node in _names(tree, text, where)})
     if not names:
         raise RecipeError(
             f"{where}: names no column",
@@ -119,11 +106,10 @@ def _tree(text: str, where: str) -> ast.expr:
 
 
 def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) -> None:
-    """Evaluate on no rows: types that do not fit are found before the corpus is."""
+    """Evaluate on no rows, so that types that do not fit are found before any document is read."""
     empty = {name: pa.array([], schema[name]) for name in expression.columns}
     try:
-        found = _evaluate(expression.tree, empty)
-        kind = found.type if isinstance(found, pa.Array | pa.Scalar) else pa.scalar(found).type
+        kind = evaluate_value(expression.tree, empty, 0).type
     except (pa.ArrowException, TypeError) as error:
         kinds = ", ".join(f"{name} is {schema[name]}" for name in sorted(expression.columns))
         expected = f"values of one kind: {kinds}"
@@ -148,7 +134,7 @@ def _names(tree: ast.expr, text: str, where: str) -> Iterable[ast.Attribute]:
         parts = tree.values
     elif isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not | ast.USub):
         parts = [tree.operand]
-    elif isinstance(tree, ast.BinOp) and type(tree.op) in _ARITHMETIC:
+    elif isinstance(tree, ast.BinOp) and type(tree.op) in ARITHMETIC:
         parts = [tree.left, tree.right]
     elif isinstance(tree, ast.Compare):
         _require_comparison(tree, text, where)
@@ -176,7 +162,7 @@ def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
 
 def _reads(op: ast.cmpop) -> bool:
     """Whether the right side is an expression, not a list or None."""
-    return type(op) in _COMPARE
+    return type(op) in COMPARISONS
 
 
 def _is_value(node: ast.expr) -> bool:
@@ -195,62 +181,3 @@ def _refused(node: ast.expr, text: str, where: str) -> RecipeError:
         found=ast.get_source_segment(text.strip(), node) or text,
         expected="comparisons, and, or, not, in, arithmetic, columns as `sidecar.column`",
     )
-
-
-def _name(node: ast.Attribute) -> str:
-    return f"{node.value.id}.{node.attr}"  # type: ignore[attr-defined]
-
-
-def _evaluate(node: ast.expr, columns: Columns) -> Any:
-    if isinstance(node, ast.Attribute):
-        return columns[_name(node)]
-    if isinstance(node, ast.Constant):
-        return pa.scalar(node.value)
-    if isinstance(node, ast.UnaryOp):
-        inner = _evaluate(node.operand, columns)
-        return pc.invert(_true(inner)) if isinstance(node.op, ast.Not) else pc.negate(_float(inner))
-    if isinstance(node, ast.BinOp):
-        left, right = _evaluate(node.left, columns), _evaluate(node.right, columns)
-        return _ARITHMETIC[type(node.op)](_float(left), _float(right))
-    if isinstance(node, ast.BoolOp):
-        join = pc.and_ if isinstance(node.op, ast.And) else pc.or_
-        found = _true(_evaluate(node.values[0], columns))
-        for value in node.values[1:]:
-            found = join(found, _true(_evaluate(value, columns)))
-        return found
-    assert isinstance(node, ast.Compare)
-    return _comparison(node, columns)
-
-
-def _comparison(node: ast.Compare, columns: Columns) -> Any:
-    found, left = None, _evaluate(node.left, columns)
-    for op, comparator in zip(node.ops, node.comparators, strict=True):
-        if isinstance(op, ast.In | ast.NotIn):
-            values = pa.array([ast.literal_eval(item) for item in comparator.elts], left.type)  # type: ignore[attr-defined]
-            one, right = pc.is_in(left, value_set=values), left
-            one = pc.invert(one) if isinstance(op, ast.NotIn) else one
-        elif isinstance(op, ast.Is | ast.IsNot):
-            right = left
-            value = comparator.value  # type: ignore[attr-defined]
-            one = pc.is_null(left) if value is None else _true(pc.equal(left, pa.scalar(value)))
-            one = pc.invert(one) if isinstance(op, ast.IsNot) else one
-        else:
-            right = _evaluate(comparator, columns)
-            one = _true(_COMPARE[type(op)](left, right))
-        found = one if found is None else pc.and_(found, one)
-        left = right
-    return found
-
-
-def _float(values: Any) -> Any:
-    """As 64-bit floats: no overflow, and no error on division by zero."""
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        raise TypeError(f"arithmetic needs numbers, not {values.type}")
-    return pc.cast(values, pa.float64(), safe=False)
-
-
-def _true(values: Any) -> Any:
-    """Nulls are false."""
-    if isinstance(values, pa.Array | pa.ChunkedArray) and values.null_count:
-        return pc.fill_null(values, False)
-    return values

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,15 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
-from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.policy import rule_kernels
-from plinth.corpus.policy.expressions import Expression, parse
+from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, compile_policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.sidecars import slots
-from plinth.errors import RecipeError
-from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
+from plinth.records import EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, write_batches
 from plinth.storage.store import Store
 
 VERSION = "2"
-DOCUMENTS = "documents"
-
-#: Document columns that a policy may ask about; never text.
-DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source_bytes")
 
 SCHEMA = pa.schema(
     [
@@ -75,7 +68,7 @@ def run(
         RecipeError: a rule that cannot be read, or names a column that no annotation has.
         IntegrityError: a sidecar does not belong to the documents.
     """
-    used = check(policy, tuple(annotations), bucket_name)
+    used = compile_policy(policy, tuple(annotations), bucket_name).sidecars
     read = {name: {bucket_name: annotations[name]} for name in sorted(annotations) if name in used}
     step = Step(name="policy", version=VERSION, params=policy.model_dump(mode="json"))
     items = []
@@ -90,63 +83,20 @@ def run(
     return manifest(asset, step, inputs, renamed(parts, "part"), _no_counts() | add_stats(parts))
 
 
-def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
-    """Every column that a policy may name, with its type."""
-    found = {f"{DOCUMENTS}.{name}": DOCUMENT_SCHEMA.field(name).type for name in DOCUMENT_COLUMNS}
-    for name in annotators:
-        found |= {f"{name}.{field.name}": field.type for field in annotator(name).schema}
-    return found
-
-
-def check(policy: Policy, annotators: tuple[str, ...], where: str = "policy") -> set[str]:
-    """The sidecars that a policy reads.
-
-    Raises:
-        RecipeError: a rule that cannot be read, a name used twice, a column that does not exist.
-    """
-    return {column.split(".")[0] for column in _Compiled(policy, annotators, where).columns}
-
-
-class _Compiled:
-    """A policy ready to be evaluated."""
-
-    def __init__(self, policy: Policy, annotators: tuple[str, ...], where: str) -> None:
-        schema = columns_of(annotators)
-        names = [rule.reason for rule in policy.rules]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise RecipeError(f"{where}: more than one rule is called {twice[0]}", remedy="give each its own reason")
-        self.rules: list[tuple[str, Expression]] = [
-            (rule.reason, parse(rule.drop, schema, f"{where}.rules.{rule.reason}")) for rule in policy.rules
-        ]
-        self.edits = [(rule.reason, rule.spans) for rule in policy.edits]
-        for reason, column in self.edits:
-            if schema.get(column) != EDIT_TYPE:
-                spans = ", ".join(name for name, kind in schema.items() if kind == EDIT_TYPE) or "none"
-                raise RecipeError(f"{where}.edits.{reason}: {column!r} is no column of spans", expected=spans)
-        self.columns = {name for _, rule in self.rules for name in rule.columns} | {name for _, name in self.edits}
-        self.labels = {name for name in self.columns if pa.types.is_string(schema[name])}
-
-
-@lru_cache(maxsize=16)
-def _compiled(policy: Policy, annotators: tuple[str, ...]) -> _Compiled:
-    """Parsed once by a worker, not for each part."""
-    return _Compiled(policy, annotators, "policy")
-
-
 def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
-    compiled = _compiled(task.policy, tuple(name for name, _ in task.sidecars))
+    compiled = compile_policy(task.policy, tuple(name for name, _ in task.sidecars))
     stats = _no_counts()
     verdicts = _verdicts(store, task, compiled, stats)
     part = write_batches(store, "part.parquet", SCHEMA, verdicts, group_rows=SCORE_GROUP_ROWS)
     return (part.model_copy(update={"stats": stats}),)
 
 
-def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _verdicts(store: Store, task: _Task, compiled: CompiledPolicy, stats: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    wanted = compiled.sidecars
+    # source bytes are counted, whatever the rules read
+    wanted[DOCUMENTS] = sorted({*wanted.get(DOCUMENTS, ()), "source_bytes"})
     parts = {DOCUMENTS: task.documents, **dict(task.sidecars)}
-    wanted = {name: sorted({c.split(".")[1] for c in compiled.columns if c.startswith(f"{name}.")}) for name in parts}
-    wanted[DOCUMENTS] = sorted({*wanted[DOCUMENTS], "source_bytes"})  # counted, whatever the rules read
-    sources = [(name, part, wanted[name]) for name, part in parts.items() if wanted[name]]
+    sources = [(name, part, wanted[name]) for name, part in parts.items() if name in wanted]
     labels = [[one for one in names if f"{name}.{one}" in compiled.labels] for name, _, names in sources]
     aligned = iter_aligned(store, *((part, names) for _, part, names in sources), rows=BATCH_ROWS, labels=labels)
     for batches in aligned:
@@ -158,10 +108,12 @@ def _verdicts(store: Store, task: _Task, compiled: _Compiled, stats: dict[str, A
         yield _judged(compiled, columns, batches[0].num_rows, stats)
 
 
-def _judged(compiled: _Compiled, columns: Mapping[str, pa.Array], rows: int, stats: dict[str, Any]) -> pa.RecordBatch:
-    names = [reason for reason, _ in compiled.rules]
+def _judged(
+    compiled: CompiledPolicy, columns: Mapping[str, pa.Array], rows: int, stats: dict[str, Any]
+) -> pa.RecordBatch:
+    names = compiled.reasons
     size = columns[f"{DOCUMENTS}.source_bytes"].to_numpy()
-    fires = rule_kernels.fired([rule for _, rule in compiled.rules], columns, rows)
+    fires = compiled.fires(columns, rows)
     first, count, counts = rule_kernels.tally(fires, size)
     keep = count == 0
     edits, counted = _edits(compiled, columns, keep)
@@ -187,7 +139,7 @@ def _offsets(sizes: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
 
 
-def _edits(compiled: _Compiled, columns: Mapping[str, pa.Array], keep: Bools) -> tuple[pa.Array, dict[str, int]]:
+def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bools) -> tuple[pa.Array, dict[str, int]]:
     """The edits of every document, sorted and disjoint, and how many of each reason kept documents have.
 
     Documents without spans cost nothing, and those whose spans do not overlap no Python.

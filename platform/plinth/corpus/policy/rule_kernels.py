@@ -1,22 +1,17 @@
 """Which rules fire on which documents, counted in one pass: first, alone, and all of them.
 
-Kernels of the policy stage and of what-if. Rules fire seldom, so eight rows are passed over at a look.
+Kernels of the policy stage and of what-if. Rules fire seldom, so rows are skipped eight at a time.
 
 Letters: R rules, D documents of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from numba import uint64
 
 from plinth.compiled import njit
-from plinth.corpus.policy.expressions import Expression
-from plinth.corpus.policy.masks import mask
 from plinth.text.words.chunks import ones
 
 Bools = npt.NDArray[np.bool_]
@@ -25,15 +20,6 @@ I64 = npt.NDArray[np.int64]
 
 #: Columns of a tally: documents that a rule fires on, is the first on, is the only one on; then their bytes.
 FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES = range(6)
-
-
-def fired(rules: Sequence[Expression | None], columns: Mapping[str, Any], rows: int) -> Bools:
-    """Which rules fire, [R, D]; those that are None do not."""
-    out = np.zeros((len(rules), rows), dtype=np.bool_)
-    for index, rule in enumerate(rules):
-        if rule is not None:
-            out[index] = mask(rule, columns, rows)
-    return out
 
 
 def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:

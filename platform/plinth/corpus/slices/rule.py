@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, columns_of
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.policy import DOCUMENTS, columns_of
 from plinth.corpus.slices.measured_gates import Gate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.errors import RecipeError
@@ -19,25 +19,27 @@ from plinth.errors import RecipeError
 
 @dataclass(frozen=True)
 class GateRule:
-    """Expressions, one of which suffices to remove a document.
+    """Rules, one of which suffices to remove a document.
 
     Args:
-        texts: the expressions.
-        reasons: of the rules they come from; reviewers name these. The gate's own name is one, too.
+        compiled: the rules.
+        reasons: of the rules; reviewers name these. The gate's own name is one, too.
         annotators: whose columns they read, sorted.
     """
 
-    texts: tuple[str, ...]
+    compiled: CompiledPolicy
     reasons: tuple[str, ...]
     annotators: tuple[str, ...]
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The expressions."""
+        return tuple(rule.text for _, rule in self.compiled.rules)
+
     def removed(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
         """Which documents are removed, [rows]; `columns` by `annotator.column`."""
-        schema = columns_of(self.annotators)
-        out = np.zeros(rows, np.bool_)
-        for text in self.texts:
-            out |= parse(text, schema, "slices").evaluate(columns, rows).to_numpy(zero_copy_only=False)
-        return out
+        found: npt.NDArray[np.bool_] = np.any(self.compiled.fires(columns, rows), axis=0)
+        return found
 
 
 def rule_of(gate: Gate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]) -> GateRule:
@@ -65,7 +67,7 @@ def rule_of(gate: Gate, params: GateSlices, policies: Mapping[str, Policy], anno
         raise RecipeError(
             f"{where}: no rule of policy {params.policy} reads a column of {gate.annotator}",
             expected="a rule that drops documents by it",
-            remedy="add one, or say what the gate removes: `removes`",
+            remedy="add one, or set `removes` to the expression of what the gate removes",
         )
     return _joined(gate, own)
 
@@ -73,7 +75,6 @@ def rule_of(gate: Gate, params: GateSlices, policies: Mapping[str, Policy], anno
 def _joined(gate: Gate, rules: list[tuple[str, Expression]]) -> GateRule:
     read = {column.split(".")[0] for _, rule in rules for column in rule.columns} - {DOCUMENTS}
     reasons = dict.fromkeys([*(reason for reason, _ in rules), gate.name])
-    texts = tuple(rule.text for _, rule in rules)
     for _, rule in rules:
         for column in rule.columns:
             if column.startswith(f"{DOCUMENTS}."):
@@ -82,4 +83,4 @@ def _joined(gate: Gate, rules: list[tuple[str, Expression]]) -> GateRule:
                     expected="columns of annotators alone: labelled documents come from nowhere",
                     remedy="give `removes` without it",
                 )
-    return GateRule(texts, tuple(reasons), tuple(sorted(read)))
+    return GateRule(CompiledPolicy(tuple(rules)), tuple(reasons), tuple(sorted(read)))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.corpus.policy import policy
+from plinth.corpus.policy.compiled_policy import CompiledPolicy, compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
 from plinth.records import EDIT_TYPE
 
@@ -25,13 +26,13 @@ def spans() -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(st.builds(span, st.integers(0, 30), st.integers(1, 8), st.sampled_from(["a", "b"])), max_size=4)
 
 
-def compiled(rules: int, edits: bool) -> policy._Compiled:
+def compiled(rules: int, edits: bool) -> CompiledPolicy:
     given_edits = (EditRule(reason="pii", spans="pii.spans"), EditRule(reason="other", spans="language.foreign"))
     chosen = Policy(
         rules=tuple(Rule(reason=reason, drop=drop) for reason, drop in RULES[:rules]),
         edits=given_edits if edits else (),
     )
-    return policy._Compiled(chosen, ("gopher_quality", "pii", "language"), "policy")
+    return compile_policy(chosen, ("gopher_quality", "pii", "language"), "policy")
 
 
 @settings(deadline=None, max_examples=150)

@@ -11,9 +11,9 @@ from plinth.corpus import annotate
 from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.policy import policy as stage
+from plinth.corpus.policy.compiled_policy import columns_of, compile_policy
 from plinth.corpus.policy.expressions import parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.policy import check, columns_of
 from plinth.corpus.policy.profiles.registry import PROFILES, profile
 from plinth.corpus.policy.profiles.resolve import resolved
 from plinth.errors import RecipeError
@@ -106,7 +106,7 @@ def test_what_is_resolved_stays_as_it_is() -> None:
     made = policy(profiles=["gopher/dolma", "c4/paper", "gopher/datatrove"], rules=[{"reason": "a", "drop": "x.y > 1"}])
     assert Policy.model_validate(made.model_dump(mode="json")) == made
     assert Policy.model_validate_json(made.model_dump_json(), strict=True) == made
-    assert check(policy(profiles=["gopher/dolma"]), ("gopher_dolma",)) == {"gopher_dolma"}
+    assert set(compile_policy(policy(profiles=["gopher/dolma"]), ("gopher_dolma",)).sidecars) == {"gopher_dolma"}
 
 
 def test_an_unknown_profile_is_refused_with_the_nearest() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.corpus.policy import rule_kernels
-from plinth.corpus.policy.expressions import parse
 
 
 @st.composite
@@ -42,11 +41,3 @@ def test_tally_and_lists_are_those_of_plain_python(given: tuple[np.ndarray, np.n
 def test_sizes_may_be_read_only_and_of_any_stride() -> None:
     sizes = pa.array([5, 1, 7, 1]).to_numpy()[::2]
     assert rule_kernels.tally(np.array([[True, True]]), sizes)[2].tolist() == [[2, 2, 2, 12, 12, 12]]
-
-
-def test_a_rule_that_is_known_already_is_left_out() -> None:
-    schema = {"c4.lines": pa.int32()}
-    few, many = (parse(text, schema, "test") for text in ("c4.lines < 2", "c4.lines > 3"))
-    columns = {"c4.lines": pa.array([1, 3, 5], pa.int32())}
-    assert rule_kernels.fired([few, many], columns, 3).tolist() == [[True, False, False], [False, False, True]]
-    assert rule_kernels.fired([None, many], columns, 3).tolist() == [[False] * 3, [False, False, True]]

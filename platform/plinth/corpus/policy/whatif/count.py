@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.policy import rule_kernels
-from plinth.corpus.policy.compiled_policy import Ruled, ruled
+from plinth.corpus.policy.compiled_policy import CompiledPolicy, compile_policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.whatif.read import Later, batches, strings_at
 from plinth.corpus.sampling import ranks
@@ -75,7 +75,7 @@ def judge(root: Path, task: Task) -> Answer:
     first = 0
     for columns, sides, rows in batches(store, task.slot, rules):
         before = sides["policy"]
-        fired = rules.fired(columns, rows, before.get("fired"))
+        fired = rules.fires(columns, rows, before.get("fired"))
         kept_before = before["keep"].to_numpy(zero_copy_only=False)
         size = sides["exact"]["text_bytes"].to_numpy()
         after = _count_rules(counts, rules, fired, size)
@@ -94,14 +94,13 @@ def judge(root: Path, task: Task) -> Answer:
     return Answer(task.slot.bucket, counts, tuple(flips))
 
 
-@lru_cache(maxsize=64)
-def rules_of(policy: Policy, before: Policy | None, annotators: tuple[str, ...], where: str) -> Ruled:
-    """The new policy, knowing what the old one says of rules that did not change; parsed once, not for each part."""
-    rules = ruled(policy, annotators, where)
-    return rules.knowing(before) if before else rules
+def rules_of(policy: Policy, before: Policy | None, annotators: tuple[str, ...], where: str) -> CompiledPolicy:
+    """The new policy, with the published outcome of rules that did not change."""
+    rules = compile_policy(policy, annotators, where)
+    return rules.reusing(before) if before else rules
 
 
-def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, size: I64) -> I64:
+def _count_rules(counts: dict[str, Any], rules: CompiledPolicy, fired: Bools, size: I64) -> I64:
     """Count what each rule fires on, takes first, and takes alone; returns the first rule of each row, or -1."""
     first, _, tally = rule_kernels.tally(fired, size)
     for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
@@ -116,7 +115,7 @@ def _count_rules(counts: dict[str, Any], rules: Ruled, fired: Bools, size: I64) 
     return first
 
 
-def _count_edits(counts: dict[str, Any], rules: Ruled, columns: Mapping[str, pa.Array], keep: Bools) -> None:
+def _count_edits(counts: dict[str, Any], rules: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bools) -> None:
     for reason, column in rules.edits:
         spans = pc.fill_null(pc.list_value_length(columns[column]), 0).to_numpy(zero_copy_only=False)[keep]
         edit = counts["edits"].setdefault(reason, {"documents": 0, "spans": 0})
@@ -127,7 +126,7 @@ def _count_edits(counts: dict[str, Any], rules: Ruled, columns: Mapping[str, pa.
 def _count_flips(
     counts: dict[str, Any],
     masks: Mapping[str, Bools],
-    rules: Ruled,
+    rules: CompiledPolicy,
     after: I64,
     before: pa.Array,
     verdicts: Callable[[], pa.RecordBatch],
@@ -158,7 +157,7 @@ def _count_flips(
             flip["survivors"] += int(np.count_nonzero(alive & crowd))
 
 
-def _count_moved(counts: dict[str, Any], rules: Ruled, after: I64, mask: Bools, before: pa.Array) -> None:
+def _count_moved(counts: dict[str, Any], rules: CompiledPolicy, after: I64, mask: Bools, before: pa.Array) -> None:
     """Documents that stay out for another first reason."""
     at = np.flatnonzero(mask)
     if not at.size:
@@ -175,7 +174,13 @@ def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
 
 
 def _chosen(
-    known: Later, task: Task, masks: Mapping[str, Bools], first: int, rules: Ruled, after: I64, before: pa.Array
+    known: Later,
+    task: Task,
+    masks: Mapping[str, Bools],
+    first: int,
+    rules: CompiledPolicy,
+    after: I64,
+    before: pa.Array,
 ) -> Iterator[Flip]:
     """The flips of a batch with the smallest hashes of their ids."""
     if not any(mask.any() for mask in masks.values()):

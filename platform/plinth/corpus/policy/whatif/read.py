@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.corpus.policy.compiled_policy import Ruled
-from plinth.corpus.policy.policy import DOCUMENTS, EDIT_NAMES
+from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy
+from plinth.corpus.policy.policy import EDIT_NAMES
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part
 from plinth.storage.parts import iter_batches
@@ -26,9 +26,9 @@ I64 = npt.NDArray[np.int64]
 Sides = dict[str, dict[str, pa.Array]]
 
 
-def batches(store: Store, slot: Slot, rules: Ruled) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
+def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
     """Columns that the rules read, and those of the published judgement, side by side; strings as dictionaries."""
-    always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.known else []))}
+    always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.stored else []))}
     wanted = {**rules.sidecars, **always}
     parts = {DOCUMENTS: slot.documents, **slot.sides}
     readers = {name: _reader(store, parts[name], name, columns, rules) for name, columns in wanted.items()}
@@ -39,7 +39,9 @@ def batches(store: Store, slot: Slot, rules: Ruled) -> Iterator[tuple[dict[str, 
         yield columns, sides, read[0].num_rows
 
 
-def _reader(store: Store, part: Part, name: str, columns: Sequence[str], rules: Ruled) -> Iterator[pa.RecordBatch]:
+def _reader(
+    store: Store, part: Part, name: str, columns: Sequence[str], rules: CompiledPolicy
+) -> Iterator[pa.RecordBatch]:
     """Of spans only where they begin: they are counted."""
     spans = {column for _, column in rules.edits}
     leaves = [f"{one}.list.element.{EDIT_NAMES[0]}" if f"{name}.{one}" in spans else one for one in columns]

@@ -1,9 +1,9 @@
 """What another policy would change, from stored columns; no text is read but that of the samples.
 
-Every document is judged again by the new policy and compared with what the published one said of it; a rule that
+Every document is judged again by the new policy and compared with its published verdict; a rule that
 stands in both word for word is not evaluated again, so that only columns of changed rules are read. The policy
 is the first stage of the cascade, so the comparison is exact for what it drops and keeps. What deduplication
-would do afterwards needs the whole line: a document that is newly kept may still be a duplicate (its count is a
+would do afterwards needs the whole pipeline: a document that is newly kept may still be a duplicate (its count is a
 most), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
 `survivors`).
 
@@ -19,9 +19,9 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.compute.stage import sum_stats
-from plinth.corpus.policy.compiled_policy import Ruled, ruled
+from plinth.corpus.policy.compiled_policy import compile_policy
+from plinth.corpus.policy.explanation import annotations_of, rule_values
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.policy import DOCUMENTS
 from plinth.corpus.policy.whatif.count import Flip, Task, best, judge, no_counts, no_rule, rules_of
 from plinth.corpus.sampling import excerpt
 from plinth.corpus.sidecars import slots
@@ -51,7 +51,7 @@ def bucket_of(ctx: Context, name: str) -> Bucket:
     """The published manifests of a bucket.
 
     Raises:
-        MissingError: the line has not come to its verdicts.
+        MissingError: the bucket has no published verdicts.
         IntegrityError: the verdicts belong to other documents.
     """
     documents, policy = ctx.refs.current(f"{name}/documents"), ctx.refs.current(f"{name}/policy")
@@ -63,15 +63,6 @@ def bucket_of(ctx: Context, name: str) -> Bucket:
             remedy=f"plinth run --select {name}/verdicts",
         )
     return Bucket(documents, policy, verdicts, exact, annotations_of(ctx, name, documents))
-
-
-def annotations_of(ctx: Context, name: str, documents: Manifest) -> dict[str, Manifest]:
-    """Sidecars of annotators that belong to these documents, by annotator."""
-    from plinth.corpus.annotate.registry import ANNOTATORS
-
-    refs = {annotator: ctx.refs.ref(f"{name}/{annotator}") for annotator in ANNOTATORS}
-    found = {annotator: ctx.refs.load(ref.digest) for annotator, ref in refs.items() if ref}
-    return {one: made for one, made in found.items() if made.inputs.get(f"{name}/documents") == documents.digest}
 
 
 def compare(
@@ -107,7 +98,7 @@ def compare(
 
 def _tasks(name: str, bucket: Bucket, policy: Policy, samples: int, seed: int) -> Iterator[Task]:
     names = tuple(sorted(bucket.annotations))
-    before = Policy.model_validate(bucket.policy.params) if _as_judged(name, bucket) else None
+    before = Policy.model_validate(bucket.policy.params) if _same_sidecars(name, bucket) else None
     rules = rules_of(policy, before, names, f"corpus.policies (bucket {name})")
     read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
     sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
@@ -115,7 +106,7 @@ def _tasks(name: str, bucket: Bucket, policy: Policy, samples: int, seed: int) -
         yield Task(slot, number, policy, before, names, samples, seed)
 
 
-def _as_judged(name: str, bucket: Bucket) -> bool:
+def _same_sidecars(name: str, bucket: Bucket) -> bool:
     """Whether the published policy read the sidecars that are published now."""
     judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
     return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
@@ -146,10 +137,11 @@ def shown(
         document = read_row(
             ctx.store, bucket.documents.named("part-")[flip.part], flip.row, ["id", "uri", "licence", "text"]
         )
-        before = Policy.model_validate(bucket.policy.params)
-        rules = ruled(policy if flip.after else before, tuple(sorted(bucket.annotations)), "policy")
+        judging = policy if flip.after else Policy.model_validate(bucket.policy.params)
         reason = str(flip.after or flip.before)
-        scores = _scores(ctx, bucket, flip, rules, reason)
+        rule = compile_policy(judging, tuple(sorted(bucket.annotations))).rule(reason)
+        assert rule is not None  # it is the rule that fired
+        values = rule_values(ctx.store, rule, bucket.documents, bucket.annotations, flip.part, flip.row)
         rows.append(
             {
                 "direction": flip.direction,
@@ -157,20 +149,9 @@ def shown(
                 "id": document["id"].hex(),
                 "uri": document["uri"],
                 "reason": reason,
-                "rule": rules.text(reason),
-                "values": rules.values(reason, scores),
+                "rule": rule.text,
+                "values": values,
                 "excerpt": excerpt(document["text"]),
             }
         )
     return rows
-
-
-def _scores(ctx: Context, bucket: Bucket, flip: Flip, rules: Ruled, reason: str) -> dict[str, dict[str, Any]]:
-    """The row's values of the sidecars that a rule reads."""
-    columns = next(rule.columns for name, rule in rules.rules if name == reason)
-    found: dict[str, dict[str, Any]] = {}
-    for name in sorted({column.partition(".")[0] for column in columns}):
-        own = sorted(column.partition(".")[2] for column in columns if column.startswith(f"{name}."))
-        made = bucket.documents if name == DOCUMENTS else bucket.annotations[name]
-        found[name] = read_row(ctx.store, made.named("part-")[flip.part], flip.row, own)
-    return found

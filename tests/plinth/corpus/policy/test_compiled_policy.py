@@ -1,0 +1,58 @@
+"""A compiled policy: which rules fire, and which are taken from published verdicts."""
+
+import pyarrow as pa
+import pytest
+
+from plinth.corpus.policy.compiled_policy import compile_policy
+from plinth.corpus.policy.parameters import EditRule, Policy, Rule
+from plinth.errors import RecipeError
+
+FEW = Rule(reason="few", drop="gopher_quality.word_count < 2")
+MANY = Rule(reason="many", drop="gopher_quality.word_count > 3")
+LABEL = Rule(reason="label", drop="language.label == 'de' or documents.source_bytes > 9")
+COLUMNS = {"gopher_quality.word_count": pa.array([1, 3, 5], pa.int32())}
+ANNOTATORS = ("gopher_quality", "language", "pii")
+
+
+def test_rules_fire_by_their_columns() -> None:
+    compiled = compile_policy(Policy(rules=(FEW, MANY)), ANNOTATORS)
+    assert compiled.reasons == ["few", "many"]
+    assert compiled.fires(COLUMNS, 3).tolist() == [[True, False, False], [False, False, True]]
+
+
+def test_a_rule_that_did_not_change_is_read_from_what_is_published() -> None:
+    before = Policy(rules=(FEW, LABEL))
+    new = Policy(rules=(LABEL, MANY))
+    reusing = compile_policy(new, ANNOTATORS).reusing(before)
+    assert reusing.sidecars == {"gopher_quality": ["word_count"]}
+    published = pa.array([["few"], [], ["few", "label"]])
+    assert reusing.fires(COLUMNS, 3, published).tolist() == [[False, False, True], [False, False, True]]
+    assert reusing.fires(COLUMNS, 3, pa.array([[], [], []], pa.list_(pa.string()))).tolist()[0] == [False] * 3
+    reworded = LABEL.model_copy(update={"drop": f"({LABEL.drop})"})
+    assert compile_policy(Policy(rules=(reworded,)), ANNOTATORS).reusing(before).stored == frozenset()
+
+
+def test_columns_are_named_by_sidecar_and_strings_are_labels() -> None:
+    edits = (EditRule(reason="pii", spans="pii.spans"),)
+    compiled = compile_policy(Policy(rules=(FEW, LABEL), edits=edits), ANNOTATORS)
+    expected = {"documents": ["source_bytes"], "gopher_quality": ["word_count"], "language": ["label"]}
+    assert compiled.sidecars == expected | {"pii": ["spans"]}
+    assert compiled.labels == {"language.label"}
+    assert compiled.reusing(Policy(edits=edits)).sidecars == expected  # edits did not change
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (Policy(rules=(FEW, FEW)), "policy: more than one rule is called few"),
+        (Policy(rules=(Rule(reason="x", drop="c4.lines > 3"),)), "policy.rules.x: no column 'c4.lines'"),
+        (
+            Policy(edits=(EditRule(reason="x", spans="language.label"),)),
+            "policy.edits.x: 'language.label' is no column",
+        ),
+    ],
+)
+def test_a_policy_that_cannot_be_compiled_is_refused(policy: Policy, says: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        compile_policy(policy, ANNOTATORS)
+    assert caught.value.what.startswith(says)
