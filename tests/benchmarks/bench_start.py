@@ -24,7 +24,8 @@ import torch
 
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.decoder import Decoder
-from plinth.model.initialisation import Initial, Part
+from plinth.model.division import Placement
+from plinth.model.initialisation import Initial
 from plinth.model.parameters import Model
 from plinth.model.presets import PRESETS
 from plinth.training.checkpoint.parameters import Checkpoints
@@ -161,9 +162,9 @@ def speed() -> list[dict[str, Any]]:
     best = {"ours": 1e9, "ours, trunc-normal": 1e9, "torch.Tensor.normal_": 1e9, "torch.nn.init.trunc_normal_": 1e9}
     plain, cut = (Initial(Model(preset="1m", init=kind), 1) for kind in ("gpt2", "trunc-normal"))
     work = {
-        "ours": lambda: plain.fill(target, "w", Part((4096, 4096))),
+        "ours": lambda: plain.fill(target, "w", "matrix", Placement((4096, 4096))),
         "torch.Tensor.normal_": lambda: target.normal_(0.0, 0.02, generator=generator.manual_seed(1)),
-        "ours, trunc-normal": lambda: cut.fill(target, "w", Part((4096, 4096))),
+        "ours, trunc-normal": lambda: cut.fill(target, "w", "matrix", Placement((4096, 4096))),
         "torch.nn.init.trunc_normal_": lambda: torch.nn.init.trunc_normal_(target, 0.0, 0.02, -0.06, 0.06),
     }
     for _ in range(3):

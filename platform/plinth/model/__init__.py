@@ -1,12 +1,25 @@
-"""The decoder that is trained: configuration, blocks, attention, initial weights, loss, FLOPs, export.
+"""The decoder that is trained: configuration, blocks, initial weights, loss, FLOPs, division, import and export.
 
-    attention       Attention itself: rotary positions, document masks, and the kernel that fits the device.
-    blocks          The parts of a decoder block.
-    decoder         A Llama-style decoder.
-    flops           Parameters and floating-point operations of the Llama-style decoder that recipes describe.
-    hugging_face    The model in Hugging Face's layout: `config.json` and `model.safetensors`.
-    initialisation  Initial weights, of any part of any parameter, the same whoever asks.
-    loss            Cross-entropy over the vocabulary without holding all logits.
-    parameters      The shape of the decoder, and how it begins.
-    presets         Shapes of models from 1M to 70B parameters, to start from.
+Free of torch, so that recipes, plans and reports can read them:
+
+    parameters      the configuration
+    presets         published and usual shapes
+    architecture    the description of an architecture, and where to find each
+    llama/ olmo2/   the architectures: counts, published names, and the block
+    flops           parameters and floating-point operations
+
+With torch:
+
+    decoder         embedding, blocks, head: whole, or the part that one rank holds
+    blocks          what blocks are made of: attention, feed-forward
+    attention       rotary positions, document masks, kernels
+    division        how parameters divide over ranks, and which part a rank holds
+    initialisation  initial weights of any part of any parameter
+    loss            cross-entropy without all logits
+    vocabulary      embedding and loss over a vocabulary that tensor ranks divide
+    hugging_face    the model in Hugging Face's layout: `config.json` and `model.safetensors`
+
+A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
+`blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor
+parallelism and checkpoints follow. Pipelines and sequence parallelism need nothing of it.
 """

@@ -1,4 +1,4 @@
-"""Attention itself: rotary positions, document masks, and the kernel that fits the device.
+"""Softmax attention: rotary positions, document masks, and the kernel that fits the device.
 
     B  sequences    S  tokens of a sequence    H  query heads    K  key/value heads    E  head width
 
@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from plinth.model.division import SequenceRanks
 from plinth.model.parameters import Model, RopeScaling
 
-#: What keeps a token within its document: nothing to keep, additive [B, 1, S, S], or FlexAttention's.
+#: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one.
 Mask = Tensor | BlockMask | None
 
 Rotation = tuple[Tensor, Tensor]
 
 
-class Core(nn.Module):
-    """Softmax attention of rotated heads; no parameters. What divides heads or tokens over ranks wraps this."""
+class CoreAttention(nn.Module):
+    """Softmax attention of rotated heads; no parameters."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -41,6 +42,41 @@ class Core(nn.Module):
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=grouped
         )
+
+
+class UlyssesAttention(nn.Module):
+    """`CoreAttention` of heads whose tokens are divided over n ranks (DeepSpeed-Ulysses, arXiv:2309.14509).
+
+    Two all-to-alls turn [B, H, S/n, E] into [B, H/n, S, E] and back: each rank attends with some heads over whole
+    sequences, so that causal and document masks are those of one process.
+
+    Our own rather than DeepSpeed's `DistributedAttention`: that one (0.19) wants at least as many key/value heads as
+    ranks and keeps the group in process-wide state. Here key/value heads that do not divide over the ranks are
+    repeated first, as grouped-query attention would do anyway; their gradients add up by themselves.
+    """
+
+    def __init__(self, scale: float, ranks: SequenceRanks) -> None:
+        super().__init__()
+        self.core, self.ranks = CoreAttention(scale), ranks
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
+        """[B, H, S/n, E] from q [B, H, S/n, E] and k, v [B, K, S/n, E]; the mask is of whole sequences."""
+        times = repeats(q.shape[1], k.shape[1], self.ranks.size)
+        if times > 1:
+            k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
+        q, k, v = (self.ranks.scatter_heads(x) for x in (q, k, v))
+        return self.ranks.gather_heads(cast(Tensor, self.core(q, k, v, mask)))
+
+
+def repeats(heads: int, kv_heads: int, size: int) -> int:
+    """How often each key/value head is repeated so that the heads of each rank belong together.
+
+    The smallest number that divides `heads / kv_heads` and makes key/value heads divide over `size` ranks; it
+    exists when heads do.
+    """
+    shared = heads // kv_heads
+    least = size // math.gcd(kv_heads, size)
+    return next(times for times in range(least, shared + 1) if shared % times == 0 and kv_heads * times % size == 0)
 
 
 @cache

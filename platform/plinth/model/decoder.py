@@ -1,43 +1,60 @@
-"""A Llama-style decoder.
+"""The decoder: embedding, blocks of its architecture, head. Whole, or the part of it that one rank holds.
 
-B  sequences    S  tokens of a sequence    V  vocabulary    D  model width
-
-attention.py   rotary positions, masks, kernels
-blocks.py      attention, feed-forward, block
-initialise.py  initial weights
-loss.py        cross-entropy without all logits
+    B  sequences    S  tokens of a sequence    n  ranks that share a sequence    V  vocabulary    D  model width
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from plinth.model.architecture import architecture
 from plinth.model.attention import attention_mask, rotary
 from plinth.model.blocks import Block
+from plinth.model.division import GAIN, UNDIVIDED, VOCABULARY, Declaration, Division, Placement, declarations
 from plinth.model.initialisation import Initial, initialise
 from plinth.model.loss import cross_entropy
 from plinth.model.parameters import Model
+from plinth.model.vocabulary import divided_cross_entropy, divided_embedding
 
-__all__ = ["Decoder", "build", "hollow"]
+__all__ = ["Decoder", "build", "empty"]
 
 
 class Decoder(nn.Module):
     """Token ids to logits, or to the loss when targets are given.
 
     The embedding and output matrices belong to this outermost module: ZeRO-3 then keeps them gathered for
-    the whole forward pass, which tied embeddings need.
+    the whole forward pass, which tied embeddings need. Parameters have the same names however the model is divided.
     """
 
-    def __init__(self, config: Model, vocab_size: int) -> None:
+    DECLARED: ClassVar[Mapping[str, Declaration]] = {
+        "embed_tokens": VOCABULARY,
+        "lm_head": VOCABULARY,
+        "norm.weight": GAIN,
+    }
+
+    def __init__(self, config: Model, vocab_size: int, division: Division = UNDIVIDED) -> None:
         super().__init__()
-        self.config, self.vocab_size = config, vocab_size
-        self.embed_tokens = nn.Parameter(torch.empty(vocab_size, config.dim))
-        self.layers = nn.ModuleList(Block(config, index) for index in range(config.layers))
-        self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
-        if not config.tied_embeddings:
-            self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
+        self.config, self.vocab_size, self.division = config, vocab_size, division
+        block, stage = architecture(config.architecture).block_class(), division.stage
+        #: Of the last stage, where embeddings are tied: the first stage's matrix, which it trains and sends.
+        self.borrowed_embedding: Tensor | None = None
+        if stage.first:
+            self.embed_tokens = nn.Parameter(torch.empty(vocab_size, config.dim))
+        self.layers = nn.ModuleDict({str(n): block(config, n, division) for n in stage.layers(config.layers)})
+        if stage.last:
+            self.norm = nn.RMSNorm(config.dim, eps=config.norm_eps)
+            if not config.tied_embeddings:
+                self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks that this rank holds, in order."""
+        return [cast(Block, block) for block in self.layers.values()]
 
     def forward(
         self,
@@ -45,36 +62,72 @@ class Decoder(nn.Module):
         segments: Tensor | None = None,
         targets: Tensor | None = None,
         *,
+        x: Tensor | None = None,
         whole: bool | None = None,
     ) -> Tensor:
-        """Logits [B, S, V], or the mean cross-entropy in nats (scalar, FP32) over `targets`.
+        """Logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32) over `targets`.
 
-        In training, z-loss is part of the loss; in evaluation it is not.
+        The mean over sequence ranks of their shares is the loss. A stage that is not the last returns its activations
+        [B, S/n, D]. Tensor ranks return logits of their part of the vocabulary. In training, z-loss is part of the
+        loss; in evaluation it is not.
 
         Args:
-            tokens: ids [B, S].
+            tokens: ids of whole sequences [B, S].
             segments: document number of each token [B, S]; attention stays within a document.
             targets: next ids [B, S]; -100 is not scored.
+            x: activations of the stage before [B, S/n, D]; None on the first stage.
             whole: no document ends within a sequence, so that no mask is needed; None: not known.
         """
-        x = self.embed(tokens)
+        ranks = self.division.sequence
+        if x is None:
+            x = self.embed(ranks.slice(tokens))
         mask = attention_mask(segments, x.dtype, whole=whole)
-        rotation = rotary(self.config, torch.arange(tokens.shape[1], device=x.device), x.dtype)
-        for layer in self.layers:
-            x = layer(x, rotation, mask)
-        return self.head(self.norm(x), targets)
+        rotation = rotary(self.config, ranks.positions(x), x.dtype)
+        for block in self.layers.values():
+            x = block(x, rotation, mask)
+        assert x is not None
+        if not self.division.stage.last:
+            return x
+        x = self.norm(x)
+        if targets is None:
+            return self.logits(x)
+        loss = self.loss(x, ranks.slice(targets))
+        return loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids [B, S] to [B, S, D]."""
-        return times(functional.embedding(tokens, self.embed_tokens), self.config.embedding_scale)
+        ranks = self.division.tensor
+        if ranks.size == 1:
+            x = functional.embedding(tokens, self.embed_tokens)
+        else:
+            x = divided_embedding(tokens, self.embed_tokens, self.held_ids[0], ranks)
+        return times(x, self.config.embedding_scale)
 
-    def head(self, x: Tensor, targets: Tensor | None) -> Tensor:
-        """[B, S, D] after the last norm to logits [B, S, V], or to the loss."""
-        output = self.embed_tokens if self.config.tied_embeddings else self.lm_head
-        if targets is None:
-            return times(functional.linear(x, output), self.config.logit_scale)
+    def logits(self, x: Tensor) -> Tensor:
+        """[B, S, D] after the last norm to logits [B, S, V]."""
+        x = self.division.tensor.enter_region(x)
+        return times(functional.linear(x, self.output_matrix), self.config.logit_scale)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """[B, S, D] after the last norm to the mean cross-entropy over targets [B, S]."""
+        ranks, scale = self.division.tensor, self.config.logit_scale
         z_loss = self.config.z_loss if self.training else 0.0
-        return cross_entropy(x.flatten(0, 1), output, targets.flatten(), scale=self.config.logit_scale, z_loss=z_loss)
+        hidden, output, targets = x.flatten(0, 1), self.output_matrix, targets.flatten()
+        if ranks.size == 1:
+            return cross_entropy(hidden, output, targets, scale=scale, z_loss=z_loss)
+        return divided_cross_entropy(hidden, output, targets, self.held_ids[0], ranks, scale=scale, z_loss=z_loss)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """The rows of the output projection that this rank holds."""
+        if not self.config.tied_embeddings:
+            return self.lm_head
+        return self.embed_tokens if self.borrowed_embedding is None else self.borrowed_embedding
+
+    @property
+    def held_ids(self) -> tuple[int, int]:
+        """The half-open range of the vocabulary that this rank holds."""
+        return self.division.tensor.bounds(self.vocab_size)
 
 
 def times(x: Tensor, factor: float) -> Tensor:
@@ -82,24 +135,39 @@ def times(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else x * factor
 
 
-def hollow(
-    config: Model, vocab_size: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+def empty(
+    config: Model,
+    vocab_size: int,
+    division: Division = UNDIVIDED,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
 ) -> Decoder:
-    """A decoder whose parameters have shape, precision and device, and one element of memory each.
+    """The part of a decoder that a rank holds, without its weights: parameters have shape, precision and device, and
+    one element of memory each.
 
-    It may be divided and cut as one with weights; `initialise` gives what is left of it its values.
+    `initialise` gives them their values. Each knows its `placement` in the whole, and where tensor ranks divide it its
+    `shard`: axis, index, number of parts.
     """
     with torch.device("meta"):
-        model = Decoder(config, vocab_size)
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            one = torch.zeros(1, dtype=dtype, device=device)
-            setattr(module, name, nn.Parameter(one.expand(parameter.shape)))
+        model = Decoder(config, vocab_size, division)
+    declared, ranks = declarations(model), division.tensor
+    for prefix, module in model.named_modules():
+        for name, whole in list(module.named_parameters(recurse=False)):
+            axis = declared[f"{prefix}.{name}" if prefix else name].axis
+            shape, offset = list(whole.shape), [0, 0]
+            if axis is not None:
+                offset[axis], end = ranks.bounds(shape[axis])
+                shape[axis] = end - offset[axis]
+            parameter = nn.Parameter(torch.zeros(1, dtype=dtype, device=device).expand(shape))
+            parameter.placement = Placement(tuple(whole.shape), *offset)  # type: ignore[attr-defined]
+            if axis is not None and ranks.size > 1:
+                parameter.shard = (axis, ranks.index, ranks.size)  # type: ignore[attr-defined]
+            setattr(module, name, parameter)
     return model
 
 
 def build(config: Model, vocab_size: int, seed: int) -> Decoder:
     """A freshly initialised decoder on the CPU, whole, FP32."""
-    model = hollow(config, vocab_size)
+    model = empty(config, vocab_size)
     initialise(model, Initial(config, seed))
     return model

@@ -1,15 +1,16 @@
-"""Parameters and floating-point operations of the Llama-style decoder that recipes describe.
+"""Parameters and floating-point operations of the decoder that a recipe describes. Free of torch.
 
 L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
 """
 
 from __future__ import annotations
 
+from plinth.model.architecture import architecture
 from plinth.model.parameters import Model
 from plinth.records import Frozen
 
 
-class Parameters(Frozen):
+class ParameterCounts(Frozen):
     """Parameters by place. `matrices` are those a token is multiplied with, the output projection included."""
 
     embedding: int
@@ -23,16 +24,14 @@ class Parameters(Frozen):
         return self.embedding + self.attention + self.feed_forward + self.norms + self.output
 
 
-def parameters(model: Model, vocab_size: int) -> Parameters:
+def parameters(model: Model, vocab_size: int) -> ParameterCounts:
     """Parameters of a model; a tied output projection has none of its own."""
-    head = model.head_width
-    attention = 2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head
-    norms = model.layers * (2 * model.dim + (2 * head if model.qk_norm else 0)) + model.dim
-    return Parameters(
+    block = architecture(model.architecture).counts(model)
+    return ParameterCounts(
         embedding=vocab_size * model.dim,
-        attention=model.layers * attention,
-        feed_forward=model.layers * 3 * model.dim * model.ffn_dim,
-        norms=norms,
+        attention=model.layers * block.attention,
+        feed_forward=model.layers * block.feed_forward,
+        norms=model.layers * block.norms + model.dim,
         output=0 if model.tied_embeddings else vocab_size * model.dim,
     )
 

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plinth.errors import CheckpointError
+from plinth.model.architecture import Published, architecture, published
 from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model, MuP, RopeScaling
 
@@ -49,13 +50,13 @@ def hf_name(name: str) -> str:
 
 
 def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Fields of `LlamaConfig`, or `Qwen3Config` with `qk_norm`; with muP, of neither."""
-    kind = ("qwen3", "Qwen3ForCausalLM") if model.qk_norm else ("llama", "LlamaForCausalLM")
+    """Fields of the architecture's configuration in `transformers`; with muP, of `load_model`'s own."""
+    kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
-        kind = (MUP_TYPE, "PlinthMuPForCausalLM")
+        kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
     return {
-        "model_type": kind[0],
-        "architectures": [kind[1]],
+        "model_type": kind.model_type,
+        "architectures": [kind.class_name],
         "vocab_size": vocab_size,
         "hidden_size": model.dim,
         "intermediate_size": model.ffn_dim,
@@ -77,8 +78,13 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
         "eos_token_id": end_of_text,
         "torch_dtype": dtype,
         "use_cache": True,
-        **({} if model.mup is None else {"mup": model.mup.model_dump(), "qk_norm": model.qk_norm}),
+        **({} if model.mup is None else _own_fields(model, model.mup)),
     }
+
+
+def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
+    """Fields that only `load_model` reads: those which the model type would otherwise imply."""
+    return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm"})}
 
 
 def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
@@ -112,15 +118,15 @@ def load_model(directory: Path | str) -> Decoder:
     try:
         config = json.loads((folder / CONFIG).read_text())
         tensors = _tensors(folder)
-        architecture = _architecture(config)
+        described = _architecture(config)
         with torch.device("meta"):
-            model = Decoder(architecture, int(config["vocab_size"]))
+            model = Decoder(described, int(config["vocab_size"]))
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder} holds no model that can be loaded", found=error, expected=f"{CONFIG} and {WEIGHTS}"
         ) from error
     wanted = {hf_name(name): name for name, _ in model.named_parameters()}
-    if architecture.tied_embeddings:
+    if described.tied_embeddings:
         tensors.pop("lm_head.weight", None)  # some write the one matrix twice
     shapes = {hf_name(name): parameter for name, parameter in model.named_parameters()}
     _same_tensors(folder, shapes, tensors)
@@ -155,8 +161,11 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 def _architecture(config: Mapping[str, Any]) -> Model:
     """Raises ValueError where it is none of ours, KeyError where a field is missing."""
-    if config["model_type"] not in ("llama", "qwen3", MUP_TYPE):
-        raise ValueError(f"model_type {config['model_type']!r}, expected llama or qwen3")
+    known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
+    known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm") if name in config}
+    if config["model_type"] not in known:
+        expected = ", ".join(sorted(known.keys() - {MUP_TYPE}))
+        raise ValueError(f"model_type {config['model_type']!r}, expected one of {expected}")
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
             raise ValueError(f"{name} {config[name]!r}, expected {only!r}")
@@ -174,10 +183,10 @@ def _architecture(config: Mapping[str, Any]) -> Model:
         rope_theta=config.get("rope_theta") or rope["rope_theta"],
         rope_scaling=_scaling(rope),
         norm_eps=config["rms_norm_eps"],
-        qk_norm=config["model_type"] == "qwen3" or bool(config.get("qk_norm", False)),
         tied_embeddings=config["tie_word_embeddings"],
         init_std=config["initializer_range"],
         mup=None if mup is None else MuP(**mup),
+        **known[config["model_type"]],
     )
 
 

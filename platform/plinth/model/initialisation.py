@@ -1,4 +1,4 @@
-"""Initial weights, of any part of any parameter, the same whoever asks.
+"""Initial weights of any part of any parameter: the same values however the model is divided.
 
     gpt2          normal with `init_std`; projections into the residual stream divided by sqrt(2 x layers)
                   (Radford et al. 2019, section 2.3; OLMo and Llama-style trainings do alike)
@@ -22,13 +22,13 @@ import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from plinth.model.division import Placement, Role, declarations
 from plinth.model.parameters import Model
 
 #: Where `trunc-normal` cuts, in standard deviations.
@@ -36,17 +36,6 @@ CUT = 3.0
 
 #: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Part of what the values are.
 TILE = (256, 1024)
-
-_RESIDUAL = ("o_proj.weight", "down_proj.weight")
-_EMBEDDINGS = ("embed_tokens", "lm_head")
-
-
-class Part(NamedTuple):
-    """Where what a rank holds of a matrix lies in the whole one."""
-
-    shape: tuple[int, ...]  # of the whole
-    row: int = 0  # first one held
-    column: int = 0
 
 
 @contextmanager
@@ -61,47 +50,43 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def part_of(parameter: nn.Parameter) -> Part:
-    """As `tensor.divide` has marked it; undivided parameters are whole."""
-    part: Part = getattr(parameter, "part", Part(tuple(parameter.shape)))
-    return part
-
-
-def standard_deviation(config: Model, name: str) -> float:
-    """Of the initial values of a matrix, by its name in `Decoder`."""
+def standard_deviation(config: Model, role: Role) -> float:
+    """Of the initial values of a matrix."""
     std = math.sqrt(1 / (3 * config.dim)) if config.init == "megatron" else config.init_std
-    if name in _EMBEDDINGS:
+    if role == "embedding":
         return std
-    if config.init != "normal" and name.endswith(_RESIDUAL):
+    if config.init != "normal" and role == "residual":
         std /= math.sqrt(2 * config.layers)
     return std / math.sqrt(config.width_multiplier)
 
 
 class Initial:
-    """The initial weights of a model: a function of the parameter's name and the place in it."""
+    """The initial weights of a model: a function of seed, parameter name and place in the parameter."""
 
     def __init__(self, config: Model, seed: int) -> None:
         self.config, self.seed = config, seed
 
     @torch.no_grad()
     @one_thread()
-    def fill(self, target: Tensor, name: str, part: Part) -> None:
+    def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
         """Write the values of a part into `target`, in its precision and on its device.
 
         Args:
             target: [rows, columns] of the part, or [width] of a norm.
             name: of the parameter in `Decoder`.
-            part: where the first element of `target` lies.
+            role: as the parameter is declared.
+            placement: where the first element of `target` lies in the whole.
         """
-        if target.dim() < 2:
+        if role == "gain":
             target.fill_(1.0)
             return
         scratch = np.empty(TILE[0] * TILE[1], dtype=np.float32)
-        std = standard_deviation(self.config, name)
-        first, end = (part.row, part.column), (part.row + target.shape[0], part.column + target.shape[1])
+        std = standard_deviation(self.config, role)
+        first = (placement.row, placement.column)
+        end = (first[0] + target.shape[0], first[1] + target.shape[1])
         for i in range(first[0] // TILE[0], -(-end[0] // TILE[0])):
             for j in range(first[1] // TILE[1], -(-end[1] // TILE[1])):
-                tile = self._tile(scratch, name, part.shape, (i, j), std)
+                tile = self._tile(scratch, name, placement.shape, (i, j), std)
                 top, left = i * TILE[0], j * TILE[1]
                 rows = slice(max(first[0], top), min(end[0], top + TILE[0]))
                 columns = slice(max(first[1], left), min(end[1], left + TILE[1]))
@@ -126,8 +111,9 @@ class Initial:
 
 
 def initialise(model: nn.Module, initial: Initial) -> None:
-    """Give every hollow parameter its memory and its values, one after the other."""
+    """Give every parameter of an empty model its memory and its values, one after the other."""
+    declared = declarations(model)
     for name, parameter in model.named_parameters():
-        part = part_of(parameter)
+        placement = getattr(parameter, "placement", Placement(tuple(parameter.shape)))
         parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        initial.fill(parameter.data, name, part)
+        initial.fill(parameter.data, name, declared[name].role, placement)

@@ -1,4 +1,4 @@
-"""The shape of the decoder, and how it begins."""
+"""The configuration of the decoder. Free of torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from plinth.model.presets import PRESETS, PresetName
 from plinth.records import Frozen
+
+#: Each is a package of `plinth.model`, described by its `ARCHITECTURE`.
+ArchitectureName = Literal["llama", "olmo2"]
 
 
 class RopeScaling(Frozen):
@@ -46,10 +49,16 @@ class MuP(Frozen):
 
 
 class Model(Frozen):
-    """A Llama-style decoder: RMSNorm, RoPE, SwiGLU, grouped-query attention."""
+    """A decoder with RMSNorm, RoPE, SwiGLU and grouped-query attention."""
 
     preset: PresetName | None = Field(
         None, exclude=True, description="A published or usual shape that fills in what is not given below."
+    )
+    architecture: ArchitectureName = Field(
+        "llama",
+        exclude_if=lambda name: name == "llama",
+        description="`llama`: pre-norm blocks, with qk_norm Qwen3's; `olmo2`: norms of each sublayer's output, and of "
+        "queries and keys over all heads.",
     )
     layers: int = Field(6, ge=1, description="Transformer blocks.")
     dim: int = Field(256, ge=8, description="Width of the residual stream.")
@@ -60,7 +69,7 @@ class Model(Frozen):
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(None, description="For contexts longer than those trained on.")
     norm_eps: float = Field(1e-5, gt=0, description="Added to the mean square in RMSNorm.")
-    qk_norm: bool = Field(False, description="RMSNorm on queries and keys.")
+    qk_norm: bool = Field(False, description="RMSNorm on queries and keys; olmo2 always has it.")
     tied_embeddings: bool = Field(True, description="One matrix for input and output embeddings.")
     document_mask: bool = Field(True, description="No attention across document boundaries.")
     init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
@@ -82,31 +91,36 @@ class Model(Frozen):
 
     @property
     def attention_scale(self) -> float:
-        """What q·k is multiplied with before the softmax."""
+        """Factor of q·k before the softmax."""
         if self.mup:
             return float(self.mup.base_head_dim**0.5 / self.head_width)
         return float(self.head_width**-0.5)
 
     @property
     def embedding_scale(self) -> float:
-        """What the embeddings' output is multiplied with."""
+        """Factor of the embeddings' output."""
         return self.mup.embedding_multiplier if self.mup else 1.0
 
     @property
     def logit_scale(self) -> float:
-        """What the logits are multiplied with."""
+        """Factor of the logits."""
         return self.mup.output_multiplier / self.width_multiplier if self.mup else 1.0
 
     @model_validator(mode="before")
     @classmethod
     def _filled_in(cls, given: Any) -> Any:
-        """What a preset says, under what is given beside it."""
-        if isinstance(given, dict) and (shape := PRESETS.get(given.get("preset", ""))) is not None:
-            return {**shape.fields(), **given}
-        return given
+        """Fields of the preset, and those that the architecture implies, where none are given."""
+        if not isinstance(given, dict):
+            return given
+        shape = PRESETS.get(given.get("preset", ""))
+        filled = given if shape is None else {**shape.fields(), **given}
+        implied = {"qk_norm": True} if filled.get("architecture") == "olmo2" else {}
+        return {**filled, **implied, **given}
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Model:
+        if self.architecture == "olmo2" and not self.qk_norm:
+            raise ValueError("qk_norm false with architecture olmo2, which normalises queries and keys; leave it out")
         if not self.head_dim and self.dim % self.heads:
             raise ValueError(f"dim {self.dim} over heads {self.heads} is not a whole head width; set head_dim")
         if self.head_width % 2:

@@ -5,6 +5,8 @@ embeddings are not tied. Sources:
 
 - 8b, 70b: Llama 3 (Dubey et al., arXiv:2407.21783, table 3). 1b, 3b: Llama 3.2, as its published configurations,
   without their frequency scaling, which belongs to contexts above 8,192 tokens (`rope_scaling`).
+- olmo2-1b, olmo2-7b: OLMo 2 (OLMo Team, arXiv:2501.00656, table 3, and the published configurations), with its
+  initialisation.
 - 350m: depth, width and heads of GPT-3 Medium (Brown et al., arXiv:2005.14165, table 2.1), with SwiGLU of three
   times the width and half as many key/value heads.
 - 1m, 10m, 60m, 150m: ours, for tests, experiments on mixtures and scaling fits; head width 64 from 10m on.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b"]
+PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b", "olmo2-1b", "olmo2-7b"]
 
 
 class Shape(NamedTuple):
@@ -28,6 +30,10 @@ class Shape(NamedTuple):
     vocab_size: int
     rope_theta: float = 10000.0
     tied_embeddings: bool = True
+    architecture: str = "llama"
+    qk_norm: bool = False
+    norm_eps: float = 1e-5
+    init: str = "gpt2"
 
     def fields(self) -> dict[str, Any]:
         """The fields of `Model` that the preset fills in."""
@@ -44,4 +50,6 @@ PRESETS: dict[str, Shape] = {
     "3b": Shape(28, 3072, 24, 8, 8192, 128256, 500000.0),
     "8b": Shape(32, 4096, 32, 8, 14336, 128256, 500000.0, tied_embeddings=False),
     "70b": Shape(80, 8192, 64, 8, 28672, 128256, 500000.0, tied_embeddings=False),
+    "olmo2-1b": Shape(16, 2048, 16, 16, 8192, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
+    "olmo2-7b": Shape(32, 4096, 32, 32, 11008, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
 }

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from plinth.model.attention import Core, attention_mask, document_mask, flex_mask, rotary, scaled
+from plinth.model.attention import CoreAttention, attention_mask, document_mask, flex_mask, repeats, rotary, scaled
 from plinth.model.decoder import build
 from plinth.model.parameters import Model, RopeScaling
 
@@ -19,7 +21,7 @@ def test_flex_attention_and_the_dense_mask_agree() -> None:
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(3, 4, 200, 16, generator=generator)
     k, v = torch.randn(2, 3, 2, 200, 16, generator=generator)
-    core = Core(0.2)
+    core = CoreAttention(0.2)
     dense = core(q, k, v, document_mask(SEGMENTS, q.dtype))
     with pytest.MonkeyPatch.context() as patch:  # eager: compiled, FlexAttention wants a GPU for gradients
         from torch.nn.attention.flex_attention import flex_attention
@@ -79,3 +81,18 @@ def test_initial_weights(init: str, inner: float, residual: float) -> None:
     assert torch.equal(weights["norm.weight"], torch.ones(128))
     again = build(model.config, 500, 1)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@given(st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 2, 3, 4, 6]), st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
+def test_repeated_heads_divide_and_keep_company(kv_heads: int, shared: int, size: int) -> None:
+    """Each rank's queries must find their own key/value head on it, whichever way heads are numbered."""
+    heads = kv_heads * shared
+    if heads % size:
+        return
+    times = repeats(heads, kv_heads, size)
+    owners = [k for k in range(kv_heads) for _ in range(times)]  # of the repeated heads
+    wanted = [q // shared for q in range(heads)]  # of each query
+    for rank in range(size):
+        keys = owners[rank * len(owners) // size : (rank + 1) * len(owners) // size]
+        queries = wanted[rank * heads // size : (rank + 1) * heads // size]
+        assert queries == [keys[q * len(keys) // len(queries)] for q in range(len(queries))]

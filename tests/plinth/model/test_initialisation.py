@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.model.decoder import build
-from plinth.model.initialisation import CUT, TILE, Initial, Part
+from plinth.model.division import Placement
+from plinth.model.initialisation import CUT, TILE, Initial
 from plinth.model.parameters import Model
 from plinth.model.presets import PRESETS
 from plinth.operation.planning.memory import parameters_of_rank
@@ -28,7 +29,7 @@ CONFIG = Model(layers=3, dim=32, heads=4, kv_heads=2, ffn_dim=64)
 
 def filled(initial: Initial, name: str, shape: tuple[int, int]) -> torch.Tensor:
     target = torch.full(shape, math.nan)
-    initial.fill(target, name, Part(shape))
+    initial.fill(target, name, "embedding", Placement(shape))
     return target
 
 
@@ -40,12 +41,12 @@ def test_any_part_is_that_of_the_whole(shape: tuple[int, int], data: st.DataObje
     row, column = (data.draw(st.integers(0, size - 1)) for size in shape)
     rows, columns = (data.draw(st.integers(0, size - at)) for size, at in zip(shape, (row, column), strict=True))
     part = torch.full((rows, columns), math.nan)
-    initial.fill(part, "w", Part(shape, row, column))
+    initial.fill(part, "w", "embedding", Placement(shape, row, column))
     assert torch.equal(part, whole[row : row + rows, column : column + columns])
     start = data.draw(st.integers(0, whole.numel()))
     count = data.draw(st.integers(1, whole.numel()))
     ranged = torch.full(shape, math.nan)
-    fill_range(ranged, initial, "w", start, count)
+    fill_range(ranged, initial, "w", "embedding", start, count)
     assert torch.equal(ranged.flatten()[start : start + count], whole.flatten()[start : start + count])
     assert int((~ranged.isnan()).sum()) <= count + 2 * shape[1]  # no more than whole rows
 
@@ -83,16 +84,6 @@ def test_every_parameter_has_values_of_its_own() -> None:
     assert len({tuple(values.tolist()) for values in matrices}) == len(matrices)
     one, two = (build(CONFIG, 64, seed) for seed in (2, 3))
     assert not torch.equal(one.embed_tokens, two.embed_tokens)
-
-
-DIVISIONS = {
-    "one": Parallel(zero_stage=0),
-    "zero 3": Parallel(zero_stage=3),
-    "zero 2": Parallel(zero_stage=2),
-    "tensor": Parallel(tensor=2),
-    "pipeline": Parallel(pipeline=2),
-    "zero 3, parameters offloaded": Parallel(zero_stage=3, offload="parameters"),
-}
 
 
 TIED = CONFIG.model_copy(update={"layers": 6, "dim": 64, "ffn_dim": 192})
@@ -145,9 +136,9 @@ def test_no_rank_of_a_70b_model_makes_more_than_its_share() -> None:
     }
     (found,) = run_ranks(1, starting.plan_all, model, vocabulary, layouts)
     total, block = 70_553_706_496, 128_256 * 8_192
-    for (name, index), (elements, hollow_bytes, written) in found.items():
+    for (name, index), (elements, empty_bytes, written) in found.items():
         parallel, world, _ = layouts[name]
-        assert hollow_bytes < 100_000, (name, index)  # a few bytes a parameter, whatever its size
+        assert empty_bytes < 100_000, (name, index)  # a few bytes a parameter, whatever its size
         if parallel.zero_stage == 3:
             assert elements == total
             rows = sum(28_672 for _ in written) * 2  # a range begins and ends within rows

@@ -56,7 +56,7 @@ def coordinates(mup: bool) -> dict[int, tuple[float, float]]:
 @torch.no_grad()
 def outputs(model: Decoder, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     kept = []
-    handle = model.layers[-1].register_forward_hook(lambda module, inputs, output: kept.append(output))
+    handle = model.blocks[-1].register_forward_hook(lambda module, inputs, output: kept.append(output))
     logits = model(tokens)
     handle.remove()
     return kept[0], logits

@@ -20,6 +20,7 @@ VOCABULARY, LENGTH = 97, 48
 BOUND = 1e-5
 
 BASE = Model(layers=3, dim=64, heads=8, kv_heads=2, ffn_dim=96, rope_theta=500.0)
+OLMO2 = BASE.model_copy(update={"architecture": "olmo2", "qk_norm": True})
 KINDS = {
     "tied": BASE,
     "untied": BASE.model_copy(update={"tied_embeddings": False}),
@@ -27,6 +28,12 @@ KINDS = {
     "one key head": BASE.model_copy(update={"kv_heads": 1, "norm_eps": 1e-3}),
     "long context": BASE.model_copy(update={"rope_scaling": RopeScaling(factor=4.0, original_tokens=16)}),
     "qk norm": BASE.model_copy(update={"qk_norm": True, "tied_embeddings": False}),
+    "olmo2, tied": OLMO2,
+    "olmo2, untied": OLMO2.model_copy(update={"tied_embeddings": False, "norm_eps": 1e-6}),
+    "olmo2, every head its own keys": OLMO2.model_copy(update={"kv_heads": 8}),
+    "olmo2, wide heads, long context": OLMO2.model_copy(
+        update={"head_dim": 16, "rope_scaling": RopeScaling(factor=4.0, original_tokens=16)}
+    ),
     "wide heads": BASE.model_copy(update={"qk_norm": True, "head_dim": 16}),
 }
 
@@ -39,6 +46,12 @@ def scrambled(config: Model) -> Decoder:
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.data = noise * 0.1 + 1 if parameter.dim() == 1 else noise / parameter.shape[1] ** 0.5
     return model.eval()
+
+
+def class_of(config: Model) -> str:
+    if config.architecture == "olmo2":
+        return "Olmo2"
+    return "Qwen3" if config.qk_norm else "Llama"
 
 
 def some_tokens() -> Tensor:
@@ -71,7 +84,7 @@ def test_both_ways(kind: str, tmp_path: Path) -> None:
     model, tokens = scrambled(KINDS[kind]), some_tokens()
     export(dict(model.named_parameters()), model.config, tmp_path / "ours")
     peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
-    assert type(peer).__name__ == ("Qwen3ForCausalLM" if KINDS[kind].qk_norm else "LlamaForCausalLM")
+    assert type(peer).__name__ == f"{class_of(KINDS[kind])}ForCausalLM"
     assert_same(ours(model, tokens), theirs(peer, tokens))
     with torch.no_grad():  # others than ours, and written by them, in several files
         for parameter in peer.parameters():
@@ -101,5 +114,5 @@ def test_what_our_decoder_does_not_compute_is_refused(tmp_path: Path) -> None:
             load_model(tmp_path / name)
     gemma = transformers.GemmaForCausalLM(transformers.GemmaConfig(**shape, head_dim=8))
     gemma.save_pretrained(tmp_path / "gemma")
-    with pytest.raises(CheckpointError, match="model_type 'gemma', expected llama or qwen3"):
+    with pytest.raises(CheckpointError, match="model_type 'gemma', expected one of llama, olmo2, qwen3"):
         load_model(tmp_path / "gemma")

@@ -13,7 +13,7 @@ from plinth.model.presets import PRESETS
 from plinth.training.config import run_key
 from plinth.training.parameters import Training
 
-#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts.
+#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B, OLMo 2 1B and 7B are the published counts.
 COUNTS = {
     "1m": 1_049_728,
     "10m": 10_490_112,
@@ -24,6 +24,8 @@ COUNTS = {
     "3b": 3_212_749_824,
     "8b": 8_030_261_248,
     "70b": 70_553_706_496,
+    "olmo2-1b": 1_484_916_736,
+    "olmo2-7b": 7_298_617_344,
 }
 
 
@@ -48,6 +50,8 @@ def test_parameter_counts(name: str) -> None:
         {"tied_embeddings": False},
         {"head_dim": 24, "qk_norm": True},
         {"kv_heads": 4},
+        {"architecture": "olmo2"},
+        {"architecture": "olmo2", "kv_heads": 1, "head_dim": 24, "tied_embeddings": False},
         {"mup": MuP(base_dim=64), "rope_scaling": RopeScaling(), "z_loss": 1e-4, "init": "megatron"},
     ],
     ids=lambda changes: "+".join(changes),
@@ -63,5 +67,20 @@ def test_a_preset_is_a_shape_and_nothing_else() -> None:
     written = Model(**PRESETS["8b"].fields())
     assert run_key(Training(model=Model(preset="8b")), "m", "t") == run_key(Training(model=written), "m", "t")
     assert Model.model_validate_json(config.model_dump_json()) == config.model_copy(update={"preset": None})
+    olmo = Model(preset="olmo2-1b")
+    assert Model.model_validate_json(olmo.model_dump_json()) == olmo.model_copy(update={"preset": None})
     with pytest.raises(ValidationError, match="preset"):
         Model.model_validate({"preset": "9b"})
+
+
+def test_the_architecture_is_in_no_dump_of_a_llama() -> None:
+    """Run keys of recipes that were written before there were others stay."""
+    assert "architecture" not in Model().model_dump()
+    assert Model(architecture="olmo2").model_dump()["architecture"] == "olmo2"
+    assert run_key(Training(model=Model(architecture="olmo2")), "m", "t") != run_key(Training(), "m", "t")
+
+
+def test_olmo2_implies_its_qk_norm() -> None:
+    assert Model(architecture="olmo2").qk_norm
+    with pytest.raises(ValidationError, match="normalises queries and keys; leave it out"):
+        Model(architecture="olmo2", qk_norm=False)

@@ -9,13 +9,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from plinth.model.decoder import hollow
-from plinth.model.initialisation import Initial, Part, initialise
+from plinth.model.division import Placement, Role, declarations
+from plinth.model.initialisation import Initial, initialise
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.parallel.divided_decoder import divided
+from plinth.training.parallel.divided_decoder import divided_decoder
 from plinth.training.parallel.parameters import Parallel
-from plinth.training.parallel.stages import Stage, cut
 from plinth.training.parallel.topology import Topology
 from plinth.training.parallel.zero3_initialisation import fill_range
 
@@ -70,7 +69,7 @@ def open_all(configs: dict[str, RunConfig]) -> dict[str, Any]:
 class Counting(Initial):
     """Writes nothing; keeps the bytes that it would have written, by parameter."""
 
-    def fill(self, target: torch.Tensor, name: str, part: Part) -> None:
+    def fill(self, target: torch.Tensor, name: str, role: Role, placement: Placement) -> None:
         self.written[name] = target.numel() * target.element_size()
 
     def __init__(self, config: Model) -> None:
@@ -79,7 +78,7 @@ class Counting(Initial):
 
 
 def plan_all(model: Model, vocab_size: int, layouts: dict[str, tuple[Parallel, int, list[int]]]) -> dict[str, Any]:
-    """By layout and rank, of many pretended ones: elements held, bytes the hollow model takes, bytes written."""
+    """By layout and rank, of many pretended ones: elements held, bytes the empty model takes, bytes written."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -88,25 +87,16 @@ def plan_all(model: Model, vocab_size: int, layouts: dict[str, tuple[Parallel, i
         for index in ranks:
             dist.init_process_group("fake", rank=index, world_size=world, store=FakeStore())
             with Live() as live:
-                made = _part(model, vocab_size, Topology(parallel, world, index))
+                made = divided_decoder(model, vocab_size, Topology(parallel, world, index), "cpu", torch.bfloat16)
             counting = Counting(model)
             if parallel.zero_stage == 3:
+                declared = declarations(made)
                 for key, parameter in made.named_parameters():
                     each = -(-parameter.numel() // world)
-                    fill_range(parameter.detach().to("meta"), counting, key, each * index, each)
+                    fill_range(parameter.detach().to("meta"), counting, key, declared[key].role, each * index, each)
             else:
                 initialise(made.to("meta"), counting)
             elements = sum(parameter.numel() for parameter in made.parameters())
             answers[name, index] = (elements, live.peak, counting.written)
             dist.destroy_process_group()
     return answers
-
-
-def _part(model: Model, vocab_size: int, topology: Topology) -> torch.nn.Module:
-    part = divided(hollow(model, vocab_size, dtype=torch.bfloat16), topology)
-    count = topology.shape.pipeline
-    return (
-        part
-        if count == 1
-        else cut(part, Stage(topology.place.pipeline, count, topology.members(("pipeline",))), topology.slice)
-    )

@@ -19,7 +19,7 @@ class Plan(Frozen):
     preset: str | None
     parameters: int
     parameters_without_embeddings: int
-    parameters_by_place: flops.Parameters
+    parameters_by_place: flops.ParameterCounts
     vocab_size: int
     sequence_tokens: int
     global_batch_tokens: int

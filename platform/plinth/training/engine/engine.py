@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from plinth.errors import TrainingError
-from plinth.model.decoder import Decoder, hollow
+from plinth.model.decoder import Decoder
 from plinth.model.initialisation import Initial, initialise
 from plinth.tokens.reading.rows import Rows
 from plinth.training.config import RunConfig
@@ -26,10 +26,10 @@ from plinth.training.engine.deepspeed_settings import deepspeed_config
 from plinth.training.engine.layer_statistics import Stats
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
 from plinth.training.engine.ranks import Rank, join, leave, seed
-from plinth.training.parallel.block_wrapping import wrap
-from plinth.training.parallel.divided_decoder import divided, gradient_norm, whole
+from plinth.training.parallel.block_wrapping import wrap_blocks
+from plinth.training.parallel.divided_decoder import divided_decoder, gathered, gradient_norm
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
-from plinth.training.parallel.zero3_initialisation import partition
+from plinth.training.parallel.zero3_initialisation import partition_initialised
 
 __all__ = ["Engine", "Rank", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
 
@@ -118,16 +118,16 @@ class Engine:
     def _model(self) -> Decoder:
         """What this rank holds of the model, without its weights."""
         config = self.config
-        empty = hollow(config.model, config.vocab_size, self.rank.device, DTYPES[self.precision])
-        model = divided(empty, self.topology)
-        wrap(model.layers, config.parallel)
+        dtype = DTYPES[self.precision]
+        model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, dtype)
+        wrap_blocks(model.blocks, config.parallel)
         return model
 
     def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
         """Give this rank's part its weights: no rank makes more than its share and one parameter."""
         initial = Initial(self.config.model, self.config.seed)
         if self.config.parallel.zero_stage == 3:
-            partition(model, initial, settings, mpu)
+            partition_initialised(model, initial, settings, mpu)
         else:
             initialise(model, initial)
 
@@ -229,7 +229,7 @@ class Engine:
 
         for name, parameter in self.module.named_parameters():
             with deepspeed.zero.GatheredParameters([parameter], enabled=self.config.parallel.zero_stage == 3):
-                yield name, whole(name, parameter.detach(), self.topology).cpu().clone()
+                yield name, gathered(parameter, self.topology).cpu().clone()
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
         """This rank's share of master weights and optimizer state, in a fixed order, where they are."""

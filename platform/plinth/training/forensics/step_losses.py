@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from plinth.errors import CheckpointError, MissingError
 from plinth.launch.parameters import Launch
-from plinth.model.decoder import Decoder, hollow
+from plinth.model.decoder import Decoder, empty
 from plinth.model.hugging_face import WEIGHTS, hf_name
 from plinth.model.loss import IGNORED
 from plinth.training.checkpoint import checkpoint
@@ -71,7 +71,7 @@ def load(config: RunConfig, step: int) -> Decoder:
         CheckpointError: its tensors are not those of the run's model.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = hollow(config.model, config.vocab_size, device)
+    model = empty(config.model, config.vocab_size, device=device)
     with safe_open(checkpoint.path(config.directory, step) / "model" / WEIGHTS, framework="pt") as tensors:
         there = set(tensors.keys())
         for name, parameter in model.named_parameters():

@@ -1,11 +1,15 @@
-"""One model over several devices.
+"""One model over several devices: process groups, collectives and schedules.
 
-    topology.py   rank -> place (data, pipeline, sequence, tensor), and the process groups
-    tensor.py     every matrix divided (Megatron-LM)
-    sequence.py   every sequence divided (DeepSpeed-Ulysses)
-    pipeline.py   the layers divided
-    stages.py     which layers a stage holds
-    neighbours.py what stages send each other
+    parameters             the `parallel:` block, and the reasons for which one cannot run
+    topology               rank -> place (data, pipeline, sequence, tensor), and the process groups
+    collectives            collectives that gradients flow through
+    groups                 tensor and sequence ranks that exchange over process groups
+    divided_decoder        the part of the decoder that a rank trains; whole parameters, gradient norms
+    block_wrapping         compilation and activation recomputation of blocks
+    zero3_initialisation   initial weights under ZeRO-3, each rank its own range
+    pipeline               the engine of one stage, one-forward-one-backward
+    stage_exchange         what stages send each other
 
-`plinth.training.engine.engine.open_engine` picks what a run's `parallel:` block asks for.
+How each block of a model divides is declared beside the block: `plinth.model.division`.
+`plinth.training.engine.engine.open_engine` picks the engine that a run's `parallel:` block asks for.
 """

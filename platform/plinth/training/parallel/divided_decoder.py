@@ -1,92 +1,67 @@
-"""The decoder when its matrices, its sequences or both are divided: the same names, the same loss.
+"""The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters and their norms.
 
 Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the
-loss of the global batch, and the mean of gradients over data and sequence ranks is its gradient.
+loss of the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided
+while it is empty: each rank makes the part of the initial weights that it holds, so that they are those of one
+process and no rank ever holds them whole.
 """
 
 from __future__ import annotations
 
-from typing import cast
-
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.nn import functional
 
-from plinth.model.attention import attention_mask, rotary
-from plinth.model.blocks import Block
-from plinth.model.decoder import Decoder
-from plinth.training.parallel import tensor
-from plinth.training.parallel.collectives import enter_region
-from plinth.training.parallel.sequence import UlyssesCore
+from plinth.model.decoder import Decoder, empty
+from plinth.model.division import declarations
+from plinth.model.parameters import Model
+from plinth.training.parallel.collectives import summed
+from plinth.training.parallel.groups import division_of
 from plinth.training.parallel.topology import Topology
 
 
-class DividedDecoder(Decoder):
-    """Token ids to loss, over tensor and sequence ranks."""
-
-    topology: Topology
-
-    def forward(
-        self,
-        tokens: Tensor,
-        segments: Tensor | None = None,
-        targets: Tensor | None = None,
-        *,
-        whole: bool | None = None,
-    ) -> Tensor:
-        """As `Decoder.forward`, of whole sequences [B, S]. Logits, without targets, are of this rank's slice and
-        part of the vocabulary: [B, S / sequence ranks, V / tensor ranks]."""
-        ours = self.topology.slice
-        x = self.embed(ours.of(tokens))
-        mask = attention_mask(segments, x.dtype, whole=whole)
-        rotation = rotary(self.config, ours.positions(x), x.dtype)
-        for layer in self.layers:
-            x = layer(x, rotation, mask)
-        x = self.norm(x)
-        return self.head(x, None) if targets is None else self.head(x, ours.of(targets)) * ours.share(targets)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        group = self.topology.tensor
-        if group is None:
-            return super().embed(tokens)
-        x = tensor.embed(tokens, self.embed_tokens, self._first_id, group)
-        return x * self.config.embedding_scale
-
-    def head(self, x: Tensor, targets: Tensor | None) -> Tensor:
-        group = self.topology.tensor
-        if group is None:
-            return super().head(x, targets)
-        if targets is None:
-            return super().head(enter_region(x, group), None)
-        output = self.embed_tokens if self.config.tied_embeddings else self.lm_head
-        scale, z_loss = self.config.logit_scale, self.config.z_loss if self.training else 0.0
-        flat = x.flatten(0, 1)
-        return tensor.cross_entropy(flat, output, targets.flatten(), self._first_id, group, scale=scale, z_loss=z_loss)
-
-    @property
-    def _first_id(self) -> int:
-        return tensor.bounds(self.vocab_size, self.topology.shape.tensor, self.topology.place.tensor)[0]
+def divided_decoder(
+    config: Model, vocab_size: int, topology: Topology, device: torch.device | str, dtype: torch.dtype
+) -> Decoder:
+    """The part of the decoder that this rank holds, without its weights."""
+    model = empty(config, vocab_size, division_of(topology), device, dtype)
+    declared, ranks = declarations(model), model.division.tensor
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "shard"):
+            # by these DeepSpeed knows which norms to add up; others are counted on the first tensor rank only
+            parameter.model_parallel = True  # type: ignore[attr-defined]
+            parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+        elif declared[name].partial and ranks.size > 1:
+            parameter.register_hook(ranks.total)  # type: ignore[no-untyped-call]
+    return model
 
 
-def divided(model: Decoder, topology: Topology) -> Decoder:
-    """The hollow decoder, cut to this rank's part in place; as it is when nothing divides it."""
-    if topology.tensor is None and topology.sequence is None:
-        return model
-    if topology.tensor is not None:
-        tensor.divide(model, topology.tensor)
-    model.__class__ = DividedDecoder  # parameters keep their names, by which checkpoints and exports are written
-    cut = cast(DividedDecoder, model)
-    cut.topology = topology
-    if topology.sequence is not None:
-        for layer in cut.layers:
-            attention = cast(Block, layer).self_attn
-            attention.core = UlyssesCore(attention.core, topology.sequence)
-    return cut
+def gathered(parameter: Tensor, topology: Topology) -> Tensor:
+    """The undivided parameter, detached; a collective over the tensor ranks."""
+    shard, value = getattr(parameter, "shard", None), parameter.detach()
+    return value if shard is None or topology.tensor is None else _gathered(value, shard[0], topology.tensor)
 
 
-def whole(name: str, parameter: Tensor, topology: Topology) -> Tensor:
-    """The undivided parameter; a collective over the tensor ranks."""
-    return parameter if topology.tensor is None else tensor.whole(name, parameter, topology.tensor)
+def _gathered(part: Tensor, axis: int, group: ProcessGroup) -> Tensor:
+    sizes = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=part.device)
+    sizes[dist.get_rank(group)] = part.shape[axis]
+    dist.all_reduce(sizes, group=group)
+    widest = int(sizes.max())
+    padded = part.transpose(0, axis)
+    padded = functional.pad(padded, (0, 0) * (padded.dim() - 1) + (0, widest - padded.shape[0])).contiguous()
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded, group=group)
+    kept = [each[: int(size)] for each, size in zip(parts, sizes, strict=True)]
+    return torch.cat(kept).transpose(0, axis).contiguous()
 
 
 def gradient_norm(module: nn.Module, topology: Topology) -> Tensor:
-    """Norm of the averaged gradients of the whole model, on the device."""
-    return tensor.norm_squared(module, topology.tensor).sqrt()
+    """Norm of the averaged gradients of the whole model, FP32, on the device; replicated parameters count once."""
+    group = topology.tensor
+    counts_all = group is None or dist.get_rank(group) == 0
+    with_gradients = [parameter for parameter in module.parameters() if parameter.grad is not None]
+    kept = [p.grad for p in with_gradients if counts_all or getattr(p, "model_parallel", False)]
+    total = nn.utils.get_total_norm([g for g in kept if g is not None]).square()
+    return (total if group is None else summed(total, group)).sqrt()

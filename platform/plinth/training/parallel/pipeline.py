@@ -36,9 +36,8 @@ from plinth.tokens.reading.rows import Rows
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.engine.engine import Engine, Rank, accumulate
-from plinth.training.parallel.divided_decoder import whole
-from plinth.training.parallel.stage_exchange import Neighbours, Received, Tied
-from plinth.training.parallel.stages import Stage, cut
+from plinth.training.parallel.divided_decoder import gathered
+from plinth.training.parallel.stage_exchange import ReceivedGradient, StageExchange, TiedEmbedding
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
@@ -51,13 +50,9 @@ class PipelineEngine(Engine):
         for parameter in self.module.parameters():  # DeepSpeed counts these in norms, of others the first rank's
             parameter.model_parallel = hasattr(parameter, "shard") or self.topology.place.tensor == 0  # type: ignore[attr-defined]
         self._dtype = next(self.module.parameters()).dtype
-        model = cast(Decoder, self.module)
-        self._tied = Tied(model, self.stage, rank.device, self._dtype) if config.model.tied_embeddings else None
-
-    def _model(self) -> Decoder:
-        shape = self.topology.shape
-        self.stage = Stage(self.topology.place.pipeline, shape.pipeline, self.topology.members(("pipeline",)))
-        return cut(super()._model(), self.stage, self.topology.slice)
+        model, tied = cast(Decoder, self.module), config.model.tied_embeddings
+        self._stage, self._ranks = model.division.stage, self.topology.members(("pipeline",))
+        self._tied = TiedEmbedding(model, self._ranks, rank.device, self._dtype) if tied else None
 
     def _unit(self) -> Any:
         return PipelineUnit(self.topology)
@@ -71,7 +66,7 @@ class PipelineEngine(Engine):
         if self._tied is not None:
             self._tied.send_weights()
         total = self._schedule(batch)
-        dist.broadcast(total, self.stage.ranks[-1], group=self.topology.pipeline)
+        dist.broadcast(total, self._ranks[-1], group=self.topology.pipeline)
         engine.set_gradient_accumulation_boundary(True)
         if self._tied is not None:
             self._tied.send_gradient(engine.optimizer)
@@ -89,15 +84,15 @@ class PipelineEngine(Engine):
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)
         numbers = iter(range(count))
-        warm_up = min(self.stage.count - 1 - self.stage.index, count)
-        exchange = Neighbours(self.stage, self._activations(batch.shape), self.rank.device)
+        warm_up = min(self._stage.count - 1 - self._stage.index, count)
+        exchange = StageExchange(self._stage, self._ranks, self._activations(batch.shape), self.rank.device)
 
         def forward(x: Tensor | None) -> Tensor:
             micro = next(numbers)
             rows = batch.micro[micro]
             whole = rows.whole(batch.length)  # seen here, where it costs no wait
             y: Tensor = self.deepspeed(*self._on_device(rows, batch.length), x=x, whole=whole)
-            if self.stage.last:
+            if self._stage.last:
                 y = y if weights is None else y * weights[micro]
                 total.add_(y.detach().double() / count)
             waiting.append((x, y))
@@ -108,7 +103,7 @@ class PipelineEngine(Engine):
             if gradient is None:
                 self.deepspeed.backward(y)
             else:
-                self.deepspeed.backward(Received.apply(y, gradient), scale_wrt_gas=False)  # type: ignore[no-untyped-call]
+                self.deepspeed.backward(ReceivedGradient.apply(y, gradient), scale_wrt_gas=False)  # type: ignore[no-untyped-call]
             return None if x is None else x.grad
 
         for _ in range(warm_up):
@@ -130,12 +125,12 @@ class PipelineEngine(Engine):
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
         """As `Engine.loss_of` on the last stage; zero elsewhere."""
-        exchange = Neighbours(self.stage, self._activations(tokens.shape), self.rank.device)
+        exchange = StageExchange(self._stage, self._ranks, self._activations(tokens.shape), self.rank.device)
         x = exchange(forward_from=True)[0]
         rows = Rows.of(tokens, None, scored)
         y: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), x=x, whole=True)
         exchange(forward_to=y)
-        return y if self.stage.last else torch.zeros((), device=self.rank.device)
+        return y if self._stage.last else torch.zeros((), device=self.rank.device)
 
     def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
         """What passes between stages looks like this, [B, S/n, D] in the precision of the model, without memory, where
@@ -157,11 +152,11 @@ class PipelineEngine(Engine):
         ours = dict(self.module.named_parameters())
         for name, meta in undivided.named_parameters():
             if name in ours:
-                value = whole(name, ours[name].detach(), self.topology).contiguous()
+                value = gathered(ours[name], self.topology).contiguous()
             else:
                 value = torch.empty(meta.shape, dtype=self._dtype, device=self.rank.device)
-            owner = self.stage.owner(name, self.config.model.layers)
-            dist.broadcast(value, self.stage.ranks[owner], group=self.topology.pipeline)
+            owner = self._stage.owner(name, self.config.model.layers)
+            dist.broadcast(value, self._ranks[owner], group=self.topology.pipeline)
             yield name, value.cpu().clone()
 
 

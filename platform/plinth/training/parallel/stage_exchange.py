@@ -1,11 +1,11 @@
 """What stages of a pipeline send each other: activations, their gradients, and a tied embedding matrix.
 
-What two stages exchange at the same moment is one batch of operations: NCCL would wait for ever when both sent
-first.
+The sends and receives of one moment are one batch of operations: NCCL would wait for ever if both stages sent first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -13,14 +13,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from plinth.model.decoder import Decoder
-from plinth.training.parallel.stages import Stage
+from plinth.model.division import PipelineStage
 
 
-class Neighbours:
-    """The stages before and after."""
+class StageExchange:
+    """Sends to, and receives from, the stages before and after this one."""
 
-    def __init__(self, stage: Stage, like: Tensor, device: torch.device) -> None:
-        self._stage, self._like, self._device = stage, like, device
+    def __init__(self, stage: PipelineStage, ranks: Sequence[int], like: Tensor, device: torch.device) -> None:
+        """`ranks`: global ranks of the pipeline, first stage first. `like`: activations, without memory."""
+        self._before = None if stage.first else ranks[stage.index - 1]
+        self._after = None if stage.last else ranks[stage.index + 1]
+        self._like, self._device = like, device
 
     def __call__(
         self,
@@ -32,10 +35,10 @@ class Neighbours:
     ) -> tuple[Tensor | None, Tensor | None]:
         """Send and receive; returns the activations from the stage before and the gradient from the one after."""
         operations: list[dist.P2POp] = []
-        x = self._receive(operations, self._stage.before) if forward_from else None
-        gradient = self._receive(operations, self._stage.after) if backward_from else None
-        _send(operations, forward_to, self._stage.after)
-        _send(operations, backward_to, self._stage.before)
+        x = self._receive(operations, self._before) if forward_from else None
+        gradient = self._receive(operations, self._after) if backward_from else None
+        _send(operations, forward_to, self._after)
+        _send(operations, backward_to, self._before)
         _wait(operations)
         return (None if x is None else x.requires_grad_()), gradient
 
@@ -47,7 +50,7 @@ class Neighbours:
         return buffer
 
 
-class Received(torch.autograd.Function):
+class ReceivedGradient(torch.autograd.Function):
     """A loss whose gradient with respect to a stage's output is the one received from the next stage.
 
     Whatever factor is put on this loss is ignored: the last stage's loss carries accumulation and loss scale.
@@ -63,16 +66,17 @@ class Received(torch.autograd.Function):
         return ctx.saved_tensors[0], None
 
 
-class Tied:
+class TiedEmbedding:
     """The embedding matrix where it is used twice: owned by the first stage, borrowed by the last."""
 
-    def __init__(self, model: Decoder, stage: Stage, device: torch.device, dtype: torch.dtype) -> None:
-        self._model, self._stage = model, stage
+    def __init__(self, model: Decoder, ranks: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
+        self._model, self._stage, self._ranks = model, model.division.stage, ranks
         self._gradient: Tensor | None = None
-        if stage.last:
-            borrowed = model.embed_tokens.to(device, dtype).clone().requires_grad_()
+        if self._stage.last:
+            first, end = model.held_ids
+            borrowed = torch.zeros(end - first, model.config.dim, device=device, dtype=dtype).requires_grad_()
             borrowed.register_post_accumulate_grad_hook(self._add)  # type: ignore[no-untyped-call]
-            model.__dict__["embed_tokens"] = borrowed
+            model.borrowed_embedding = borrowed
 
     def _add(self, borrowed: Tensor) -> None:
         """Micro batches are added in FP32, as DeepSpeed does for the parameters it knows."""
@@ -83,25 +87,25 @@ class Tied:
         borrowed.grad = None
 
     def send_weights(self) -> None:
-        """The last stage gets what the first has now, however it came to be: by a step or from a checkpoint."""
+        """The last stage receives the weights that the first has now, from a step or from a checkpoint."""
         operations: list[dist.P2POp] = []
         if self._stage.first:
-            _send(operations, self._model.embed_tokens.detach(), self._stage.ranks[-1])
-        elif self._stage.last:
-            operations.append(dist.P2POp(dist.irecv, self._model.embed_tokens.detach(), self._stage.ranks[0]))
+            _send(operations, self._model.embed_tokens.detach(), self._ranks[-1])
+        elif self._model.borrowed_embedding is not None:
+            operations.append(dist.P2POp(dist.irecv, self._model.borrowed_embedding.detach(), self._ranks[0]))
         _wait(operations)
 
     def send_gradient(self, outer: Any) -> None:
         """The last stage's gradient is added to the first's, where DeepSpeed's optimizer `outer` has it."""
         operations: list[dist.P2POp] = []
         if self._stage.last:
-            _send(operations, self._gradient, self._stage.ranks[0])
+            _send(operations, self._gradient, self._ranks[0])
             self._gradient = None
             _wait(operations)
         elif self._stage.first:
             parameter = self._model.embed_tokens
             received = torch.empty_like(parameter, dtype=torch.float32)
-            _wait([dist.P2POp(dist.irecv, received, self._stage.ranks[-1])])
+            _wait([dist.P2POp(dist.irecv, received, self._ranks[-1])])
             _accumulated(outer, parameter).view(-1).add_(received.view(-1))
 
 

@@ -21,8 +21,6 @@ from plinth.training.parallel.parameters import Parallel
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from plinth.training.parallel.sequence import Slice
-
 Axis = Literal["data", "pipeline", "sequence", "tensor"]
 
 #: Slowest first.
@@ -90,13 +88,6 @@ class Topology:
         self.data = self.group_of(("data",))
         #: Ranks that hold the same parameters and different gradients: gradients are averaged, ZeRO divides, here.
         self.replicas = self.data if self.sequence is None else self.group_of(("data", "sequence"))
-
-    @property
-    def slice(self) -> Slice:
-        """The tokens of a sequence that this rank holds."""
-        from plinth.training.parallel.sequence import Slice
-
-        return Slice(self.place.sequence, self.shape.sequence)
 
     @property
     def replica_ranks(self) -> list[int]:

@@ -13,20 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plinth.model.initialisation import Initial, Part
+from plinth.model.division import Placement, Role, declarations
+from plinth.model.initialisation import Initial
 
 
-def partition(model: nn.Module, initial: Initial, settings: dict[str, Any], mpu: Any) -> None:
-    """Divide a hollow, undivided model over the ranks of ZeRO-3, each range with its values; a collective.
+def partition_initialised(model: nn.Module, initial: Initial, settings: dict[str, Any], mpu: Any) -> None:
+    """Divide an empty, undivided model over the ranks of ZeRO-3, each range with its values; a collective.
 
     Args:
         model: its parameters become DeepSpeed's.
         initial: the weights.
-        settings: what `deepspeed.initialize` will be given.
+        settings: those of `deepspeed.initialize`.
         mpu: as there.
     """
     from deepspeed.runtime.zero.partition_parameters import Init
 
+    declared = declarations(model)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     class OwnRange(Init):  # type: ignore[misc]
@@ -34,18 +36,19 @@ def partition(model: nn.Module, initial: Initial, settings: dict[str, Any], mpu:
             parameter.data = torch.empty(parameter.shape, dtype=parameter.dtype, device=self.local_device)
             self._convert_to_deepspeed_param(parameter)
             each = -(-parameter.numel() // self._partition_world_size(parameter))
-            fill_range(parameter.data, initial, names[id(parameter)], each * self._partition_rank(parameter), each)
+            name, start = names[id(parameter)], each * self._partition_rank(parameter)
+            fill_range(parameter.data, initial, name, declared[name].role, start, each)
             parameter.partition()
 
     group = None if mpu is None else mpu.get_data_parallel_group()
     OwnRange(module=model, data_parallel_group=group, config_dict_or_path=settings, mpu=mpu)
 
 
-def fill_range(whole: Tensor, initial: Initial, name: str, start: int, count: int) -> None:
-    """Write elements `start` … `start + count` of the flattened parameter, and what else is in their rows."""
+def fill_range(whole: Tensor, initial: Initial, name: str, role: Role, start: int, count: int) -> None:
+    """Write elements `start` … `start + count` of the flattened parameter, and the others in their rows."""
     if whole.dim() < 2:
-        initial.fill(whole, name, Part(tuple(whole.shape)))
+        initial.fill(whole, name, role, Placement(tuple(whole.shape)))
         return
     rows, columns = whole.shape
     first, last = min(start // columns, rows), min(-(-(start + count) // columns), rows)
-    initial.fill(whole[first:last], name, Part((rows, columns), row=first))
+    initial.fill(whole[first:last], name, role, Placement((rows, columns), row=first))

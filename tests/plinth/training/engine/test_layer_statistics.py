@@ -33,9 +33,9 @@ def test_against_numbers_by_hand() -> None:
     stats = Stats(model, 2, every=5)
     assert stats.latest() is None
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in (*NAMES, "q", "k")}
-    for name, part in zip(NAMES[1:], (*model.layers, model.norm), strict=True):
+    for name, part in zip(NAMES[1:], (*model.blocks, model.norm), strict=True):
         part.register_forward_hook(lambda module, inputs, output, name=name: seen[name].append(output.detach()))
-    model.layers[1].self_attn.core.register_forward_pre_hook(
+    model.blocks[1].self_attn.core.register_forward_pre_hook(
         lambda module, inputs: [seen[name].append(x.detach()) for name, x in zip("qk", inputs, strict=False)] and None
     )
     gradients: list[list[float]] = []
@@ -50,7 +50,7 @@ def test_against_numbers_by_hand() -> None:
             inputs = tokens(2 * step + micro)
             seen["embedding"].append(model.embed_tokens.detach()[inputs[:, :-1]])
             (model(inputs[:, :-1], targets=inputs[:, 1:]) / 2).backward()
-            rows = ([model.embed_tokens], model.layers[0].parameters(), model.layers[1].parameters())
+            rows = ([model.embed_tokens], model.blocks[0].parameters(), model.blocks[1].parameters())
             grouped = [*(list(row) for row in rows), [model.norm.weight, model.lm_head]]
             gradients.append([2 * float(torch.cat([p.grad.flatten() for p in row]).norm()) for row in grouped])
         stats.end()

@@ -20,6 +20,9 @@ import together
 
 MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
+OLMO2 = {"architecture": "olmo2"}
+UNTIED = {"tied_embeddings": False}
+
 Combination = tuple[str, dict[str, Any], dict[str, Any]]
 
 TWO: list[Combination] = [
@@ -29,6 +32,12 @@ TWO: list[Combination] = [
     ("sequence, one key/value head", {"zero_stage": 1, "sequence": 2}, {"model": {"kv_heads": 1}}),
     ("sequence, no document mask", {"zero_stage": 1, "sequence": 2}, {"model": {"document_mask": False}}),
     ("zero 3, every second recomputed", {"zero_stage": 3, "activation_checkpointing": 2}, {}),
+    ("olmo2, tensor", {"zero_stage": 0, "tensor": 2}, {"model": OLMO2}),
+    ("olmo2, tensor, bf16", {"zero_stage": 1, "tensor": 2}, {"model": OLMO2, "precision": "bf16"}),
+    ("olmo2, tensor, untied, recomputed", {"tensor": 2, "activation_checkpointing": 1}, {"model": OLMO2 | UNTIED}),
+    ("olmo2, sequence", {"zero_stage": 1, "sequence": 2}, {"model": OLMO2}),
+    ("olmo2, pipeline", {"zero_stage": 1, "pipeline": 2}, {"model": OLMO2}),
+    ("olmo2, zero 3", {"zero_stage": 3}, {"model": OLMO2 | UNTIED}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
     ("fp16, zero 2", {"zero_stage": 2, "loss_scale": LossScale(static=128)}, {"precision": "fp16"}),
     ("fp16, zero 3", {"zero_stage": 3, "loss_scale": LossScale(initial_power=30)}, {"precision": "fp16"}),
@@ -40,6 +49,9 @@ FOUR: list[Combination] = [
     ("tensor 2, sequence 2", {"zero_stage": 1, "tensor": 2, "sequence": 2}, {}),
     ("sequence 4, fewer key/value heads", {"zero_stage": 3, "sequence": 4}, {}),
     ("tensor 4", {"zero_stage": 2, "tensor": 4}, {"model": {"kv_heads": 4}}),
+    ("olmo2, tensor 4", {"zero_stage": 2, "tensor": 4}, {"model": OLMO2 | {"kv_heads": 4}}),
+    ("olmo2, tensor 2, sequence 2", {"zero_stage": 1, "tensor": 2, "sequence": 2}, {"model": OLMO2 | UNTIED}),
+    ("olmo2, tensor 2, pipeline 2", {"zero_stage": 1, "tensor": 2, "pipeline": 2}, {"model": OLMO2}),
 ]
 
 
@@ -76,6 +88,7 @@ RESUMED: list[Combination] = [
     ("zero 2, optimizer offloaded", {"zero_stage": 2, "offload": "optimizer"}, {}),
     ("zero 3, parameters offloaded", {"zero_stage": 3, "offload": "parameters"}, {}),
     ("pipeline, optimizer offloaded", {"pipeline": 2, "offload": "optimizer"}, {"micro_batch_sequences": 2}),
+    ("olmo2, tensor, zero 1", {"zero_stage": 1, "tensor": 2}, {"model": OLMO2}),
     ("fp16, zero 1", {"zero_stage": 1, "loss_scale": LossScale(initial_power=24, window=3)}, {"precision": "fp16"}),
     ("fp16, zero 3", {"zero_stage": 3, "loss_scale": LossScale(window=3)}, {"precision": "fp16"}),
 ]

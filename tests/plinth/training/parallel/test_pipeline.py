@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from plinth.launch.parameters import Launch
+from plinth.model.division import PipelineStage
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
 from plinth.training.parallel.parameters import LossScale, Parallel
-from plinth.training.parallel.stages import Stage
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,7 +48,7 @@ FOUR: dict[str, Combination] = {
     ("count", "expected"), [(1, [5]), (2, [3, 2]), (3, [2, 2, 1]), (4, [2, 1, 1, 1]), (5, [1] * 5)]
 )
 def test_layers_are_divided_evenly_and_once(count: int, expected: list[int]) -> None:
-    spans = [Stage(index, count, list(range(count))).layers(5) for index in range(count)]
+    spans = [PipelineStage(index, count).layers(5) for index in range(count)]
     assert [len(span) for span in spans] == expected
     assert [layer for span in spans for layer in span] == list(range(5))
 

@@ -1,0 +1,170 @@
+"""How a decoder divides over ranks: what its modules declare, and what one rank holds.
+
+    Declaration      of one parameter: how tensor ranks divide it, and how it is initialised
+    PipelineStage    which layers a rank holds
+    TensorRanks      those that share every matrix (Megatron-LM, arXiv:1909.08053)
+    SequenceRanks    those that share every sequence (DeepSpeed-Ulysses, arXiv:2309.14509)
+    Division         the three together, as a rank sees them; `UNDIVIDED` holds everything
+
+Every module class with parameters has a table `DECLARED`: the parameter's name within the module -> `Declaration`.
+The classes here are those of one rank alone and exchange nothing. `plinth.training.parallel` derives from them the
+ones that have process groups: what exchanges is injected, what is divided is declared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from plinth.model.loss import IGNORED
+
+#: What a parameter does, by which its initial values are chosen; `residual` projects into the residual stream.
+Role = Literal["matrix", "residual", "embedding", "gain"]
+
+
+class Declaration(NamedTuple):
+    """How a parameter divides over tensor ranks, and its role."""
+
+    role: Role
+    axis: int | None = None  # along which it is divided: 0 rows, 1 columns; None: replicated
+    partial: bool = False  # replicated, but each rank uses it on its own heads: the gradient is the sum over ranks
+
+
+ROWS = Declaration("matrix", axis=0)
+COLUMNS = Declaration("residual", axis=1)
+VOCABULARY = Declaration("embedding", axis=0)
+GAIN = Declaration("gain")
+HEAD_GAIN = Declaration("gain", partial=True)
+DIVIDED_GAIN = Declaration("gain", axis=0)
+
+
+def declarations(model: nn.Module) -> dict[str, Declaration]:
+    """The declaration of every parameter, by its full name; a parameter that no module declares is a KeyError."""
+    declared = {
+        f"{prefix}.{name}" if prefix else name: declaration
+        for prefix, module in model.named_modules()
+        for name, declaration in getattr(module, "DECLARED", {}).items()
+    }
+    return {name: declared[name] for name, _ in model.named_parameters()}
+
+
+class Placement(NamedTuple):
+    """Where the part of a parameter that a rank holds lies in the whole one."""
+
+    shape: tuple[int, ...]  # of the whole
+    row: int = 0  # first one held
+    column: int = 0
+
+
+def bounds(size: int, parts: int, index: int) -> tuple[int, int]:
+    """Half-open range of part `index` of `size` rows, as `torch.chunk` divides: the last part may be smaller."""
+    each = -(-size // parts)
+    return min(index * each, size), min((index + 1) * each, size)
+
+
+class TensorRanks:
+    """The ranks that share every matrix; this class is one rank alone."""
+
+    size = 1
+    index = 0
+
+    def enter_region(self, x: Tensor) -> Tensor:
+        """`x`, which is the same on every rank; backward, the sum of what the ranks make of it."""
+        return x
+
+    def leave_region(self, x: Tensor) -> Tensor:
+        """The sum of the ranks' parts; backward, the gradient as it is."""
+        return x
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum over the ranks; no gradient."""
+        return x
+
+    def maximum(self, x: Tensor) -> Tensor:
+        """The element-wise maximum over the ranks; no gradient."""
+        return x
+
+    def bounds(self, size: int) -> tuple[int, int]:
+        """The half-open range of `size` rows or columns that this rank holds."""
+        return bounds(size, self.size, self.index)
+
+
+class SequenceRanks:
+    """The ranks that share every sequence, of which each holds one slice; this class is one rank alone.
+
+    B  sequences    S  tokens of a sequence    n  ranks    H  heads    E  head width
+    """
+
+    size = 1
+    index = 0
+
+    def slice(self, x: Tensor) -> Tensor:
+        """This rank's slice of [B, S, …]: [B, S/n, …]."""
+        length = x.shape[1] // self.size
+        return x.narrow(1, self.index * length, length)
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Positions within the whole sequence of x [B, S/n, …]: [S/n]."""
+        length = x.shape[1]
+        return torch.arange(self.index * length, (self.index + 1) * length, device=x.device)
+
+    def loss_weight(self, targets: Tensor) -> Tensor | int:
+        """The factor of this slice's mean loss with which the mean over the ranks is that of all targets [B, S]
+        that are scored."""
+        if self.size == 1:
+            return 1
+        return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
+
+    def scatter_heads(self, x: Tensor) -> Tensor:
+        """Some tokens of all heads [B, H, S/n, E] to all tokens of some heads [B, H/n, S, E]."""
+        return x
+
+    def gather_heads(self, x: Tensor) -> Tensor:
+        """All tokens of some heads [B, H/n, S, E] to some tokens of all heads [B, H, S/n, E]."""
+        return x
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """Which part of the layers a rank holds: stage `index` of `count`."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Holds the embedding."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Holds the last norm and the head, and computes the loss."""
+        return self.index == self.count - 1
+
+    def layers(self, total: int) -> range:
+        """Its blocks; the first stages take one more where they do not divide evenly, for the last has the head."""
+        each, more = divmod(total, self.count)
+        start = self.index * each + min(self.index, more)
+        return range(start, start + each + (self.index < more))
+
+    def owner(self, name: str, total: int) -> int:
+        """The stage that trains a parameter, by its name in `Decoder`."""
+        parts = name.split(".")
+        if parts[0] == "layers":
+            return next(n for n in range(self.count) if int(parts[1]) in replace(self, index=n).layers(total))
+        return 0 if name == "embed_tokens" else self.count - 1
+
+
+@dataclass(frozen=True)
+class Division:
+    """What one rank holds of a decoder, and the ranks that hold the rest."""
+
+    stage: PipelineStage = PipelineStage()
+    tensor: TensorRanks = field(default_factory=TensorRanks)
+    sequence: SequenceRanks = field(default_factory=SequenceRanks)
+
+
+UNDIVIDED = Division()

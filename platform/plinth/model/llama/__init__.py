@@ -1,0 +1,29 @@
+"""Llama (arXiv:2302.13971): pre-norm blocks with RMSNorm. With `qk_norm` it is Qwen3.
+
+    block    the block, with what each of its parameters declares
+"""
+
+from __future__ import annotations
+
+from plinth.model.architecture import Architecture, BlockCounts, Published
+from plinth.model.parameters import Model
+
+
+def counts(model: Model) -> BlockCounts:
+    """Parameters of one block."""
+    head = model.head_width
+    return BlockCounts(
+        attention=2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head,
+        feed_forward=3 * model.dim * model.ffn_dim,
+        norms=2 * model.dim + (2 * head if model.qk_norm else 0),
+    )
+
+
+ARCHITECTURE = Architecture(
+    block="plinth.model.llama.block:LlamaBlock",
+    counts=counts,
+    published=(
+        Published("llama", "LlamaForCausalLM", {"qk_norm": False}),
+        Published("qwen3", "Qwen3ForCausalLM", {"qk_norm": True}),
+    ),
+)
