@@ -11,6 +11,7 @@ the backward pass.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ from plinth.model.division import COLUMNS, ROWS, Declaration, Division
 from plinth.model.parameters import Model
 
 
-class Attention(nn.Module):
+class Attention(nn.Module, ABC):
     """Grouped-query attention over [B, S, D]. An architecture's own says how queries and keys are normalised."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
@@ -52,9 +53,9 @@ class Attention(nn.Module):
         out = self.core(q, k, v.transpose(1, 2), mask)
         return self.ranks.leave_region(self.o_proj(out.transpose(1, 2).reshape(batch, length, -1)))
 
+    @abstractmethod
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, S, H x E] and keys [B, S, K x E] to [B, S, H, E] and [B, S, K, E], of this rank's heads."""
-        raise NotImplementedError
 
     def split(self, x: Tensor) -> Tensor:
         """[B, S, H x E] to [B, S, H, E]."""
@@ -83,7 +84,7 @@ class FeedForward(nn.Module):
         return self.ranks.leave_region(self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """One layer of the decoder: [B, S, D] to [B, S, D]. Architectures derive theirs from it."""
 
     self_attn: Attention
@@ -92,6 +93,6 @@ class Block(nn.Module):
         super().__init__()
         self.index = index  # within the whole model, whichever layers this rank holds
 
+    @abstractmethod
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask) -> Tensor:
         """Attention, then feed-forward, each added to the residual stream."""
-        raise NotImplementedError
