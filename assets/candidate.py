@@ -27,6 +27,8 @@ RELEASE = Step(name="release", version=VERSION)
 
 def stages(recipe: Recipe) -> list[Stage]:
     """The candidate, and the release that an approval makes of it."""
+    if recipe.release is None:
+        return []
     owner, name = shared_owner(recipe), recipe.release.name
     return [
         Stage(
@@ -99,7 +101,7 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
     history = api.history(ctx, recipe)
     if not history:
         raise GateError(
-            f"no candidate of {recipe.release.name} may be released",
+            f"no candidate of {recipe.required_release().name} may be released",
             found=waiting(ctx, recipe),
             expected="every gate passed, approvals among them",
             remedy="approve in MLflow or with `plinth approve`; `plinth promote` shows what is missing",

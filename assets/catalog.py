@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from assets import (
     annotate,
     candidate,
@@ -55,14 +57,18 @@ STEMS = (
     candidate,
 )
 
+#: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
+FOLLOWS_MIXTURE = (tokenizer, shards, packing, mixture, training, evaluation, candidate)
+
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
-    """All stages of the recipe, upstream first."""
-    return tuple(stage for stem in STEMS for stage in stem.stages(recipe))
+    """All stages of the recipe, upstream first; a section that the recipe lacks has none."""
+    stems = STEMS if recipe.mixture is not None else [stem for stem in STEMS if stem not in FOLLOWS_MIXTURE]
+    return tuple(stage for stem in stems for stage in stem.stages(recipe))
 
 
 def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The named assets with everything they need; a name may end in `*`. No names: all.
+    """The named assets with everything they need; `*` in a name stands for any letters. No names: all.
 
     Raises:
         MissingError: a name that no asset has.
@@ -72,7 +78,7 @@ def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Sta
     by_asset = {stage.asset: stage for stage in all_stages}
     wanted: set[str] = set()
     for name in names:
-        matching = [a for a in by_asset if a == name or (name.endswith("*") and a.startswith(name[:-1]))]
+        matching = [asset for asset in by_asset if fnmatchcase(asset, name)]
         if not matching:
             raise MissingError(f"no asset {name}", expected=", ".join(by_asset), remedy="`plinth status` lists assets")
         wanted.update(matching)

@@ -24,11 +24,13 @@ from plinth.records import Manifest
 
 def stages(recipe: Recipe) -> list[Stage]:
     """The ledger of the whole corpus."""
-    kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated", "shards")
+    kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated")
+    placed = () if recipe.mixture is None else (*each(recipe, "shards"),)
+    mixed = () if recipe.mixture is None else ("mixture",)
     return [
         Stage(
             asset=ledger.ASSET,
-            deps=(*each(recipe, *kinds), *shared(recipe).values(), "mixture"),
+            deps=(*each(recipe, *kinds), *placed, *shared(recipe).values(), *mixed),
             make=partial(_make, recipe),
             version=ledger.VERSION,
             params={},
@@ -63,28 +65,29 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         annotations={name: of(name) for name in annotator_parameters(recipe)},
         shared={name: inputs[key] for name, key in shared(recipe).items()},
         curated=of("curated"),
-        shards=of("shards"),
-        mixture=inputs["mixture"],
+        shards=None if recipe.mixture is None else of("shards"),
+        mixture=inputs.get("mixture"),
     )
     return ledger.run(ctx, made)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Every document has its row, and every one that is trained on its place."""
+    """Every document has its row, and every one that is trained on its place: in shards, else in curated text."""
     documents = [one for key, one in inputs.items() if key.endswith("/documents")]
-    shards = [one for key, one in inputs.items() if key.endswith("/shards")]
+    last = "/shards" if "mixture" in inputs else "/curated"
+    places = [one for key, one in inputs.items() if key.endswith(last)]
     row = {
         "rows": made.stats["documents"],
         "documents": sum(int(one.stats["documents"]) for one in documents),
         "trained": made.stats["trained"],
-        "in_shards": sum(int(one.stats["documents"]) for one in shards),
+        "placed": sum(int(one.stats["documents"]) for one in places),
         "rejects": made.stats["rejects"],
         "refused": sum(sum(one.stats.get("rejects", {}).values()) for one in documents),
     }
     expectations = [
         rows_between(1),
         equal_columns("rows", "documents"),
-        equal_columns("trained", "in_shards"),
+        equal_columns("trained", "placed"),
         equal_columns("rejects", "refused"),
     ]
     return Suite("ledger", [row], expectations)

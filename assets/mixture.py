@@ -21,15 +21,16 @@ from plinth.tokens.mixture.advice import advice
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One mixture per recipe."""
+    params = recipe.required_mixture()
     return [
         Stage(
             asset="mixture",
             deps=each(recipe, *_kinds(recipe)),
             make=partial(_make, recipe),
             version=mixture.VERSION,
-            params=recipe.mixture.model_dump(mode="json"),
+            params=params.model_dump(mode="json"),
             group="mixture",
-            description=f"{recipe.mixture.total_tokens:,} tokens in {len(recipe.mixture.phases)} phases.",
+            description=f"{params.total_tokens:,} tokens in {len(params.phases)} phases.",
             owner=shared_owner(recipe),
             kinds=("python",),
             suite=_suite,
@@ -40,12 +41,12 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     packed = by_bucket(recipe, inputs, "packed") if "packed" in _kinds(recipe) else None
-    return mixture.run(ctx, recipe.mixture, by_bucket(recipe, inputs, "shards"), packed)
+    return mixture.run(ctx, recipe.required_mixture(), by_bucket(recipe, inputs, "shards"), packed)
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:
     """What it reads of every bucket."""
-    return ("shards",) if recipe.mixture.packing == "concatenate" else ("shards", "packed")
+    return ("shards",) if recipe.required_mixture().packing == "concatenate" else ("shards", "packed")
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

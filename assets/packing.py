@@ -21,7 +21,7 @@ MOST_PADDING = 0.01
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One index per bucket; none where streams are concatenated, for their sequences are arithmetic."""
-    if recipe.mixture.packing == "concatenate":
+    if recipe.mixture is None or recipe.mixture.packing == "concatenate":
         return []
     return [
         Stage(
@@ -43,7 +43,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return packed.run(ctx, name, recipe.mixture, inputs[f"{name}/shards"])
+    return packed.run(ctx, name, recipe.required_mixture(), inputs[f"{name}/shards"])
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

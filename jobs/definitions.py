@@ -62,13 +62,14 @@ def build(
         executor_def=in_process,
         description="Promote the approved candidate.",
     )
+    approvals = [] if recipe.release is None else [sensors.approval(recipe, workspace, release)]
     return dg.Definitions(
         assets=[asset(stage) for stage in stages(recipe)],
-        jobs=[corpus, line, release],
+        jobs=[corpus, line, *([] if recipe.release is None else [release])],
         schedules=[sensors.nightly(corpus)],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),
-            sensors.approval(recipe, workspace, release),
+            *approvals,
             sensors.failure(workspace),
             sensors.automation(),
         ],

@@ -26,7 +26,7 @@ def remember(workspace: Path, recipe: Path) -> None:
         "path": str(recipe.absolute()),
         "name": loaded.name,
         "fingerprint": fingerprint(loaded),
-        "recipe": loaded.model_dump(mode="json"),
+        "recipe": loaded.model_dump(mode="json", exclude_unset=True),
     }
     write_bytes(workspace / "recipe.json", json.dumps(note, indent=1).encode())
 

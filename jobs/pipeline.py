@@ -82,7 +82,8 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), comput
     with space.locked(f"plinth run -r {recipe_path}"):
         remember(space.root, recipe_path)
         _harvest(space, recipe)
-        line = selected(stages(recipe), select)
+        catalog = stages(recipe)
+        line = selected(catalog, select)
         ctx = Context(space)
         todo = plan(ctx, line)
         making = [asset for asset in todo.stale if _group(line, asset) != RELEASE_GROUP]
@@ -90,7 +91,7 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), comput
             _execute(space, recipe, making, compute)
         released = any(stage.group == RELEASE_GROUP for stage in line)
         release = _release(space, recipe, compute) if released else {}
-        page = results.write(ctx, recipe) if released else None
+        page = results.write(ctx, recipe) if released or len(line) == len(catalog) else None
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
 
 
@@ -126,7 +127,7 @@ def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, An
     from registry import api
 
     ctx = Context(space)
-    if person := recipe.release.auto_approve_as:
+    if person := recipe.required_release().auto_approve_as:
         for status in api.pending(ctx, recipe):
             if status.waits_for_approval:
                 api.approve(ctx, recipe, status.version, person, "every other gate passed; approved by the recipe")

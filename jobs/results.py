@@ -28,7 +28,7 @@ def write(ctx: Context, recipe: Recipe) -> Path:
     found = {name: _published(ctx, name) for name in ("funnel", "mixture", "run", "evaluation", "candidate")}
     run, evaluation, funnel = found["run"], found["evaluation"], found["funnel"]
     content = report.ReportData(
-        title=f"{recipe.name}: from raw corpus to release",
+        title=f"{recipe.name}: from raw corpus to {_end(recipe)}",
         subtitle=recipe.description,
         headline=_headline(ctx, found),
         release=_release(ctx, recipe),
@@ -39,11 +39,15 @@ def write(ctx: Context, recipe: Recipe) -> Path:
         funnel=funnel.stats if funnel else ctx.refs.current("funnel").stats,
         mixture=tuple(mixture.rows(found["mixture"])) if found["mixture"] else (),
         lineage=_ancestors(ctx, evaluation) if evaluation else (),
-        next=_next(ctx),
+        next=_next(ctx, recipe),
     )
     target = ctx.workspace.reports / f"{recipe.name}.html"
     write_bytes(target, page(content).encode())
     return target
+
+
+def _end(recipe: Recipe) -> str:
+    return "curated text" if recipe.mixture is None else "checkpoint" if recipe.release is None else "release"
 
 
 def _published(ctx: Context, asset: str) -> Manifest | None:
@@ -57,8 +61,11 @@ def _headline(ctx: Context, found: dict[str, Manifest | None]) -> tuple[report.F
     if funnel:
         total = funnel.stats["total"]
         facts.append(report.Fact(label="documents in", value=f"{total['stages'][0]['documents_in']:,}"))
-        facts.append(report.Fact(label="documents trained on", value=f"{total['trained']['documents']:,}"))
-        facts.append(report.Fact(label="tokens in shards", value=f"{total['trained']['tokens']:,}"))
+        if found["mixture"] is None:
+            facts.append(report.Fact(label="documents kept", value=f"{total['trained']['documents']:,}"))
+        else:
+            facts.append(report.Fact(label="documents trained on", value=f"{total['trained']['documents']:,}"))
+            facts.append(report.Fact(label="tokens in shards", value=f"{total['trained']['tokens']:,}"))
     if run:
         facts.append(report.Fact(label="tokens trained", value=f"{run.stats['tokens']:,}"))
     if evaluation:
@@ -69,7 +76,7 @@ def _headline(ctx: Context, found: dict[str, Manifest | None]) -> tuple[report.F
 
 
 def _release(ctx: Context, recipe: Recipe) -> report.ReleaseCard | None:
-    history = api.history(ctx, recipe)
+    history = api.history(ctx, recipe) if recipe.release else ()
     if not history or history[-1].version is None:
         return None
     last = history[-1]
@@ -90,7 +97,7 @@ def _release(ctx: Context, recipe: Recipe) -> report.ReleaseCard | None:
 
 def _gates(ctx: Context, recipe: Recipe, candidate: Manifest | None) -> tuple[report.Gate, ...]:
     """The gates of the published candidate, judged now."""
-    if candidate is None:
+    if candidate is None or recipe.release is None:
         return ()
     gates = api.status(ctx, recipe, candidate.stats["version"]).gates
     return tuple(report.Gate(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
@@ -130,16 +137,17 @@ def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...
     )
 
 
-def _next(ctx: Context) -> tuple[report.Next, ...]:
+def _next(ctx: Context, recipe: Recipe) -> tuple[report.Next, ...]:
     at = f"-w {ctx.workspace.root.name}"
     rows = [
-        ("every asset in a browser, and MLflow beside it", f"plinth up {at}"),
-        ("the training run on one page, by the clock", f"plinth timeline {at} latest"),
-        ("the documents of a training step", f"plinth batch {at} latest 1"),
-        ("the whole story of a document", f"plinth explain {at} URI"),
-        ("the way back to the sources, every byte hashed", f"plinth verify {at} champion"),
+        ("every asset in a browser, and MLflow beside it", f"plinth up {at}", True),
+        ("the training run on one page, by the clock", f"plinth timeline {at} latest", recipe.mixture),
+        ("the documents of a training step", f"plinth batch {at} latest 1", recipe.mixture),
+        ("the whole story of a document", f"plinth explain {at} URI", True),
+        ("the ledger as Parquet, for any query engine", f"plinth ledger export {at} ledger", recipe.mixture is None),
+        ("the way back to the sources, every byte hashed", f"plinth verify {at} champion", recipe.release),
     ]
-    commands = tuple(report.Next(what=what, command=command) for what, command in rows)
+    commands = tuple(report.Next(what=what, command=command) for what, command, there in rows if there)
     docs = docs_index(ctx.workspace)
     checks = (report.Next(what="every check of every stage, as Data Docs", link=docs.as_uri()),)
     return commands + (checks if docs.exists() else ())

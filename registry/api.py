@@ -149,9 +149,11 @@ def approve(
         MissingError: no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
-    allowed = recipe.release.gates.approvers
+    allowed = recipe.required_release().gates.approvers
     if allowed and by.strip() not in allowed:
-        raise GateError(f"{by} may not approve {recipe.release.name}", expected=f"one of {', '.join(allowed)}")
+        raise GateError(
+            f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
+        )
     client = mlflow_client.connect(ctx.workspace)
     found = candidate.read(ctx, _version(client, recipe, version))
     candidate.verify_candidate(ctx, found)
@@ -227,11 +229,11 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
 
 def history(ctx: Context, recipe: Recipe) -> tuple[Release, ...]:
     """Signed records of every promotion and rollback of a release, oldest first."""
-    return releases.history(ctx, recipe.release.name)
+    return releases.history(ctx, recipe.required_release().name)
 
 
 def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
-    done = promotion.settled(ctx, recipe.release.name)
+    done = promotion.settled(ctx, recipe.required_release().name)
     versions = mlflow_client.versions(client, candidate.model_name(recipe))
     return [version for version in versions if version.tags.get("candidate") not in done]
 
@@ -243,7 +245,7 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
         return False
     decisions, faults = approval.collect(ctx, found, version.tags)
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
-    return approvals(recipe.release.gates, known).passed
+    return approvals(recipe.required_release().gates, known).passed
 
 
 def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Status:
@@ -264,7 +266,7 @@ def _version(client: Any, recipe: Recipe, version: str | None) -> Any:
     wanted = [each for each in found if version is None or str(each.version) == str(version)]
     if not wanted:
         raise MissingError(
-            f"no candidate {version or ''} of {recipe.release.name}".replace("  ", " "),
+            f"no candidate {version or ''} of {recipe.required_release().name}".replace("  ", " "),
             found=f"{len(found)} versions of {name}",
             remedy="`plinth run` makes and registers one",
         )

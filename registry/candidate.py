@@ -70,7 +70,7 @@ class Candidate(Frozen):
 
 def model_name(recipe: Recipe) -> str:
     """The registered model that trainers write; the release's own name is the promoter's."""
-    return f"{recipe.release.name}-candidate"
+    return f"{recipe.required_release().name}-candidate"
 
 
 def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:

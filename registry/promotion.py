@@ -51,7 +51,7 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
     """
     found = candidates.read(ctx, version)
     gathered = evidence.gather(ctx, recipe, found, version.tags)
-    results = gates.evaluate(recipe.release.gates, gathered)
+    results = gates.evaluate(recipe.required_release().gates, gathered)
     show_gates(client, version.name, version.version, results, version.tags)
     return Judgement(found, gathered, results)
 
@@ -73,7 +73,7 @@ def promote(
         version = _ensure_copy(client, recipe, judged.candidate)
         facts: dict[str, Any] = {
             "goal": stage,
-            "model": recipe.release.name,
+            "model": recipe.required_release().name,
             "version": version,
             "candidate": judged.candidate.subjects,
             "candidate_version": judged.candidate.version,
@@ -85,7 +85,7 @@ def promote(
         record = _move(ctx, client, CANARY, facts)
         if stage == CHAMPION:
             # Read back as a consumer would, before it becomes champion.
-            verify_release(ctx, client, recipe.release.name, version)
+            verify_release(ctx, client, recipe.required_release().name, version)
             record = _move(ctx, client, CHAMPION, facts)
         return record
 
@@ -102,7 +102,7 @@ def rollback(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str,
         MissingError: there is no champion.
         GateError: there is no good earlier version.
     """
-    name = recipe.release.name
+    name = recipe.required_release().name
     with locked(ctx):
         champion = alias(client, name, CHAMPION)
         last = next(reversed(releases.history(ctx, name)), None)
@@ -176,7 +176,7 @@ def _require_open(judged: Judgement) -> None:
 
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate) -> str:
     """The release version copied from a candidate version, copied unless it is there."""
-    name, source = recipe.release.name, f"models:/{found.model}/{found.version}"
+    name, source = recipe.required_release().name, f"models:/{found.model}/{found.version}"
     mlflow_client.ensure_model(client, name, f"{recipe.description or name}: written by the promoter only.")
     for version in mlflow_client.versions(client, name):
         if version.source == source:

@@ -61,7 +61,7 @@ def ensure_version(
     """The candidate version with this key, made unless it is there."""
     name = model_name(recipe)
     mlflow_client.ensure_model(
-        client, name, f"Candidates of {recipe.release.name}: written by trainers, judged by gates."
+        client, name, f"Candidates of {recipe.required_release().name}: written by trainers, judged by gates."
     )
     for version in mlflow_client.versions(client, name):
         if version.tags.get("candidate") == key:

@@ -105,3 +105,41 @@ def test_loading_them_imports_neither_torch_nor_deepspeed(tmp_path):
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=RECIPES.parents[1])
+
+
+@pytest.fixture(scope="module")
+def corpus_alone(tmp_path_factory):
+    """The tiny recipe without what follows curated text."""
+    import yaml
+
+    data = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
+    kept = {key: data[key] for key in ("name", "corpus")}
+    path = tmp_path_factory.mktemp("recipe") / "own.yaml"
+    path.write_text(yaml.safe_dump({"extends": "base.yaml", **kept}))
+    return load(path, RECIPES)
+
+
+def test_a_corpus_alone_ends_at_curated_text_funnel_and_ledger(corpus_alone, recipe):
+    own, full = ({stage.asset: stage for stage in stages(one)} for one in (corpus_alone, recipe))
+    after = {"tokenizer", "tokenizer/audit", "mixture", "run", "checkpoint", "evaluation", "candidate", "release"}
+    assert set(full) - set(own) == {*after, *(f"{bucket}/shards" for bucket in recipe.corpus.buckets)}
+    assert {"funnel", "ledger"} <= set(own)
+    for asset in ("funnel", "ledger"):
+        dropped = set(full[asset].deps) - set(own[asset].deps)
+        assert dropped == {"mixture", *(f"{bucket}/shards" for bucket in recipe.corpus.buckets)}
+    assert {asset: one.code_version for asset, one in own.items()} == {asset: full[asset].code_version for asset in own}
+
+
+def test_definitions_of_a_corpus_alone_have_no_release(corpus_alone, tmp_path):
+    defs = definitions.build(corpus_alone, tmp_path)
+    dg.Definitions.validate_loadable(defs)
+    names = {job.name for job in defs.get_repository_def().get_all_jobs()}
+    assert {definitions.CORPUS, definitions.LINE} <= names
+    assert definitions.RELEASE not in names
+    assert "approval" not in {sensor.name for sensor in defs.get_repository_def().sensor_defs}
+
+
+def test_a_mixture_without_release_ends_at_the_evaluation(recipe):
+    found = {stage.asset for stage in stages(recipe.model_copy(update={"release": None}))}
+    assert "evaluation" in found
+    assert not {"candidate", "release"} & found

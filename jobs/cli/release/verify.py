@@ -53,7 +53,7 @@ def _verified(settings: Settings, ctx: Context, target: str, fast: bool) -> dict
     from registry.verified import verify_model
 
     if target in ALIASES:
-        target = f"{settings.load_recipe().release.name}@{ALIASES[target]}"
+        target = f"{settings.load_recipe().required_release().name}@{ALIASES[target]}"
     if ctx.refs.ref(target) is not None:
         return lineage.verify(ctx, ctx.refs.current(target), fast=fast).model_dump(mode="json")
     named = "@" in target or "/" in target or Path(target).is_dir()

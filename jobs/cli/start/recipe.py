@@ -50,16 +50,15 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
         return 2 if problems else 0
     loaded = load(path)
     output.say(f"{path} is right.")
-    output.facts(
-        {
-            "name": loaded.name,
-            "buckets": ", ".join(loaded.corpus.buckets),
-            "annotators": ", ".join(loaded.corpus.annotate),
-            "tokens": loaded.mixture.total_tokens,
-            "phases": ", ".join(f"{phase.name} {phase.fraction:.0%}" for phase in loaded.mixture.phases),
-            "fingerprint": fingerprint(loaded),
-        }
-    )
+    facts = {
+        "name": loaded.name,
+        "buckets": ", ".join(loaded.corpus.buckets),
+        "annotators": ", ".join(loaded.corpus.annotate),
+    }
+    if loaded.mixture is not None:
+        facts["tokens"] = f"{loaded.mixture.total_tokens:,}"
+        facts["phases"] = ", ".join(f"{phase.name} {phase.fraction:.0%}" for phase in loaded.mixture.phases)
+    output.facts({**facts, "fingerprint": fingerprint(loaded)})
     for note in notes(loaded):
         output.say(f"note: {output.plain_markup(note)}")
     return 0

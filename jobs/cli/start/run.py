@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @shared
 @recipe_option
 @click.option(
-    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and what it needs; `web/*` names many."
+    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and what it needs; `*/curated` names many."
 )
 @click.option(
     "-n",

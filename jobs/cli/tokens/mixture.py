@@ -82,8 +82,9 @@ def _shards(ctx: Context, recipe: Recipe, kind: str = "shards") -> dict[str, Man
 def _tried(ctx: Context, recipe: Recipe) -> Manifest:
     from plinth.tokens.mixture import mixture as arithmetic
 
-    packed = _shards(ctx, recipe, "packed") if recipe.mixture.packing == "best-fit" else None
-    return arithmetic.run(ctx, recipe.mixture, _shards(ctx, recipe), packed)
+    params = recipe.required_mixture()
+    packed = _shards(ctx, recipe, "packed") if params.packing == "best-fit" else None
+    return arithmetic.run(ctx, params, _shards(ctx, recipe), packed)
 
 
 def _streams(ctx: Context, recipe: Recipe) -> Iterator[dict[str, Any]]:

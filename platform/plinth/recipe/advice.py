@@ -19,6 +19,8 @@ def _never(recipe: Recipe) -> Iterator[str]:
     from plinth.tokens.order.steps import schedule
 
     training, mixture = recipe.training, recipe.mixture
+    if mixture is None:
+        return
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     sequences = mixture.total_tokens // mixture.sequence_tokens
     total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total

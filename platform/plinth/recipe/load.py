@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pydantic_core import ErrorDetails
 from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
 from plinth.recipe.extends import follow, shown
-from plinth.recipe.recipe import Recipe
+from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
 from plinth.recipe.yaml_lines import Key, Lined, Mark, Problem, dotted, merge
 
 #: Messages of pydantic that a person who writes YAML would not understand.
@@ -100,7 +101,9 @@ def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
     Raises:
         RecipeError: as `load`.
     """
-    return load(path, packaged).model_dump(mode="json")
+    recipe = load(path, packaged)
+    unused = {"mixture", *FOLLOWS_MIXTURE} if recipe.mixture is None else set()
+    return recipe.model_dump(mode="json", exclude=unused)
 
 
 def _validate(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
@@ -194,6 +197,9 @@ def _field(loc: Sequence[str | int]) -> Any:
 
 def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
     """The model that describes the mapping at a location, found through the annotations."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a section that may be left out
+        found = (_model_at(each, loc) for each in typing.get_args(kind))
+        return next((model for model in found if model is not None), None)
     if not loc:
         return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):

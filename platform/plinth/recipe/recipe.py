@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.release import Release
@@ -19,12 +20,19 @@ from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
+#: Sections that only a recipe with a mixture has.
+FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
+
 #: Where a problem is, and what it is.
 Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
-    """From raw corpus to approved checkpoint. Nothing outside this file steers a run."""
+    """From raw corpus to approved checkpoint. Nothing outside this file steers a run.
+
+    A recipe with `corpus` alone ends at curated text, funnel and ledger; `mixture` adds everything up to a measured
+    checkpoint, `release` the registered model.
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="Name of the recipe and of its runs.")
     description: str = Field("", description="What it is for, in a sentence.")
@@ -32,19 +40,57 @@ class Recipe(Frozen):
     corpus: Corpus
     tokenizer: Tokenizer = Tokenizer()
     shards: Shards = Shards()
-    mixture: Mixture
+    mixture: Mixture | None = None
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    release: Release
+    release: Release | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        problems = [*_policies(self), *_samples(self), *_phases(self), *_rates(self), *_batches(self), *_parallel(self)]
-        problems += _slices(self)
+        problems = [*_policies(self), *_samples(self)]
+        if self.mixture is None:
+            problems += _without_mixture(self)
+        else:
+            problems += [*_phases(self, self.mixture), *_rates(self, self.mixture), *_batches(self, self.mixture)]
+            problems += [*_parallel(self, self.mixture), *_slices(self)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
         return self
+
+    def required_mixture(self) -> Mixture:
+        """The mixture, for what cannot do without.
+
+        Raises:
+            RecipeError: the recipe ends at the corpus.
+        """
+        if self.mixture is None:
+            raise self._lacks("mixture")
+        return self.mixture
+
+    def required_release(self) -> Release:
+        """The release, for what cannot do without.
+
+        Raises:
+            RecipeError: the recipe releases nothing.
+        """
+        if self.release is None:
+            raise self._lacks("release")
+        return self.release
+
+    def _lacks(self, section: str) -> RecipeError:
+        return RecipeError(
+            f"the recipe {self.name} has no `{section}:`",
+            expected=f"a recipe with the section `{section}`",
+            remedy=f"add `{section}:` (docs/recipe.md describes it), or name another recipe by -r",
+        )
+
+
+def _without_mixture(recipe: Recipe) -> Iterator[Found]:
+    """Sections that no stage reads: whoever writes them expects a run."""
+    for section in FOLLOWS_MIXTURE:
+        if section in recipe.model_fields_set and getattr(recipe, section) is not None:
+            yield (section,), "has no effect without `mixture`; add `mixture:`, or take this section out"
 
 
 def _policies(recipe: Recipe) -> Iterator[Found]:
@@ -61,8 +107,8 @@ def _samples(recipe: Recipe) -> Iterator[Found]:
             yield ("tokenizer", "sample_weights", bucket), found
 
 
-def _phases(recipe: Recipe) -> Iterator[Found]:
-    for index, phase in enumerate(recipe.mixture.phases):
+def _phases(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
+    for index, phase in enumerate(mixture.phases):
         at = ("mixture", "phases", index)
         for field, key in phase.named():
             for message in selectors.problems(key, recipe.corpus.buckets, recipe.shards.axes):
@@ -71,19 +117,19 @@ def _phases(recipe: Recipe) -> Iterator[Found]:
         for field, axis in (("temperature_over", phase.temperature_over), ("curriculum", by)):
             if axis not in ("stream", "bucket", *recipe.shards.axes):
                 yield (*at, field), f"shards.axes has no axis {axis!r}{selectors.nearest(axis, recipe.shards.axes)}"
-    for key in recipe.mixture.epoch_caps:
+    for key in mixture.epoch_caps:
         for message in selectors.problems(key, recipe.corpus.buckets, recipe.shards.axes):
             yield ("mixture", "epoch_caps", key), message
-    total = sum(phase.fraction for phase in recipe.mixture.phases)
+    total = sum(phase.fraction for phase in mixture.phases)
     if abs(total - 1) > 1e-9:
         yield ("mixture", "phases"), f"fractions add up to {total:g}, expected 1"
 
 
-def _rates(recipe: Recipe) -> Iterator[Found]:
+def _rates(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     optimizer = recipe.training.optimizer
     if optimizer.min_lr > optimizer.lr:
         yield ("training", "optimizer", "min_lr"), f"{optimizer.min_lr:g} is above lr = {optimizer.lr:g}"
-    total = recipe.mixture.total_tokens
+    total = mixture.total_tokens
     closing = optimizer.decay(total) if optimizer.schedule == "wsd" else 0.0
     share = (optimizer.warmup(total) + closing) / total
     if share > 1:
@@ -94,34 +140,34 @@ def _rates(recipe: Recipe) -> Iterator[Found]:
         )
 
 
-def _batches(recipe: Recipe) -> Iterator[Found]:
+def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     training = recipe.training
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
-    wrong = list(parameters.problems(training, ranks, micro, recipe.mixture.sequence_tokens))
+    wrong = list(parameters.problems(training, ranks, micro, mixture.sequence_tokens))
     for key, message in wrong:
         yield ("training", *key), message
     for key, length in parameters.lengths(training):
         if length % training.parallel.sequence:
             yield ("training", *key), f"{length} does not divide over parallel.sequence = {training.parallel.sequence}"
-    sequences = recipe.mixture.total_tokens // recipe.mixture.sequence_tokens
+    sequences = mixture.total_tokens // mixture.sequence_tokens
     if sequences < training.global_batch_sequences:
         yield (
             ("mixture", "total_tokens"),
-            f"{recipe.mixture.total_tokens} tokens are {sequences} sequences of {recipe.mixture.sequence_tokens}, "
+            f"{mixture.total_tokens} tokens are {sequences} sequences of {mixture.sequence_tokens}, "
             f"fewer than one step's {training.global_batch_sequences}",
         )
     elif not wrong:
-        yield from _misplaced(recipe, sequences)
+        yield from _misplaced(recipe, mixture, sequences)
 
 
-def _misplaced(recipe: Recipe, sequences: int) -> Iterator[Found]:
+def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
     """The first change that never takes effect: later it would be found after days of work on the corpus."""
     from plinth.tokens.order.steps import Misplaced, schedule
 
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:
-        schedule(sequences, recipe.mixture.sequence_tokens, training.global_batch_sequences, *changes)
+        schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
     except Misplaced as error:
         yield ("training", *error.key), error.why
 
@@ -135,13 +181,13 @@ def _slices(recipe: Recipe) -> Iterator[Found]:
                 yield ("training", *key, "slices", index), f"no bucket {name!r}{selectors.nearest(name, have)}"
 
 
-def _parallel(recipe: Recipe) -> Iterator[Found]:
+def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     training = recipe.training
     for key, message in problems_of_parallel(
         training.parallel,
         training.model,
         ranks=training.launch.ranks,
-        sequence_tokens=recipe.mixture.sequence_tokens,
+        sequence_tokens=mixture.sequence_tokens,
         precision=training.precision,
     ):
         yield ("training", "parallel", key), message

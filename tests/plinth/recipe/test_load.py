@@ -143,6 +143,27 @@ def test_missing_section_says_what_it_is_for(write: Write) -> None:
     assert "host name" in hint
 
 
+ALONE = RIGHT[: RIGHT.index("mixture:")]
+
+
+def test_a_corpus_alone_is_a_recipe(write: Write) -> None:
+    recipe = load(write(text=ALONE))
+    assert (recipe.mixture, recipe.release) == (None, None)
+    assert resolved(write(text=ALONE)).keys() == {"name", "description", "harvest", "corpus"}
+    assert notes(recipe) == []
+    for required, section in ((recipe.required_mixture, "mixture"), (recipe.required_release, "release")):
+        with pytest.raises(RecipeError, match=f"the recipe small has no `{section}:`"):
+            required()
+
+
+@pytest.mark.parametrize("section", ["tokenizer", "shards", "training", "evaluation"])
+def test_a_section_that_no_stage_would_read_is_named(write: Write, section: str) -> None:
+    key, line, message, _ = only(write(text=ALONE + section + ": {}\n"))
+    assert (key, line) == (section, ALONE.count("\n") + 1)
+    assert "has no effect without `mixture`" in message
+    assert load(write(text=ALONE + section + ": {}\n" + RIGHT[len(ALONE) :])).mixture is not None
+
+
 def test_a_sections_own_check_is_named(write: Write) -> None:
     path = write(text=RIGHT + "training:\n  model: {dim: 96, heads: 8, kv_heads: 3}\n")
     key, line, message, _ = only(path)

@@ -61,7 +61,7 @@ def plan(
         precision: of the machine, where the recipe says `auto` (FP32 when None).
         device: of `memory.DEVICES`, to say whether the run fits.
     """
-    training, mixture = recipe.training, recipe.mixture
+    training, mixture = recipe.training, recipe.required_mixture()
     vocabulary = vocab_size or recipe.tokenizer.vocab_size
     kind = training.precision if training.precision != "auto" else precision or "fp32"
     counted = flops.parameters(training.model, vocabulary)
@@ -109,7 +109,7 @@ def plan(
 
 def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
     """Memory by ZeRO stage, of those that the rest of the block allows."""
-    training, mixture = recipe.training, recipe.mixture
+    training, mixture = recipe.training, recipe.required_mixture()
     ranks, micro = training.launch.ranks, training.micro_batch_sequences
     found = {}
     for stage in range(4):
