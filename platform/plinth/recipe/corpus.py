@@ -14,31 +14,31 @@ from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.sources.parameters import Bucket, Documents
-from plinth.records import Frozen
+from plinth.records import Frozen, Name
 
 
 class Corpus(Frozen):
     """Everything up to curated text."""
 
-    buckets: Mapping[str, Bucket] = Field(min_length=1, description="Buckets by name.")
+    buckets: Mapping[Name, Bucket] = Field(min_length=1, description="Buckets by name.")
     documents: Documents = Documents()
     illegal: Illegal = Illegal()
     annotate: Mapping[str, Mapping[str, Any]] = Field(
         description="Annotators by name, each with its parameters (`{}` for the defaults)."
     )
-    models: Mapping[str, Mapping[str, Any]] = Field(
+    models: Mapping[Name, Mapping[str, Any]] = Field(
         default_factory=dict,
         description="Models trained in the line on its own buckets, by name: `kind` and its parameters.",
     )
-    lists: Mapping[str, str] = Field(
+    lists: Mapping[Name, str] = Field(
         default_factory=dict,
         description="Lists of yours (blocked domains, words, hashes) by name: a file or folder, relative to `input/`.",
     )
-    slices: Mapping[str, GateSlices] = Field(
+    slices: Mapping[Name, GateSlices] = Field(
         default_factory=dict,
         description="Gates that are measured on labelled documents, by name (`quality`, `toxicity`, …), with bounds.",
     )
-    policies: Mapping[str, Policy] = Field(description="Policies by the name that buckets give.")
+    policies: Mapping[Name, Policy] = Field(description="Policies by the name that buckets give.")
     dedup: Dedup = Dedup()
     holdout: Holdout = Holdout()
     contamination: Contamination = Contamination()

@@ -27,6 +27,14 @@ from plinth.recipe.yaml_lines import Key, Lined, Mark, Problem, dotted, merge
 #: Messages of pydantic that a person who writes YAML would not understand.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
 
+#: Patterns in words.
+_PATTERNS = {
+    r"^[a-z][a-z0-9-]*$": "lower-case letters, digits and `-`, with a letter first",
+    r"^[a-z][a-z0-9_]*$": "lower-case letters, digits and `_`, with a letter first",
+    r"^[A-Za-z0-9][A-Za-z0-9_-]*$": "letters, digits, `_` and `-`, with a letter or digit first",
+    r"^s3://[^/]+(/.*)?$": "`s3://bucket/prefix`",
+}
+
 
 def load(path: Path | str, packaged: Path | None = None) -> Recipe:
     """The recipe in a YAML file.
@@ -137,7 +145,7 @@ def _explain(error: ValidationError, lined: Lined, top: Mark) -> Iterator[Proble
 
 def _located(loc: Sequence[str | int], lined: Lined) -> Key:
     """The key without the tags that pydantic adds for members of a union."""
-    key = tuple(loc)
+    key = tuple(step for step in loc if step != "[key]")  # pydantic's mark for the name of an entry
     while len(key) > 1 and key not in lined.marks and key[:-1] not in lined.marks:
         key = key[:-1]
     return key
@@ -149,6 +157,10 @@ def _message(detail: ErrorDetails) -> str:
         return plain
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
+    if detail["type"] == "string_pattern_mismatch":
+        return (
+            f"found {json.dumps(detail['input'])}, expected {_PATTERNS.get(detail['ctx']['pattern'], 'another form')}"
+        )
     message = detail["msg"].replace("Input should be", "expected").replace("'", "`")
     value = detail["input"]
     shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,6 +20,9 @@ from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
+#: First parts of asset keys that are no bucket's.
+RESERVED = frozenset({"dedup", "lists", "models", "protected", "slices", "tokenizer"})
+
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
 
@@ -34,7 +37,7 @@ class Recipe(Frozen):
     checkpoint, `release` the registered model.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="Name of the recipe and of its runs.")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the recipe and of its runs.")
     description: str = Field("", description="What it is for, in a sentence.")
     harvest: bool = Field(False, description="Demo: harvest this machine's own text into `input/` first.")
     corpus: Corpus
@@ -47,7 +50,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        problems = [*_policies(self), *_samples(self)]
+        problems = [*_names(self), *_policies(self), *_samples(self)]
         if self.mixture is None:
             problems += _without_mixture(self)
         else:
@@ -91,6 +94,30 @@ def _without_mixture(recipe: Recipe) -> Iterator[Found]:
     for section in FOLLOWS_MIXTURE:
         if section in recipe.model_fields_set and getattr(recipe, section) is not None:
             yield (section,), "has no effect without `mixture`; add `mixture:`, or take this section out"
+
+
+def _names(recipe: Recipe) -> Iterator[Found]:
+    """Names under which Dagster would confuse two assets: it writes `-` as `_`."""
+    corpus = recipe.corpus
+    sections: dict[tuple[str, ...], Iterable[str]] = {
+        ("buckets",): corpus.buckets,
+        ("models",): corpus.models,
+        ("lists",): corpus.lists,
+        ("slices",): corpus.slices,
+        ("protected", "sets"): corpus.protected.sets,
+    }
+    for section, names in sections.items():
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(name.replace("-", "_"), name)
+            if other != name:
+                yield ("corpus", *section, name), f"differs from {other!r} by `-` and `_` only, which Dagster confuses"
+    for name in corpus.buckets:
+        if name in RESERVED:
+            yield (
+                ("corpus", "buckets", name),
+                f"assets of the pipeline are called {name}/…; give the bucket another name",
+            )
 
 
 def _policies(recipe: Recipe) -> Iterator[Found]:

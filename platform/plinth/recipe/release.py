@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plinth.records import Frozen
 
@@ -30,8 +30,17 @@ class Gates(Frozen):
 class Release(Frozen):
     """The registered model."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="Name of the registered model.")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")
     gates: Gates = Gates()
     auto_approve_as: str | None = Field(
         None, description="Demo only: sign an approval as this person with a key made on first use."
     )
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_candidate(cls, name: str) -> str:
+        if name.endswith("-candidate"):
+            raise ValueError(
+                f"{name!r} is the name of candidates: trainers write `NAME-candidate`, releases are `NAME`"
+            )
+        return name

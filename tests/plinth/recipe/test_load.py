@@ -110,7 +110,7 @@ def test_right_recipe_loads_with_defaults(write: Write) -> None:
         ),
         ("weights: {web: 1}", "weights: {web: -1}", "mixture.phases[0].weights.web", "greater than or equal to 0", ""),
         ("total_tokens: 65536", "total_tokens: 512", "mixture.total_tokens", "fewer than one step's 16", ""),
-        ("name: small\ncorpus", "name: Small\ncorpus", "name", "string should match pattern", ""),
+        ("name: small\ncorpus", "name: Small\ncorpus", "name", "expected lower-case letters", ""),
     ],
 )
 def test_one_fault_is_named(write: Write, old: str, new: str, key: str, message: str, hint: str) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, Name
 
 
 class ProtectedSet(Frozen):
@@ -29,8 +29,8 @@ class Family(Frozen):
 class Protected(Frozen):
     """Overlap of training text with protected sets: longest match in words, and fuzzy by the weight of words."""
 
-    sets: Mapping[str, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
-    families: Mapping[str, Family] = Field(default_factory=dict, description="Families by name.")
+    sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
+    families: Mapping[Name, Family] = Field(default_factory=dict, description="Families by name.")
     candidate_words: int = Field(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
     longest_words: int = Field(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13) …")
     longest_share: float = Field(

@@ -12,6 +12,8 @@ from plinth.records import Frozen
 #: Answers that state no licence (SPDX 2.3, clause 8.13 and 8.15), and none at all.
 NO_LICENCE = ("", "unknown", "none", "noassertion")
 LICENCE_WORD = re.compile(r"[()]|[A-Za-z0-9.+:-]+")
+#: E-mail addresses that Dagster accepts as owners of assets.
+EMAIL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 LICENCE_OPERATORS = ("AND", "OR", "WITH")
 
 
@@ -67,9 +69,19 @@ class Bucket(Frozen):
     """Sources that are filtered, measured and weighted together."""
 
     description: str = Field(description="One sentence for the catalogue.")
-    owner: str = Field(description="E-mail address or team that answers for it.")
+    owner: str = Field(min_length=1, description="E-mail address or team that answers for it.")
     sources: tuple[Source, ...] = Field(min_length=1, description="What is read, in this order.")
     policy: str = Field("default", description="Name of the policy that judges its documents.")
+
+    @field_validator("owner")
+    @classmethod
+    def _can_be_reached(cls, owner: str) -> str:
+        if "@" in owner and not EMAIL.fullmatch(owner):
+            raise ValueError(
+                f"{owner!r} is no e-mail address that Dagster accepts, such as `corpus@example.org` (the last part has "
+                "two to seven letters); a team is written without `@`"
+            )
+        return owner
 
 
 class Extraction(Frozen):
