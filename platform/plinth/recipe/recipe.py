@@ -43,10 +43,10 @@ class Recipe(Frozen):
     corpus: Corpus
     tokenizer: Tokenizer = Tokenizer()
     shards: Shards = Shards()
-    mixture: Mixture | None = None
+    mixture: Mixture | None = Field(None, description="Text of the run; without it the pipeline ends at the corpus.")
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    release: Release | None = None
+    release: Release | None = Field(None, description="Registered model; without it nothing is registered.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
