@@ -43,7 +43,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return packed.run(ctx, name, recipe.required_mixture(), inputs[f"{name}/shards"])
+    return packed.run(ctx, name, recipe.required_mixture().sequence_tokens, inputs[f"{name}/shards"])
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -32,8 +32,8 @@ from plinth.tokens.packing import packed as packing_index
 from plinth.tokens.packing.best_fit import pack
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.reader import ShardReader
 from plinth.tokens.shards.index import write_index
+from plinth.tokens.shards.reader import ShardReader
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 MEAN_DOCUMENT = 1000
@@ -106,7 +106,7 @@ def _mix(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) ->
     phases = (Phase(name="main", fraction=1.0, weights={"web": 0.7, "code": 0.3}),)
     total = sum(manifest.stats["tokens"] for manifest in shards.values())
     params = Mixture(sequence_tokens=width, total_tokens=total, phases=phases, packing=packing)
-    packed = {name: packing_index.run(ctx, name, params, made) for name, made in shards.items()}
+    packed = {name: packing_index.run(ctx, name, params.sequence_tokens, made) for name, made in shards.items()}
     for index in packed.values():
         ctx.refs.save(index)
     return mixture.run(ctx, params, shards, packed if packing == "best-fit" else None)
@@ -139,11 +139,11 @@ def _loading(
     for reader in readers.values():  # bring the files into the page cache
         for start in range(0, reader.tokens - 2**20, 2**20):
             int(reader.read(start, 2**20).sum())
-    loader.share(0)  # compiles
+    loader.batch(0)  # compiles
     best = 0.0
     for _ in range(REPEATS):  # a whole pass each, so that no cache holds the rows; seconds that the core worked
         tokens, started = 0, time.process_time()
-        for share in loader.shares():
+        for share in loader.batches():
             tokens += len(share) * width
             if time.process_time() - started > given.seconds:
                 break
@@ -154,10 +154,14 @@ def _loading(
 def _listing(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) -> list[dict[str, Any]]:
     mix = _mix(ctx, shards, width, packing)
     order = Order(mix)
-    span = next(iter(ShardReader(ctx.store, shards["web"]).documents(10**6, 10**6 + 1)))
+    index = ShardReader(ctx.store, shards["web"]).index
+    (span,) = index.within(np.array([10**6]), np.array([10**6 + 1]))[1].records()
     last = order.steps(64).total - 1
     return [
-        _timed(f"{packing}: open the order and list a step of 64 sequences", lambda: order.step(last, 64)),
+        _timed(
+            f"{packing}: open the order and list a step of 64 sequences",
+            lambda: order.refs(order.step_window(last, 64)),
+        ),
         _timed(
             f"{packing}: documents of a step of 64 sequences", lambda: documents_of_step(ctx, mix, shards, last, 64)
         ),

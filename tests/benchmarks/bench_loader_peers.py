@@ -37,9 +37,9 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.reader import ShardReader
-from plinth.tokens.reading.verified import compare
 from plinth.tokens.shards.index import write_index
+from plinth.tokens.shards.reader import ShardReader
+from plinth.tokens.shards.verified import compare
 
 RESULTS = Path(__file__).parent / "results" / "loader_peers.json"
 MEAN_DOCUMENT = 1000
@@ -119,7 +119,7 @@ def _loading(ctx: Context, web: Manifest, width: int, given: argparse.Namespace)
     reader = ShardReader(ctx.store, web)
     order = Order(_order(reader.tokens, width))
     loader = Loader(order, {"web": reader}, global_batch=GLOBAL_BATCH, micro_batch=16, prefetch=0)
-    loader.share(0).expanded()  # compiles
+    loader.batch(0).expanded()  # compiles
     ours = _rates(loader, width, given.seconds)
     found = {name: _peer(name, reader, width, given) for name in ("mosaic", "litdata")} if given.peers else {}
     again = _rates(loader, width, given.seconds)
@@ -146,7 +146,7 @@ def _rates(loader: Loader, width: int, seconds: float) -> dict[str, float]:
 def _rate(loader: Loader, width: int, seconds: float, expanded: bool) -> float:
     tokens, started = 0, time.process_time()
     while time.process_time() - started < seconds:
-        for share in loader.shares():
+        for share in loader.batches():
             if expanded:
                 share.expanded()
             tokens += len(share) * width

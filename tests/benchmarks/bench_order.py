@@ -54,8 +54,8 @@ def _measure(tokens: int, kind: str) -> dict[str, Any]:
     middle = steps.total // 2
     found = [_timed(lambda at=at: Order(manifest).step(at, steps), 1) for at in range(middle, middle + REPEATS)]
     refs = found[-1][1]
-    inverse_s, _ = _timed(lambda: [order.positions(ref.bucket, ref.index) for ref in refs[:50]], 1)
-    exact = all((ref.epoch, ref.position) in order.positions(ref.bucket, ref.index) for ref in refs[::40])
+    inverse_s, _ = _timed(lambda: [order.positions(ref.stream, ref.index) for ref in refs[:50]], 1)
+    exact = all((ref.epoch, ref.position) in order.positions(ref.stream, ref.index) for ref in refs[::40])
     realised = stats["realised"]
     return {
         "tokens": tokens,

@@ -70,7 +70,7 @@ def prepared(workspace: Path, documents: int) -> tuple[Any, dict[str, int]]:
     def mixed(sequences: int) -> Any:
         tokens = sequences * SEQUENCE_TOKENS
         params = Mixture(sequence_tokens=SEQUENCE_TOKENS, total_tokens=tokens, phases=(phase,), packing="best-fit")
-        packed = packing_index.run(ctx, "web", params, sharded["web"])
+        packed = packing_index.run(ctx, "web", params.sequence_tokens, sharded["web"])
         ctx.refs.save(packed)
         return mixture.run(ctx, params, sharded, {"web": packed})
 

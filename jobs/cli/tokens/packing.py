@@ -10,7 +10,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth.tokens.packing.packing import Packing
+    from plinth.tokens.packing.packing import PackingCounts
 
 
 @click.command(epilog=examples("plinth packing", "plinth packing -s 2048 -s 8192 --json | jq .[0]"))
@@ -59,7 +59,7 @@ def describe(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
     from plinth.errors import MissingError
     from plinth.tokens.packing.packed import measure_best_fit
     from plinth.tokens.packing.packing import measure
-    from plinth.tokens.reading.reader import ShardReader
+    from plinth.tokens.shards.reader import ShardReader
     from plinth.tokens.shards.streams import streams_of
 
     published = [ref.asset for ref in ctx.refs.all() if ref.asset.endswith("/shards")]
@@ -76,7 +76,7 @@ def describe(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(stream: str, width: int, name: str, made: Packing) -> dict[str, Any]:
+def _row(stream: str, width: int, name: str, made: PackingCounts) -> dict[str, Any]:
     targets, documents = max(made.targets, 1), max(made.documents, 1)
     return {
         "stream": stream,

@@ -66,14 +66,14 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
         "sequences": [
             {
                 "row": each.row,
-                "bucket": bucket_of(each.sequence.bucket),
-                "stream": each.sequence.bucket,
+                "bucket": bucket_of(each.sequence.stream),
+                "stream": each.sequence.stream,
                 "epoch": each.sequence.epoch,
                 "sequence": each.sequence.index,
                 "documents": [
                     {
                         "id": piece.document.id,
-                        "uri": uris[bucket_of(each.sequence.bucket), piece.document.part, piece.document.row],
+                        "uri": uris[bucket_of(each.sequence.stream), piece.document.part, piece.document.row],
                         "first": piece.first,
                         "tokens": piece.tokens,
                         "document_tokens": piece.document.tokens,
@@ -121,7 +121,7 @@ def _uris(
     wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
     for each in sequences:
         for piece in each.documents:
-            wanted[bucket_of(each.sequence.bucket), piece.document.part].add(piece.document.row)
+            wanted[bucket_of(each.sequence.stream), piece.document.part].add(piece.document.row)
     found = {}
     for (bucket, part), rows in wanted.items():
         curated = ctx.refs.load(shards[bucket].inputs[f"{bucket}/curated"])

@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError
 from plinth.records import Manifest
 from plinth.tokens.order.batch import steps_of_document
-from plinth.tokens.reading.reader import ShardReader, open_streams
+from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig, load
 from plinth.training.telemetry.timeline import read_events
@@ -26,7 +26,7 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
         ({"stream": name} if reader.stream.label else {})
         | {"start": span.start, "tokens": span.tokens, "shards": _pieces(reader, span.start, span.start + span.tokens)}
         for name, reader in open_streams(ctx.store, [shards]).items()
-        for span in reader.find(id_)
+        for span in reader.index.find(bytes.fromhex(id_))
     ]
 
 

@@ -1,31 +1,15 @@
-"""From curated text to the sequences of a training run.
+"""From curated text to the batches of a training run.
 
-    curated -> sample -> tokenizer -> audit
-    curated + tokenizer -> shards -> mixture -> order -> loader -> training
-                             reader ----------^       \\-> batch (which documents, which steps)
+    curated text ─► tokenizer ─► shards ─► packing ─► mixture ─► order ─► reading ─► batches
 
-sample       a capped, hash-chosen sample of the buckets, in documents' order
-tokenizer    byte-level BPE: train, load
-encode       texts to token ids; the bytes of a token
-audit        fertility, bytes per token, round trip, unused tokens, against the recipe's bounds
-streams      names of streams: a bucket, or `bucket/axis=value,…`
-shards       each bucket's streams in even binary shards with a document index
-             axes, cut, staged   values of documents; even files; tokens on their way, stored once
-reader       token spans and documents of a stream, memory-mapped (index, verified)
-remote       blobs of S3: a cache that a node shares (spans: rows alone; opening: which of them, and ahead of need)
-export       Megatron's and plain files for other trainers
-packing      both ways to fill sequences, said exactly; concatenating on paper; document masks
-             packing_fit     best-fit-decreasing: lengths -> pieces of sequences
-             packing_index   the stage: `{bucket}/packed`, a mapped index of pieces per sequence
-             packing_layout  sequence -> pieces and back, for both packings (joint: of all streams at once)
-             packing_gather  pieces -> rows, in one compiled pass over mapped shards (pointers)
-permutation  keyed bijection of range(n), and its inverse, in constant time
-apportion    how many sequences each bucket gives to a block: exact, in closed form
-mixture      phases and weights to exact counts; epochs caps
-order        position -> sequence and sequence -> positions, as arithmetic
-batch        documents of a step; steps of a document
-rows         sequences as they are stored, and where documents begin in them
-loader       the sequences of a rank from any step on
+tokenizer  train a tokenizer on a sample, encode with it, audit it                    asset `tokenizer`
+shards     even binary files of tokens with a document index; read them, export them  asset `{bucket}/shards`
+packing    how documents fill sequences: concatenated, or best-fit                    asset `{bucket}/packed`
+mixture    weights of a recipe to exact counts of sequences per stream and block      asset `mixture`
+order      position of a run -> sequence, and back, as arithmetic; documents of a step
+reading    sequences of a rank from any step on, from a local store or a remote
+splitmix   the hash behind choices by document id and behind the order
 
-Does not belong here: what a sequence is used for (training), and where bytes lie (storage).
+Each package imports only those before it. Does not belong here: the use of a sequence (training), and where bytes are
+stored (storage).
 """

@@ -17,9 +17,9 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.tokens.packing.layout import open_layouts
+from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.rows import Expanded, Rows, shortened
-from plinth.tokens.reading.shard_sources import fetching_ahead, open_shards
+from plinth.tokens.reading.shard_sources import open_shards, prefetching_shards
 from plinth.training.config import RunConfig
 from plinth.training.parallel.topology import Place, place_of
 
@@ -35,12 +35,12 @@ class Batch:
     what goes on in the middle of a document, are none: they are not scored.
 
     Attributes:
-        micro: [A] the sequences of each micro batch, as they are stored (`tokens.rows`).
+        micro: [A] the sequences of each micro batch, as they are stored (`tokens.reading.compact_batch`).
         length: l, which divides S: a sequence is cut into S / l rows when it is widened.
         scored_tokens: targets that count in the whole step, over all ranks; None where all do.
     """
 
-    micro: tuple[Rows, ...]
+    micro: tuple[CompactBatch, ...]
     length: int
     scored_tokens: int | None = None
 
@@ -54,7 +54,7 @@ class Batch:
     ) -> Batch:
         """From arrays token by token: [A, M, S + 1], and what is scored [A, M, S]."""
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
-        micro = tuple(Rows.of(*rows) for rows in zip(*columns, strict=True))
+        micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
         return cls(micro, tokens.shape[-1] - 1, scored_tokens)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Batch:
         rows, width = self.micro[0].tokens.shape
         return len(self), rows * (width - 1) // self.length, self.length + 1
 
-    def expanded(self) -> Expanded:
+    def expanded(self) -> ExpandedBatch:
         """Token by token: [A, M, l + 1], and what is scored [A, M, l].
 
         Neighbours that were one sequence share a token as sequences do, so that every target stays one, and number
@@ -75,11 +75,11 @@ class Batch:
         """
         each = [rows.expanded() for rows in self.micro]
         tokens, segments = (
-            np.stack([shortened(column, self.length) for column in columns])
+            np.stack([split_rows(column, self.length) for column in columns])
             for columns in ([own.tokens for own in each], [own.segments for own in each])
         )
         scored = [own.scored.reshape(-1, self.length) for own in each if own.scored is not None]
-        return Expanded(tokens, segments, np.stack(scored) if scored else None)
+        return ExpandedBatch(tokens, segments, np.stack(scored) if scored else None)
 
     def weights(self, data_ranks: int) -> list[float] | None:
         """What to multiply each micro batch's mean loss by, so that the mean over micro batches and data ranks is
@@ -116,7 +116,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         order,
         readers,
         open_layouts(
-            store, refs.load, mixture, {name: readers[name].tokens for name in order.buckets if name in readers}
+            store, refs.load, mixture, {name: readers[name].tokens for name in order.streams if name in readers}
         ),
         global_batch=config.steps,
         micro_batch=config.micro_batch_sequences,
@@ -125,8 +125,8 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     )
 
     def stream(first_step: int) -> Iterator[Batch]:
-        with fetching_ahead(opened, loader, first_step - 1, config.reading.ahead):
-            for share in loader.shares(first_step - 1, config.total_steps):
+        with prefetching_shards(opened, loader, first_step - 1, config.reading.ahead):
+            for share in loader.batches(first_step - 1, config.total_steps):
                 count = len(share) // config.micro_batch_sequences
                 micro = tuple(share.micro_batch(each, config.micro_batch_sequences) for each in range(count))
                 total = None if share.unscored is None else share.scored_tokens

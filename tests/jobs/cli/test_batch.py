@@ -19,9 +19,9 @@ from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.reading.reader import ShardReader
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import Tokenizer
 from plinth.training import config
@@ -84,7 +84,7 @@ def test_documents_of_a_step_are_those_whose_tokens_it_loads(
             np.cumsum([0, *(piece["tokens"] for piece in each["documents"])])[:-1]
         )
         for piece in each["documents"]:
-            (span,) = readers[each["bucket"]].find(piece["id"], None)
+            (span,) = readers[each["bucket"]].index.find(bytes.fromhex(piece["id"]))
             assert piece["uri"] == f"{each['bucket']}://{span.part}/{span.row}"
             assert piece["document_tokens"] == span.tokens
 

@@ -62,7 +62,7 @@ def packed(tmp_path: Path) -> dict[str, Manifest]:
     params = Mixture(
         sequence_tokens=SEQUENCE, total_tokens=SEQUENCE * 64, phases=phases, packing="best-fit", block_sequences=16
     )
-    indexes = {name: packing_index.run(ctx, name, params, made) for name, made in cut.items()}
+    indexes = {name: packing_index.run(ctx, name, params.sequence_tokens, made) for name, made in cut.items()}
     for manifest in (*cut.values(), *indexes.values()):
         ctx.refs.publish(manifest, "key")
     training = Training(model=Model(layers=1, dim=16, heads=2, kv_heads=1, ffn_dim=16), global_batch_sequences=16)

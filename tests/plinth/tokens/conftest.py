@@ -20,7 +20,9 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.shards import shards
+from plinth.tokens.shards.index import DocumentSpan
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import Tokenizer
 
@@ -80,7 +82,7 @@ def small() -> Tokenizer:
     return Tokenizer(vocab_size=320, sample_bytes=100_000)
 
 
-def _make_line(
+def _make_pipeline(
     ctx: Context, parts: Mapping[str, Sequence[Sequence[str]]], tokens_per_shard: int = 500
 ) -> tuple[Manifest, dict[str, Manifest], dict[str, Manifest]]:
     """Tokenizer, curated and shards of buckets."""
@@ -118,9 +120,19 @@ def _paper_mixture(
     return Manifest(asset="mixture", step="made", version="1", params={}, inputs={}, parts=(), stats=stats)
 
 
+def _documents(reader: ShardReader) -> list[DocumentSpan]:
+    """All documents of a stream, in order."""
+    return [span for batch in reader.index.batches() for span in batch.records()]
+
+
 @pytest.fixture(scope="session")
 def made() -> SimpleNamespace:
-    """The makers of test data: `curated`, `texts`, `line`, `paper_mixture`."""
+    """The makers of test data: `curated`, `texts`, `pipeline`, `paper_mixture`; and `documents` of a stream."""
     return SimpleNamespace(
-        curated=_write_curated, texts=_make_texts, line=_make_line, paper_mixture=_paper_mixture, document_id=_id
+        curated=_write_curated,
+        texts=_make_texts,
+        pipeline=_make_pipeline,
+        paper_mixture=_paper_mixture,
+        document_id=_id,
+        documents=_documents,
     )

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store
-from plinth.tokens.shards.index import BATCH_DOCUMENTS, Spans, of_part, open_part
+from plinth.tokens.shards.index import BATCH_DOCUMENTS, DocumentSpans, of_part, open_part
 from plinth.tokens.shards.streams import streams_of
 
 
@@ -118,12 +118,12 @@ def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
         yield from found.take(pa.array(order)).combine_chunks().to_batches()
 
 
-def _of_part(store: Store, index: Part, part: int) -> Spans:
+def _of_part(store: Store, index: Part, part: int) -> DocumentSpans:
     documents = open_part(store, index)
     return documents.take(of_part(documents, part))
 
 
-def _named(own: Spans, one: Lying) -> pa.RecordBatch:
+def _named(own: DocumentSpans, one: Lying) -> pa.RecordBatch:
     starts = np.array(one.starts, dtype=np.int64)
     shard = np.searchsorted(starts, own.starts, side="right") - 1
     names = pa.array(one.names, pa.string()).take(pa.array(shard))

@@ -26,9 +26,9 @@ from plinth.tokens.mixture.curriculum import Leg, legs
 from plinth.tokens.mixture.mixture_audit import measured
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.mixture.weights import Text, used
-from plinth.tokens.packing.packed import packing_of
-from plinth.tokens.packing.packing import Packing, measure
-from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.packing.packed import counts_of
+from plinth.tokens.packing.packing import PackingCounts, measure
+from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.shards.streams import Stream, every_stream
 
 ASSET = "mixture"
@@ -244,9 +244,9 @@ def _weighs(params: Mixture, bucket: str) -> bool:
 
 def _packing(
     ctx: Context, params: Mixture, stream: Stream, shards: Mapping[str, Manifest], packed: Mapping[str, Manifest]
-) -> Packing:
+) -> PackingCounts:
     if params.packing == "best-fit":
-        return packing_of(params, shards[stream.bucket], stream, packed.get(stream.bucket))
+        return counts_of(params.sequence_tokens, shards[stream.bucket], stream, packed.get(stream.bucket))
     return measure(ShardReader(ctx.store, shards[stream.bucket], stream.name), params.sequence_tokens)
 
 
@@ -256,9 +256,7 @@ def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
     return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
 
 
-def _check_epochs(
-    params: Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]
-) -> None:
+def _check_epochs(params: Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> None:
     """Every stream at once, so that one edit of the recipe can mend them all."""
     over = [name for name in needed if needed[name] > Fraction(repr(float(limits[name]))) * available[name]]
     if not over:
@@ -277,9 +275,7 @@ def _check_epochs(
     )
 
 
-def _mends(
-    params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]
-) -> str:
+def _mends(params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> str:
     """The numbers that would do, for the first stream that has too little text."""
     most = int(Fraction(repr(float(limits[name]))) * available[name])
     short = needed[name] - most
@@ -293,7 +289,7 @@ def _mends(
     )
 
 
-def _overall(stats: Mapping[str, Any], packed: Mapping[str, Packing]) -> dict[str, float]:
+def _overall(stats: Mapping[str, Any], packed: Mapping[str, PackingCounts]) -> dict[str, float]:
     """Packing over the run: each stream's rates, weighted by the sequences it gives."""
     weights = {name: stats["buckets"][name]["needed"] / stats["sequences"] for name in packed}
 

@@ -1,8 +1,8 @@
 """The order of a run, as arithmetic.
 
-    batch        What a step saw, and when a document was seen: computed from the manifests, never logged.
-    order        The order of a run as arithmetic: position -> sequence, and sequence -> positions.
-    parameters   Batch size and sequence length over a run, and amendments of a run that has begun.
-    permutation  A keyed bijection of range(n), and its inverse, evaluated at any point in constant time.
-    steps        Which positions of the order a training step takes, when the global batch may change at a boundary.
+    order        position -> sequence, and sequence -> positions
+    permutation  a keyed bijection of range(n) and its inverse, in constant time
+    steps        the positions of each step, where batch and row length may change
+    parameters   schedules of batch and length, and amendments, as a recipe states them
+    batch        the documents of a step, and the steps of a document
 """

@@ -1,6 +1,6 @@
-"""What a step saw, and when a document was seen: computed from the manifests, never logged.
+"""The documents of a step, and the steps of a document: computed from the manifests, never logged.
 
-Does not belong here: which steps a run really took (its timeline), and what a document says (curated parts).
+Does not belong here: the steps that a run really took (its timeline), and the text of a document (curated parts).
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from plinth.tokens.order.order import Order, SequenceRef
 from plinth.tokens.order.steps import Steps
 from plinth.tokens.packing.best_fit import Pieces
 from plinth.tokens.packing.layout import Layout, open_layout
-from plinth.tokens.reading.reader import ShardReader
 from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
 
 
-class Piece(NamedTuple):
+class DocumentPiece(NamedTuple):
     """The tokens of a document that lie in a sequence.
 
     Attributes:
-        document: the whole document in its bucket's stream.
+        document: the whole document in its stream.
         first: position in the sequence of its first token there.
-        tokens: how many of its tokens are there; where it goes on in its middle, the first is only its context.
+        tokens: how many of its tokens are there; where it continues in its middle, the first is only context.
     """
 
     document: DocumentSpan
@@ -39,18 +38,18 @@ class Piece(NamedTuple):
 
 
 class BatchSequence(NamedTuple):
-    """One row of a step's global batch with the documents in it, in order.
+    """One row of a step's global batch with its documents, in order.
 
     Concatenated, their tokens add up to S + 1. Packed best-fit, an end-of-text may come before them, and padding after.
     """
 
     row: int
     sequence: SequenceRef
-    documents: tuple[Piece, ...]
+    documents: tuple[DocumentPiece, ...]
 
 
 @dataclass(frozen=True)
-class Sighting:
+class DocumentUse:
     """One sequence of a step that holds tokens of a document."""
 
     step: int
@@ -66,19 +65,19 @@ def documents_of_step(
     """The sequences of a step's global batch with their documents, in the order of the batch.
 
     Args:
-        shards: of the mixture's buckets; None where the mixture names the parts of their indexes itself, so that
-            nothing needs to be opened whose size goes with the corpus.
+        shards: of the mixture's buckets, to be compared with those of the mixture; None to compare nothing and to
+            load no manifest whose size grows with the corpus.
 
     Raises:
         MissingError: the run has no such step, or a bucket's shards are not given.
     """
     order = Order(mixture)
     window = order.step_window(step, batches)
-    documents: list[tuple[Piece, ...]] = [()] * len(window)
-    for number in np.unique(window.buckets).tolist():
-        stream = _open(ctx, mixture, shards, order.buckets[number])
-        rows = np.flatnonzero(window.buckets == number)
-        for row, own in zip(rows.tolist(), _listed(stream, window.indices[rows]), strict=True):
+    documents: list[tuple[DocumentPiece, ...]] = [()] * len(window)
+    for number in np.unique(window.streams).tolist():
+        stream = _open(ctx, mixture, shards, order.streams[number])
+        rows = np.flatnonzero(window.streams == number)
+        for row, own in zip(rows.tolist(), _documents(stream, window.indices[rows]), strict=True):
             documents[row] = own
     return list(map(BatchSequence, range(len(window)), order.refs(window), documents))
 
@@ -92,7 +91,7 @@ def steps_of_document(
     batches: int | Steps,
     *,
     part: int | None = None,
-) -> list[Sighting]:
+) -> list[DocumentUse]:
     """Every step that saw a document (hexadecimal id), in order of steps; empty when none did.
 
     With `part`, the number of its curated part, only that part of the index is searched.
@@ -103,15 +102,15 @@ def steps_of_document(
     order = Order(mixture)
     steps = order.steps(batches)
     seen = []
-    for name in (stream for stream in order.buckets if bucket_of(stream) == bucket):
+    for name in (stream for stream in order.streams if bucket_of(stream) == bucket):
         stream = _open(ctx, mixture, shards, name)
         for span in stream.index.find(bytes.fromhex(document), part):
-            for held in stream.layout.holding(span.start, span.tokens):
+            for held in stream.layout.placements(span.start, span.tokens):
                 for epoch, position in order.positions(name, held.sequence):
                     taken = steps.step_of(position)
                     if taken is not None:
-                        seen.append(Sighting(*taken, epoch, held.sequence, held.tokens))
-    return sorted(seen, key=lambda sighting: (sighting.step, sighting.row))
+                        seen.append(DocumentUse(*taken, epoch, held.sequence, held.tokens))
+    return sorted(seen, key=lambda use: (use.step, use.row))
 
 
 @dataclass(frozen=True)
@@ -121,31 +120,30 @@ class _Stream:
 
 
 def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, stream: str) -> _Stream:
-    named = mixture.stats["buckets"].get(stream, {}).get("index")
-    if shards is not None or named is None:
-        opened = reader(ctx, mixture, shards or {}, stream)
-        index, tokens = opened.index, opened.tokens
-    else:
-        index = DocumentIndex(ctx.store, [Part.model_validate(part) for part in named["parts"]])
-        tokens = int(named["tokens"])
-    return _Stream(index, open_layout(ctx.store, ctx.refs.load, mixture, stream, tokens))
+    """The index and the layout of a stream, from the parts that the mixture names."""
+    if shards is not None:
+        _require_same(mixture, shards, bucket_of(stream))
+    named = mixture.stats["buckets"][stream]["index"]
+    index = DocumentIndex(ctx.store, [Part.model_validate(part) for part in named["parts"]])
+    return _Stream(index, open_layout(ctx.store, ctx.refs.load, mixture, stream, int(named["tokens"])))
 
 
-def _listed(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[Piece, ...]]:
-    """The documents of sequences of a stream: a search for all of them at once, then records."""
+def _documents(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[DocumentPiece, ...]]:
+    """The documents of sequences of a stream: one search for all of them."""
     pieces = stream.layout.pieces(indices)
     starts, lengths = pieces.starts, pieces.tokens.astype(np.int64)
-    first = _places(pieces, stream.layout.width)
+    first = _positions(pieces, stream.layout.width)
     owners, spans = stream.index.within(starts, starts + lengths)
     begins = np.maximum(spans.starts, starts[owners])
     counts = np.minimum(spans.starts + spans.tokens, (starts + lengths)[owners]) - begins
-    made = list(map(Piece, spans.records(), (first[owners] + begins - starts[owners]).tolist(), counts.tolist()))
+    positions = first[owners] + begins - starts[owners]
+    made = list(map(DocumentPiece, spans.records(), positions.tolist(), counts.tolist()))
     edges = np.searchsorted(owners, pieces.offsets)
     return (tuple(made[begin:end]) for begin, end in pairwise(edges.tolist()))
 
 
-def _places(pieces: Pieces, width: int) -> NDArray[np.int64]:
-    """Where in its sequence each piece is laid: after an end-of-text, but for what fills a whole row."""
+def _positions(pieces: Pieces, width: int) -> NDArray[np.int64]:
+    """Position of each piece in its sequence: after an end-of-text, except a piece that fills the whole row."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.tokens, dtype=np.int64)])
     opens = pieces.offsets[:-1]
     held = np.diff(pieces.offsets)
@@ -154,13 +152,7 @@ def _places(pieces: Pieces, width: int) -> NDArray[np.int64]:
     return np.asarray(before[:-1] + np.repeat(np.where(alone, 0, 1) - before[opens], held))
 
 
-def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stream: str) -> ShardReader:
-    """The tokens of a stream, if they are those the mixture was made from.
-
-    Raises:
-        MissingError: they are not given, or are others.
-    """
-    bucket = bucket_of(stream)
+def _require_same(mixture: Manifest, shards: Mapping[str, Manifest], bucket: str) -> None:
     expected = mixture.inputs.get(f"{bucket}/shards")
     found = shards[bucket].digest if bucket in shards else None
     if found is None or found != expected:
@@ -170,4 +162,3 @@ def reader(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest], stre
             expected=expected,
             remedy="load the manifests that the mixture names as its inputs",
         )
-    return ShardReader(ctx.store, shards[bucket], stream)

@@ -16,23 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plinth import fingerprint
+from plinth.tokens.splitmix import mix64
 
 ROUNDS = 6  # Luby and Rackoff need 4 for a strong permutation; small domains are worth two more
 MAX_SIZE = 2**62
 
 UInts = NDArray[np.uint64]
 Ints = NDArray[np.int64]
-
-
-def mix64(values: UInts) -> UInts:
-    """SplitMix64's finaliser: a bijection of 64-bit words whose every output bit depends on every input bit."""
-    mixed = values >> np.uint64(30)
-    mixed ^= values
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
 
 
 class Permutation:

@@ -1,13 +1,13 @@
 """Best-fit-decreasing: documents to sequences of S targets, no document cut that fits.
 
 After Ding et al., "Fewer Truncations Improve Language Modeling" (arXiv:2404.10830): documents longer than S
-are cut into pieces of S, what remains of them and all shorter documents are packed, longest first, each into the
+are cut into pieces of S; their rests and all shorter documents are packed, longest first, each into the
 open sequence with the least space that holds it. Sizes are whole numbers up to S, so open sequences are kept by
 their space and found in a tree over 0 … S: O(n log S), whatever the number of sequences.
 
-A *piece* is a span of the bucket's stream that is laid into a sequence. A piece that goes on in the middle of a
-document begins with the token before it, which is its context and no target: it takes a place of its own, so
-what remains of a document of n S + r tokens takes r + 1. Where a sequence begins is told in `packing`.
+A *piece* is a span of the stream that is copied into a sequence. A piece that continues a document in its middle
+begins with the token before it, which is its context and no target, and takes a place of its own: the rest of a
+document of n S + r tokens takes r + 1 places. `packing` defines where a sequence begins.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Pieces:
 
     Attributes:
         offsets: [n + 1] int32.
-        starts: [m] int64, where in the bucket's stream a piece begins, its context included.
-        tokens: [m] int32, tokens that are laid, context included.
+        starts: [m] int64, first token of a piece in the stream, its context included.
+        tokens: [m] int32, tokens of a piece, context included.
         context: [m] int8, 1 where the first token is only context.
     """
 
@@ -50,7 +50,7 @@ class Pieces:
 
 
 def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> Pieces:
-    """Sequences of whole documents: first those that one piece fills, then the packed ones as they were opened.
+    """Sequences of whole documents: first those that one piece fills, then the packed ones in the order of opening.
 
     In a sequence pieces keep the order of the stream. The same documents give the same sequences.
 
@@ -60,11 +60,11 @@ def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens:
     """
     item_starts, sizes, full = _items(starts, lengths, sequence_tokens)
     bins, opened = _best_fit(sizes, sequence_tokens)
-    return Pieces(*_laid(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
+    return Pieces(*_columns(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
 
 
-def joined(many: Sequence[Pieces]) -> Pieces:
-    """The sequences of several, one after another."""
+def concatenate_pieces(many: Sequence[Pieces]) -> Pieces:
+    """The sequences of several `Pieces`, one after another."""
     before = np.cumsum([0, *(len(pieces.starts) for pieces in many)])
     offsets = [pieces.offsets[1:] + before[i] for i, pieces in enumerate(many)]
     return Pieces(
@@ -77,10 +77,7 @@ def joined(many: Sequence[Pieces]) -> Pieces:
 
 @njit(nogil=True, cache=True)
 def _items(starts, lengths, capacity):  # type: ignore[no-untyped-def]
-    """What is to be packed: start (context included) and size; and how many pieces fill a sequence alone.
-
-    A remainder is known by a size that its document does not have.
-    """
+    """Start (context included) and size of the items to pack; and how many pieces fill a sequence alone."""
     item_starts = np.empty(len(lengths), np.int64)
     sizes = np.empty(len(lengths), np.int32)
     found = full = 0
@@ -116,7 +113,7 @@ def _by_size(sizes, capacity):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _best_fit(sizes, capacity):  # type: ignore[no-untyped-def]
-    """The bin of every item, and how many were opened. Of bins with equal space the youngest is taken."""
+    """The bin of every item, and how many were opened. Among bins with equal space the youngest is filled."""
     leaves = 1
     while leaves <= capacity:
         leaves *= 2
@@ -181,7 +178,7 @@ def _clear(held, node):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _laid(starts, lengths, item_starts, sizes, bins, opened, full, capacity):  # type: ignore[no-untyped-def]
+def _columns(starts, lengths, item_starts, sizes, bins, opened, full, capacity):  # type: ignore[no-untyped-def]
     """The columns of `Pieces`."""
     offsets = np.zeros(full + opened + 1, np.int32)
     for i in range(full):

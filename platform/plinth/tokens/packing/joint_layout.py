@@ -1,4 +1,4 @@
-"""The layouts of all streams of a run as one, so that a step's pieces are collected at once, whatever the streams."""
+"""The layouts of all streams of a run as one, so that the pieces of a step are collected in one call."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.tokens.packing.best_fit import Pieces
-from plinth.tokens.packing.layout import BestFit, Concatenated, Layout, collected
+from plinth.tokens.packing.layout import BestFit, Concatenated, Layout, collect_pieces
 
 
-class Joint:
+class JointLayout:
     """Sequences by stream and index. Streams are numbered as given; a run packs all of them in one way.
 
     Attributes:
-        padded, many: as in `Layout`.
+        padded, contiguous: as in `Layout`.
     """
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
-        self.padded, self.many = layouts[0].padded, layouts[0].many
+        self.padded, self.contiguous = layouts[0].padded, layouts[0].contiguous
         self._width = layouts[0].width
         self._fits = [layout for layout in layouts if isinstance(layout, BestFit)]
-        if len(self._fits) != (0 if self.many else len(layouts)):
+        if len(self._fits) != (0 if self.contiguous else len(layouts)):
             raise TypeError("streams of one run are packed in one way")
-        # of all streams, one after another: the first sequence of each, then of each window, and of which stream it is
+        # streams one after another: the first sequence of each stream, then of each window, and the window's stream
         self._begins = np.cumsum([0, *(layout.sequences for layout in layouts)])
         firsts = [fit.firsts[:-1] + self._begins[stream] for stream, fit in enumerate(self._fits)]
         self._firsts = np.concatenate([np.empty(0, np.int64), *firsts])
@@ -45,5 +45,5 @@ class Joint:
             for window in np.unique(windows).tolist():
                 stream = int(self._streams[window])
                 first = int(np.searchsorted(self._streams, stream))
-                self._addresses[window] = self._fits[stream].window(window - first)
-        return collected(self._addresses, windows, sequences - self._firsts[windows])
+                self._addresses[window] = self._fits[stream].column_addresses(window - first)
+        return collect_pieces(self._addresses, windows, sequences - self._firsts[windows])

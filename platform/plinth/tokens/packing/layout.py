@@ -1,4 +1,4 @@
-"""Which pieces of a stream lie in which of its sequences, and back; for both packings, in constant time."""
+"""The pieces of each sequence of a stream, and the sequences of each span; for both packings, in constant time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.store import Store
 from plinth.tokens.packing.best_fit import Pieces
 from plinth.tokens.packing.packing import sequence_count, sequences_of
-from plinth.tokens.reading.pointers import pointer
+from plinth.tokens.packing.pointers import pointer
 from plinth.tokens.shards.mapped import map_columns
 from plinth.tokens.shards.streams import parse
 
 
 @dataclass(frozen=True)
-class Held:
-    """Tokens of a span that lie in a sequence, context included: `tokens` of them from place `first` on."""
+class Placement:
+    """Tokens of a span in a sequence, context included: `tokens` of them from position `first` on."""
 
     sequence: int
     first: int
@@ -38,28 +38,28 @@ class Layout(Protocol):
         tokens: of the stream.
         width: S.
         padded: whether some targets are not scored.
-        many: whether every sequence is one piece, of several documents.
+        contiguous: whether a sequence is one span of the stream, across documents; else a piece is of one document.
     """
 
     sequences: int
     tokens: int
     width: int
     padded: bool
-    many: bool
+    contiguous: bool
 
     def pieces(self, indices: NDArray[np.int64]) -> Pieces:
         """The pieces of these sequences."""
         ...
 
-    def holding(self, start: int, tokens: int) -> list[Held]:
-        """Where the tokens `start` to `start + tokens` of the stream lie, in order of sequences."""
+    def placements(self, start: int, tokens: int) -> list[Placement]:
+        """Positions of the tokens `start` to `start + tokens` of the stream, in order of sequences."""
         ...
 
 
 class Concatenated:
     """Sequence k is tokens k S to k S + S of the stream."""
 
-    padded, many = False, True
+    padded, contiguous = False, True
 
     def __init__(self, tokens: int, width: int) -> None:
         self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
@@ -70,7 +70,7 @@ class Concatenated:
 
     @staticmethod
     def pieces_of(indices: NDArray[np.int64], width: int) -> Pieces:
-        """The same of any stream."""
+        """The same, for any stream of this width."""
         count = len(indices)
         return Pieces(
             np.arange(count + 1, dtype=np.int32),
@@ -79,21 +79,21 @@ class Concatenated:
             np.ones(count, np.int8),
         )
 
-    def holding(self, start: int, tokens: int) -> list[Held]:
-        """A span's tokens; where two sequences share one, it is counted in both."""
+    def placements(self, start: int, tokens: int) -> list[Placement]:
+        """Positions of a span; a token that two sequences share is counted in both."""
         found = []
         for sequence in sequences_of(start, tokens, self.width, self.sequences):
             begin = sequence * self.width
             first, stop = max(start, begin), min(start + tokens, begin + self.width + 1)
-            found.append(Held(sequence, first - begin, stop - first))
+            found.append(Placement(sequence, first - begin, stop - first))
         return found
 
 
 class BestFit:
-    """The sequences that `packing_index` made of a stream.
+    """The sequences of a stream in its packed index (`packed`).
 
-    Opening reads the manifest only; a window, which is a part of the index, is mapped when a sequence of it is first
-    asked for. Window n begins with sequence `firsts[n]`.
+    Opening reads the manifest only; a window, which is a part of the index, is mapped when one of its sequences is
+    first read. Window n begins with sequence `firsts[n]`.
 
     Args:
         store: where the parts lie.
@@ -105,7 +105,7 @@ class BestFit:
         MissingError, IntegrityError: on first touch: a part is absent, torn, or (with `verify`) changed.
     """
 
-    padded, many = True, False
+    padded, contiguous = True, False
 
     def __init__(self, store: Store, packed: Manifest, stream: str, *, verify: bool = False) -> None:
         self._store, self._verify = store, verify
@@ -123,19 +123,19 @@ class BestFit:
         numbers = np.searchsorted(self.firsts, indices, side="right") - 1
         addresses = np.zeros((len(self._parts), 4), np.int64)
         for number in np.unique(numbers).tolist():
-            addresses[number] = self.window(number)
-        return collected(addresses, numbers, indices - self.firsts[numbers])
+            addresses[number] = self.column_addresses(number)
+        return collect_pieces(addresses, numbers, indices - self.firsts[numbers])
 
-    def holding(self, start: int, tokens: int) -> list[Held]:
-        """A span's tokens; the context of a piece is counted with it."""
+    def placements(self, start: int, tokens: int) -> list[Placement]:
+        """Positions of a span; the context of a piece is counted with it."""
         found = []
         for number, part in enumerate(self._parts):
             first = int(part.stats["start"])
             if first < start + tokens and start < first + int(part.stats["tokens"]):
-                found += self._held(number, start, start + tokens)
-        return sorted(found, key=lambda held: (held.sequence, held.first))
+                found += self._in_window(number, start, start + tokens)
+        return sorted(found, key=lambda placement: (placement.sequence, placement.first))
 
-    def _held(self, number: int, start: int, stop: int) -> list[Held]:
+    def _in_window(self, number: int, start: int, stop: int) -> list[Placement]:
         window, found = self._window(number), []
         for piece in np.flatnonzero((window.starts < stop) & (window.starts + window.tokens > start)).tolist():
             own = int(np.searchsorted(window.offsets, piece, side="right")) - 1
@@ -143,11 +143,11 @@ class BestFit:
             begin, count = int(window.starts[piece]), int(window.tokens[piece])
             place = int(window.tokens[before].sum()) + (count <= self.width)
             first, last = max(start, begin), min(stop, begin + count)
-            found.append(Held(int(self.firsts[number]) + own, place + first - begin, last - first))
+            found.append(Placement(int(self.firsts[number]) + own, place + first - begin, last - first))
         return found
 
-    def window(self, number: int) -> list[int]:
-        """Addresses of the columns of a window, for `collected`; this object keeps them valid."""
+    def column_addresses(self, number: int) -> list[int]:
+        """Addresses of the columns of a window, for `collect_pieces`; valid as long as this object lives."""
         own = self._window(number)
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
 
@@ -182,7 +182,7 @@ def open_layout(
         tokens: of the stream.
 
     Raises:
-        MissingError: the packed index that the mixture was made from is not here.
+        MissingError: the packed index that the mixture was made from is absent.
     """
     if mixture.params.get("packing", "concatenate") == "concatenate":
         return Concatenated(tokens, int(mixture.stats["sequence_tokens"]))
@@ -199,11 +199,12 @@ def open_layouts(
     return {name: open_layout(store, load, mixture, name, count, verify=verify) for name, count in tokens.items()}
 
 
-def collected(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> Pieces:
+def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> Pieces:
     """The pieces of rows of mapped windows.
 
     Args:
-        addresses: [windows, 4] of their columns. windows, rows: [n] which window of these, and which row there.
+        addresses: [windows, 4] of their columns.
+        windows, rows: [n] number of the window, and row in it.
     """
     return Pieces(*_collect(addresses, windows, rows))
 

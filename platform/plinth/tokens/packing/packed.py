@@ -2,13 +2,12 @@
 
     index parts of a stream  -> windows of at least WINDOW_SEQUENCES sequences, in stream order
     window                   -> blocks of at least BLOCK_SEQUENCES, of whole stretches of STRETCH_DOCUMENTS
-    block                    -> sequences (`packing_fit.pack`)
+    block                    -> sequences (`best_fit.pack`)
     window                   -> `packed-00000.arrow`                                            (cached per window)
 
 Memory is one window, a new part at the end costs only the last, and windows are packed side by side. A sequence takes
 its documents from one block, so that they lie near each other in the shards and in the index. A part is an Arrow file
-with one row per sequence, uncompressed: the loader maps it and finds any sequence in constant time, without reading
-the rest.
+with one row per sequence, uncompressed: the loader maps it and finds any sequence in constant time.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
-from plinth.tokens.mixture.parameters import Mixture
-from plinth.tokens.packing.best_fit import Pieces, joined, pack
-from plinth.tokens.packing.packing import Packing
+from plinth.tokens.packing.best_fit import Pieces, concatenate_pieces, pack
+from plinth.tokens.packing.packing import PackingCounts
 from plinth.tokens.shards.index import open_part
 from plinth.tokens.shards.mapped import write_mapped
 from plinth.tokens.shards.streams import Stream, streams_of
@@ -52,7 +50,7 @@ PIECE = pa.struct(
 )
 SCHEMA = pa.schema([pa.field("pieces", pa.list_(pa.field("item", PIECE, nullable=False)), nullable=False)])
 
-_COUNTS = tuple(Packing.model_fields)
+_COUNTS = tuple(PackingCounts.model_fields)
 
 
 @dataclass(frozen=True)
@@ -61,28 +59,28 @@ class _Window:
     sequence_tokens: int
 
 
-def run(ctx: Context, bucket: str, params: Mixture, shards: Manifest) -> Manifest:
+def run(ctx: Context, bucket: str, sequence_tokens: int, shards: Manifest) -> Manifest:
     """Pack every stream of a bucket.
 
     Parts `packed-*.arrow` (`SCHEMA`; streams with a label: `{label}/packed-*.arrow`), rows are sequences; stats:
     first (number of its first sequence in the stream), start and tokens (its span of the stream). Stats:
-    sequence_tokens, packing, and for every stream, by label, the counts of `Packing`.
+    sequence_tokens, packing, and for every stream, by label, the counts of `PackingCounts`.
     """
     asset = f"{bucket}/packed"
-    step = Step(name="tokens.packing", version=VERSION, params={"sequence_tokens": params.sequence_tokens})
+    step = Step(name="tokens.packing", version=VERSION, params={"sequence_tokens": sequence_tokens})
     parts: list[Part] = []
     counts: dict[str, dict[str, int]] = {}
     for stream in streams_of(shards):
-        made = _pack(ctx, asset, step, stream, shards, params.sequence_tokens)
+        made = _pack(ctx, asset, step, stream, shards, sequence_tokens)
         parts += made
         sums = add_stats(made)
         counts[stream.label] = {name: int(sums.get(name, 0)) for name in _COUNTS}
-    stats = {"packing": "best-fit", "sequence_tokens": params.sequence_tokens, "streams": counts}
+    stats = {"packing": "best-fit", "sequence_tokens": sequence_tokens, "streams": counts}
     return manifest(asset, step, {f"{bucket}/shards": shards}, parts, stats)
 
 
-def packing_of(params: Mixture, shards: Manifest, stream: Stream, packed: Manifest | None) -> Packing:
-    """What best-fit made of a stream.
+def counts_of(sequence_tokens: int, shards: Manifest, stream: Stream, packed: Manifest | None) -> PackingCounts:
+    """The counts of a packed stream.
 
     Raises:
         MissingError: `packed` is not there, or was made from other shards or for other sequences.
@@ -91,25 +89,25 @@ def packing_of(params: Mixture, shards: Manifest, stream: Stream, packed: Manife
     if (
         packed is None
         or packed.inputs.get(shards.asset) != shards.digest
-        or packed.stats["sequence_tokens"] != params.sequence_tokens
+        or packed.stats["sequence_tokens"] != sequence_tokens
     ):
         raise MissingError(
             f"no packed index of {shards.asset}",
             found=found,
-            expected=f"{shards.digest}, sequences of {params.sequence_tokens}",
+            expected=f"{shards.digest}, sequences of {sequence_tokens}",
             remedy=f"plinth run --select {stream.bucket}/packed",
         )
-    return Packing.model_validate(packed.stats["streams"][stream.label])
+    return PackingCounts.model_validate(packed.stats["streams"][stream.label])
 
 
-def measure_best_fit(store: Store, shards: Manifest, stream: Stream, sequence_tokens: int) -> Packing:
-    """Pack a stream on paper: the counts that `run` would find, a window in memory at a time."""
+def measure_best_fit(store: Store, shards: Manifest, stream: Stream, sequence_tokens: int) -> PackingCounts:
+    """The counts that `run` would find, without storing anything; a window in memory at a time."""
     total = dict.fromkeys(_COUNTS, 0)
     for window in _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens):
         pieces, _, lengths = _packed(store, _Window(window, sequence_tokens))
         for name, count in _counts(pieces, lengths, sequence_tokens).items():
             total[name] += count
-    return Packing(**total)
+    return PackingCounts(**total)
 
 
 def _pack(ctx: Context, asset: str, step: Step, stream: Stream, shards: Manifest, sequence_tokens: int) -> list[Part]:
@@ -152,7 +150,7 @@ def _packed(store: Store, task: _Window) -> tuple[Pieces, NDArray[np.int64], NDA
     starts, lengths, stretches = _documents(store, task.index)
     edges = _blocks(lengths, stretches, BLOCK_SEQUENCES * task.sequence_tokens)
     blocks = [pack(starts[first:stop], lengths[first:stop], task.sequence_tokens) for first, stop in pairwise(edges)]
-    return joined(blocks), starts, lengths
+    return concatenate_pieces(blocks), starts, lengths
 
 
 def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
@@ -187,9 +185,9 @@ def _batch(pieces: Pieces) -> pa.RecordBatch:
 
 
 def _counts(pieces: Pieces, lengths: NDArray[np.int64], sequence_tokens: int) -> dict[str, int]:
-    """The counts of `Packing`, for one window."""
+    """The counts of one window, as in `PackingCounts`."""
     tokens, targets = int(lengths.sum()), len(pieces) * sequence_tokens
-    alone = pieces.tokens > sequence_tokens  # their context is the sequence's first input, no target's place
+    alone = pieces.tokens > sequence_tokens  # their context is the first input and takes no target
     masked = int(pieces.context[~alone].sum())
     return {
         "tokens": tokens,

@@ -1,4 +1,4 @@
-"""How documents fill sequences: where sequences begin, which tokens see each other and are learnt, what is lost.
+"""How documents fill sequences: where sequences begin, which tokens are targets, what is dropped.
 
 S is the recipe's `sequence_tokens`. A sequence has S + 1 places: the tokens in the first S are inputs, those in
 the last S are targets. It is laid out of *pieces*, spans of its bucket's stream.
@@ -7,43 +7,38 @@ the last S are targets. It is laid out of *pieces*, spans of its bucket's stream
 last target of one and the first input of the next, so that every token but the stream's first is a target
 exactly once in an epoch. The tail that fills no sequence is dropped. Nothing is padded.
 
-`best-fit`: a sequence begins with end-of-text, then come pieces (see `packing_fit`): whole documents, and what
-remains of longer ones; then padding, which is end-of-text too. A document longer than S gives sequences of S of
-its tokens first; one that goes on in its middle begins with the token before it instead of end-of-text. What
-remains goes on in the middle as well, and begins with the token before it, as its context. Every token of the
-stream is a target exactly once in an epoch, and always after the token that it follows in its document, or after
-an end-of-text if it is the document's first. Padding and context are no targets: they are not scored.
+`best-fit`: a sequence begins with end-of-text, then come pieces (see `best_fit`): whole documents, and the rests of
+longer ones; then padding, which is end-of-text too. A document longer than S first fills whole sequences with S of
+its tokens each; those after its first begin with the token before them instead of end-of-text. The rest also begins
+with the token before it, as its context. Every token of the stream is a target exactly once in an epoch, and always
+after the token that it follows in its document, or after an end-of-text if it is the document's first. Padding and
+context are not scored.
 
 With document masks a token attends to its own document only, padding to padding. The first token of a document
-is a target like any other, though all it can be predicted from is another document's end: how texts begin is
-learnt too. Starts are counted, so that a trainer which leaves them out knows what it loses.
+is a target like any other, though it can only be predicted from the end of another document: the model learns how
+texts begin. Starts are counted, so that the cost of leaving them out is known.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
-from numpy.typing import NDArray
 
 from plinth.records import Frozen
-from plinth.tokens.reading.reader import ShardReader
-
-Kind = Literal["concatenate", "best-fit"]
+from plinth.tokens.shards.reader import ShardReader
 
 
-class Packing(Frozen):
-    """What packing made of a bucket's stream, per epoch.
+class PackingCounts(Frozen):
+    """Sequences, targets and documents of a packed stream, per epoch.
 
     Attributes:
         sequences: whole sequences.
         targets: S per sequence.
-        padding: targets that stand for nothing.
+        padding: targets that are padding.
         masked: other targets left out of the loss: context before a piece.
         starts: targets that are the first token of a document.
         dropped: tokens of the tail.
-        documents, split_documents: all, and those that lie in the inputs of more than one sequence.
-        split_fitting: those of the split that are no longer than a sequence.
+        documents, split_documents: all, and those in the inputs of more than one sequence.
+        split_fitting: split documents that are no longer than a sequence.
     """
 
     tokens: int
@@ -69,24 +64,8 @@ def sequences_of(start: int, tokens: int, sequence_tokens: int, sequences: int) 
     return range(min(first, sequences), min((start + tokens - 1) // sequence_tokens + 1, sequences))
 
 
-def segments(tokens: NDArray[np.integer], end_of_text: int) -> NDArray[np.int32]:
-    """Which document of its sequence each token belongs to, counted from 0; an end-of-text belongs to what it ends.
-
-    What the loader's kernel gives, but for padding, which is one segment there.
-
-    Args:
-        tokens: [batch, S + 1].
-
-    Returns:
-        [batch, S + 1]. Attention stays among equal numbers.
-    """
-    numbers = np.zeros(tokens.shape, dtype=np.int32)
-    np.cumsum(tokens[:, :-1] == end_of_text, axis=1, dtype=np.int32, out=numbers[:, 1:])
-    return numbers
-
-
-def measure(reader: ShardReader, sequence_tokens: int) -> Packing:
-    """Concatenate a bucket on paper: exact counts from its document index."""
+def measure(reader: ShardReader, sequence_tokens: int) -> PackingCounts:
+    """The counts of a concatenated stream, from its document index."""
     sequences = sequence_count(reader.tokens, sequence_tokens)
     covered = sequences * sequence_tokens
     starts = split = fitting = 0
@@ -96,7 +75,7 @@ def measure(reader: ShardReader, sequence_tokens: int) -> Packing:
         cut = (first < covered) & (first // sequence_tokens != last // sequence_tokens)
         split += int(cut.sum())
         fitting += int((cut & (lengths <= sequence_tokens)).sum())
-    return Packing(
+    return PackingCounts(
         tokens=reader.tokens,
         sequences=sequences,
         targets=covered,

@@ -1,11 +1,11 @@
 """Blobs of a remote store, fetched whole into a cache that the processes of a machine share.
 
-    cache/files/md5/ab/cdef…   whole blobs, each checked by SHA-256 once, when it came
-    cache/filling/             blobs on their way, at their full length, so that they count
-    cache/locks/               one per blob on its way: who comes second waits and fetches nothing
-    cache/leases/              what each living process has open; never evicted
+    cache/files/md5/ab/cdef…   whole blobs, each checked by SHA-256 once, when it was fetched
+    cache/filling/             blobs being fetched, at their full length, so that they count
+    cache/locks/               one per blob being fetched: a second process waits and fetches nothing
+    cache/leases/              blobs that each living process has open; never evicted
 
-The bound covers files and filling. What is used least recently goes first.
+The bound covers files and filling. The least recently used blob is evicted first.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from plinth.storage.atomic import named_failures
 from plinth.storage.locks import held, locked
 from plinth.storage.store import Store
 from plinth.tokens.reading.leases import Lease, leases
-from plinth.tokens.reading.remote_blobs import CHUNK_BYTES, Remote, Traffic
+from plinth.tokens.reading.remote_blobs import CHUNK_BYTES, RemoteBlobs, RemoteTraffic
 
 
 class CachedStore(Store):
-    """A store whose blobs come from a remote when they are first opened.
+    """A store whose blobs are fetched from a remote when they are first opened.
 
     Args:
         root: of the cache; processes of one machine share it.
-        remote: where the blobs are.
+        remote: source of the blobs.
         limit_bytes: bound of the cache.
     """
 
-    def __init__(self, root: Path | str, remote: Remote, limit_bytes: int) -> None:
+    def __init__(self, root: Path | str, remote: RemoteBlobs, limit_bytes: int) -> None:
         super().__init__(root)
         self.remote, self.limit_bytes = remote, limit_bytes
         self._lease = Lease(self.root / "leases")
 
     @property
-    def traffic(self) -> Traffic:
-        """What reading cost so far."""
+    def traffic(self) -> RemoteTraffic:
+        """Counters of the remote."""
         return self.remote.traffic
 
     def open_path(self, blob: Blob) -> Path:
-        """The path of a blob, fetched and checked if it is not there. It stays until this process ends.
+        """The path of a blob, fetched and checked if it is not cached. It stays until this process ends.
 
         Raises:
-            MissingError, StorageError: it does not come.
-            IntegrityError: other bytes came; nothing of them is kept.
+            MissingError, StorageError: it cannot be fetched.
+            IntegrityError: the digest differs; nothing is kept.
         """
         started = time.perf_counter()
         path = self.fill(blob)
@@ -57,12 +57,12 @@ class CachedStore(Store):
         return path
 
     def fill(self, blob: Blob) -> Path:
-        """As `open_path`, for whoever fetches ahead and does not count as waiting."""
-        if self._take(blob):
+        """As `open_path`, without counting the time as waiting: for prefetching."""
+        if self._lease_cached(blob):
             self.traffic.add(hits=1)
             return self.path(blob)
         with locked(self.root / "locks" / blob.md5):
-            if self._take(blob):  # who held the lock has brought it
+            if self._lease_cached(blob):  # fetched by the process that held the lock
                 self.traffic.add(hits=1)
                 return self.path(blob)
             partial = self._reserve(blob)
@@ -77,11 +77,11 @@ class CachedStore(Store):
         return self.path(blob)
 
     def held_bytes(self) -> int:
-        """Bytes of what is there and of what is on its way."""
+        """Bytes of cached blobs and of blobs being fetched."""
         return sum(size for _, _, size in self._files()) + sum(size for _, size in self._partial())
 
-    def _take(self, blob: Blob) -> bool:
-        """Lease a blob that is there."""
+    def _lease_cached(self, blob: Blob) -> bool:
+        """Lease a blob if it is cached."""
         with locked(self.root / "lock"):
             if not self.has(blob):
                 return False
@@ -90,17 +90,17 @@ class CachedStore(Store):
         return True
 
     def _reserve(self, blob: Blob) -> Path:
-        """A file of the blob's length, once there is room for it."""
+        """A file of the blob's length, once enough is evicted."""
         partial = self.root / "filling" / blob.md5
         with locked(self.root / "lock"), named_failures(partial):
             partial.parent.mkdir(parents=True, exist_ok=True)
             partial.unlink(missing_ok=True)
-            self._make_room(blob)
+            self._evict_for(blob)
             with partial.open("wb") as stream:
                 stream.truncate(blob.bytes)
         return partial
 
-    def _make_room(self, blob: Blob) -> None:
+    def _evict_for(self, blob: Blob) -> None:
         for path, _ in self._partial():
             if not held(self.root / "locks" / path.name):  # its process is gone
                 path.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ class CachedStore(Store):
                 f"{self.remote.uri(blob)} has other bytes than were written",
                 found=f"SHA-256 {digest.hexdigest()}",
                 expected=f"SHA-256 {blob.sha256}",
-                remedy="push or export the shards again; nothing wrong was kept here",
+                remedy="push or export the shards again; the wrong bytes were not kept",
             )
 
     def _files(self) -> Iterator[tuple[int, Path, int]]:

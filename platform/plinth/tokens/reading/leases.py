@@ -1,4 +1,4 @@
-"""Leases between the processes of a machine that share a cache: locked files, so that a dead process holds none."""
+"""Leases of processes that share a cache on a machine: locked files, so that a dead process holds none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plinth.storage.locks import held
 
 
 class Lease:
-    """Blobs that this process has open, in a file that is locked as long as the process lives."""
+    """The blobs that this process has open, in a file that stays locked as long as the process lives."""
 
     def __init__(self, folder: Path) -> None:
         with named_failures(folder):
@@ -22,7 +22,7 @@ class Lease:
         self._held: set[str] = set()
 
     def add(self, md5: str) -> None:
-        """Hold one more."""
+        """Lease a blob."""
         if md5 not in self._held:
             self._held.add(md5)
             self._stream.write(f"{md5}\n")
@@ -30,7 +30,7 @@ class Lease:
 
 
 def leases(folder: Path) -> set[str]:
-    """What living processes hold; leases of dead ones are removed."""
+    """Blobs that living processes have leased; leases of dead processes are removed."""
     every: set[str] = set()
     for path in folder.glob("*"):
         if held(path):

@@ -1,17 +1,16 @@
-"""Sequences of one rank, from any step on.
+"""The batches of one rank, from any step on.
 
-The state of a loader is the number of its next step: nothing is saved but that. Rank r of W takes rows
-r G / W to (r + 1) G / W of each step's global batch of G sequences, so the global batch is the same on any
-number of ranks, and no rank reads what another reads. No random generator is drawn from, no buffer is kept.
+The state of a loader is the number of its next step: nothing else is saved. Rank r of W takes rows r G / W to
+(r + 1) G / W of each step's global batch of G sequences, so the global batch is the same on any number of ranks, and
+no two ranks read the same row. No random generator is used and no shuffle buffer is kept.
 
-A step's sequences are laid out in one compiled pass (`packing_gather`), by a background thread, ahead of use, as they
-are stored and with the places where documents begin (`rows`).
+A background thread gathers the sequences of the next steps, each step in one compiled pass (`packing.gather`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -21,40 +20,39 @@ from plinth.errors import IntegrityError, RecipeError
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps
 from plinth.tokens.packing.best_fit import Pieces
-from plinth.tokens.packing.gather import Gather
-from plinth.tokens.packing.joint_layout import Joint
+from plinth.tokens.packing.gather import SequenceGather
+from plinth.tokens.packing.joint_layout import JointLayout
 from plinth.tokens.packing.layout import Concatenated, Layout
-from plinth.tokens.reading.buffer_pool import Arrays
-from plinth.tokens.reading.prefetch import ahead, timed
-from plinth.tokens.reading.reader import ShardReader
-from plinth.tokens.reading.rows import Rows
+from plinth.tokens.reading.buffer_pool import BufferPool
+from plinth.tokens.reading.compact_batch import CompactBatch
+from plinth.tokens.reading.prefetch import prefetched, timed
+from plinth.tokens.shards.reader import ShardReader
 
-#: Sequences of all ranks whose places are worked out together: a position costs 2 us alone, and a tenth of that here.
-KNOWN_AHEAD = 8192
+#: Sequences of all ranks that are drawn at once: a position takes 2 us alone, and a tenth of that in a batch.
+DRAWN_SEQUENCES = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class Batch(Rows):
-    """Sequences of one step on one rank: a micro-batch, or all that the rank takes of the step.
+class RankBatch(CompactBatch):
+    """The sequences that one rank takes of a step, or a micro-batch of them.
 
     Attributes:
-        tokens, starts, unscored: see `Rows`; all targets count where no packing pads.
-        step, micro: the step, and which of its micro-batches on this rank; 0 where it is all.
-        buckets: [B] number of each sequence's bucket in `Order.buckets`.
-        scored_tokens: how many targets count in the whole step, over all ranks.
+        tokens, starts, unscored: see `CompactBatch`; `unscored` is None where packing never pads.
+        step: counted from 0.
+        streams: [B] number of each sequence's stream in `Order.streams`.
+        scored_tokens: scored targets of the whole step, over all ranks.
         wait_s: how long the consumer waited for this batch.
     """
 
     step: int
-    micro: int
-    buckets: NDArray[np.int16]
+    streams: NDArray[np.int16]
     scored_tokens: int
     wait_s: float = 0.0
 
-    def micro_batch(self, micro: int, size: int) -> Batch:
-        """The sequences of a micro-batch of so many sequences."""
-        first, stop = micro * size, (micro + 1) * size
-        return Batch(*self.part(first, stop), self.step, micro, self.buckets[first:stop], self.scored_tokens)
+    def micro_batch(self, number: int, size: int) -> RankBatch:
+        """Micro-batch `number`, of `size` sequences."""
+        first, stop = number * size, (number + 1) * size
+        return RankBatch(*self.part(first, stop), self.step, self.streams[first:stop], self.scored_tokens)
 
 
 class Loader:
@@ -62,16 +60,16 @@ class Loader:
 
     Args:
         order: the run's order.
-        readers: the shards of every bucket of the order.
-        layouts: how each bucket's documents fill sequences; concatenated where nothing is said.
+        readers: the shards of every stream of the order.
+        layouts: how the documents of each stream fill sequences; concatenated by default.
         global_batch: sequences of a step over all ranks, or the steps of a run where it changes.
-        rank, world: which rank this is, of how many.
-        micro_batch: sequences of one array.
-        prefetch: steps made ahead by a background thread; 0 makes them when asked.
+        micro_batch: sequences of a micro-batch.
+        rank, world: number of this rank, and of ranks.
+        prefetch: steps that a background thread makes ahead; 0 makes them on demand.
 
     Raises:
         RecipeError: the global batch does not divide into ranks and micro-batches.
-        IntegrityError: a bucket has no shards, or others than the order assumes.
+        IntegrityError: a stream has no shards, or other shards than the order was made from.
     """
 
     def __init__(
@@ -97,107 +95,79 @@ class Loader:
         if layouts is None:
             layouts = {name: Concatenated(reader.tokens, order.sequence_tokens) for name, reader in readers.items()}
         _check(order, readers, layouts)
-        self.order, self.schedule, self.micro_batch = order, schedule, micro_batch
+        self.order, self.schedule = order, schedule
         self.rank, self.world, self.prefetch = rank, world, prefetch
-        self._layouts = [layouts[bucket] for bucket in order.buckets]
-        self.readers = [readers[bucket] for bucket in order.buckets]
-        self._joint = Joint(self._layouts)
-        self._gather = Gather(self.readers, many=self._joint.many)
-        self._arrays = Arrays(self._gather.dtype)
-        self._known = _Known(0, (), np.empty(0, np.int16), np.empty(0, np.int64))
+        self._layouts = [layouts[stream] for stream in order.streams]
+        self.readers = [readers[stream] for stream in order.streams]
+        self._joint = JointLayout(self._layouts)
+        self._gather = SequenceGather(self.readers, contiguous=self._joint.contiguous)
+        self._pool = BufferPool(self._gather.dtype)
+        self._drawn = _DrawnSteps(0, (), np.empty(0, np.int16), np.empty(0, np.int64))
 
     @property
     def steps(self) -> int:
         """Whole steps of the run."""
         return self.schedule.total
 
-    def micro_batches(self, step: int) -> int:
-        """Micro-batches of a step on this rank."""
-        return self.schedule.batch(step) // (self.world * self.micro_batch)
+    def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[RankBatch]:
+        """This rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run)."""
+        made = map(self.batch, range(first_step, self.steps if stop_step is None else stop_step))
+        return prefetched(made, self.prefetch) if self.prefetch else timed(made)
 
-    def shares(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
-        """All this rank takes of each of the steps `first_step` to `stop_step` (the end of the run when None)."""
-        made = map(self.share, range(first_step, self.steps if stop_step is None else stop_step))
-        return ahead(made, self.prefetch) if self.prefetch else timed(made)
-
-    def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[Batch]:
-        """The micro-batches of the same steps; the first of a step tells how long the step was waited for."""
-        shares = self.shares(first_step, stop_step)
-        try:
-            for share in shares:
-                first, *others = self._micro(share)
-                yield replace(first, wait_s=share.wait_s)
-                yield from others
-        finally:
-            shares.close()  # type: ignore[attr-defined]  # ends the thread
-
-    def step(self, step: int) -> list[Batch]:
-        """All micro-batches of one step on this rank.
+    def batch(self, step: int) -> RankBatch:
+        """This rank's batch of one step.
 
         Raises:
             MissingError: the run has no such step.
         """
-        return self._micro(self.share(step))
-
-    def share(self, step: int) -> Batch:
-        """All this rank takes of one step.
-
-        Raises:
-            MissingError: the run has no such step.
-        """
-        buckets, indices = self._sequences(step)
-        pieces = self._joint.pieces(buckets, indices)
-        tokens = self._arrays.take((len(indices), self.order.sequence_tokens + 1))
-        starts, unscored = self._gather.lay(buckets, pieces, tokens)
+        streams, indices = self._sequences(step)
+        pieces = self._joint.pieces(streams, indices)
+        tokens = self._pool.take((len(indices), self.order.sequence_tokens + 1))
+        starts, unscored = self._gather.fill(streams, pieces, tokens)
         if not self._joint.padded:
             total = self.schedule.batch(step) * self.order.sequence_tokens
-            return Batch(tokens, starts, None, step, 0, buckets, total)
-        if self.world > 1:  # from the indices, so that no rank has to ask another
+            return RankBatch(tokens, starts, None, step, streams, total)
+        if self.world > 1:  # from the indices of the whole step, so that ranks need not communicate
             window = self.order.step_window(step, self.schedule)
-            pieces = self._joint.pieces(window.buckets, window.indices)
-        return Batch(tokens, starts, unscored, step, 0, buckets, int((pieces.tokens - pieces.context).sum()))
+            pieces = self._joint.pieces(window.streams, window.indices)
+        return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], Pieces]]:
-        """What this rank reads in a step: by stream, its reader, rows of the share, and their pieces.
+        """What this rank reads in a step: by stream, its reader, rows of the batch, and their pieces.
 
         Raises:
             MissingError: the run has no such step.
         """
-        positions = self._positions(step)
-        buckets, _, indices = self.order.drawn(positions)
-        for stream in np.unique(buckets).tolist():
-            rows = np.flatnonzero(buckets == stream)
+        streams, _, indices = self.order.drawn(self._positions(step))
+        for stream in np.unique(streams).tolist():
+            rows = np.flatnonzero(streams == stream)
             yield self.readers[stream], rows, self._layouts[stream].pieces(indices[rows])
 
     def _positions(self, step: int) -> NDArray[np.int64]:
-        """Of this rank in a step."""
+        """Positions of the order that this rank takes in a step."""
         first, batch = self.schedule.take(step)
         count = batch // self.world
         return np.arange(first + self.rank * count, first + (self.rank + 1) * count, dtype=np.int64)
 
     def _sequences(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-        """Bucket and index of this rank's sequences of a step; where steps are taken in turn, of some at once."""
-        known = self._known
-        if not known.first <= step < known.stop:
-            count = max(1, KNOWN_AHEAD // self.schedule.batch(step)) if step == known.stop else 1
-            taken = [self._positions(each) for each in range(step, max(step + 1, min(step + count, self.steps)))]
-            buckets, _, indices = self.order.drawn(np.concatenate(taken))
-            edges = (0, *accumulate(len(own) for own in taken))
-            self._known = known = _Known(step, edges, buckets, indices)
-        return known.of(step)
-
-    def _micro(self, share: Batch) -> list[Batch]:
-        size = self.micro_batch
-        return [share.micro_batch(micro, size) for micro in range(len(share) // size)]
+        """Stream and index of this rank's sequences in a step; successive steps are drawn several at once."""
+        drawn = self._drawn
+        if not drawn.first <= step < drawn.stop:
+            count = max(1, DRAWN_SEQUENCES // self.schedule.batch(step)) if step == drawn.stop else 1
+            positions = [self._positions(each) for each in range(step, max(step + 1, min(step + count, self.steps)))]
+            streams, _, indices = self.order.drawn(np.concatenate(positions))
+            edges = (0, *accumulate(len(own) for own in positions))
+            self._drawn = drawn = _DrawnSteps(step, edges, streams, indices)
+        return drawn.of(step)
 
 
 @dataclass(frozen=True)
-class _Known:
+class _DrawnSteps:
     """Sequences of consecutive steps from `first` on; those of its n-th step are `edges[n]` to `edges[n + 1]`."""
 
     first: int
     edges: tuple[int, ...]
-    buckets: NDArray[np.int16]
+    streams: NDArray[np.int16]
     indices: NDArray[np.int64]
 
     @property
@@ -206,11 +176,11 @@ class _Known:
 
     def of(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
         own = slice(*self.edges[step - self.first : step - self.first + 2])
-        return self.buckets[own], self.indices[own]
+        return self.streams[own], self.indices[own]
 
 
 def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[str, Layout]) -> None:
-    for bucket, sequences in zip(order.buckets, order.available, strict=True):
+    for bucket, sequences in zip(order.streams, order.available, strict=True):
         found = layouts[bucket].sequences if bucket in readers and bucket in layouts else 0
         tokens = readers[bucket].tokens if bucket in readers else 0
         if found < sequences or (sequences and layouts[bucket].tokens != tokens):
@@ -220,5 +190,5 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
                 expected=f"{sequences} sequences",
                 remedy="open the shards and the packed index that the mixture names as its inputs",
             )
-    if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.buckets}) > 1:
+    if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.streams}) > 1:
         raise IntegrityError("buckets of one mixture were made with different tokenizers")

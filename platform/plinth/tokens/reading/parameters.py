@@ -1,4 +1,4 @@
-"""Where a job reads its shards from."""
+"""Parameters of reading: where a job reads its shards from."""
 
 from __future__ import annotations
 

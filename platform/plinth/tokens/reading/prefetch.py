@@ -1,4 +1,4 @@
-"""Batches by a background thread, ahead of use, and how long their consumer waited."""
+"""Prefetch batches in a background thread, and measure how long their consumer waited."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plinth.tokens.reading.loader import Batch
+    from plinth.tokens.reading.loader import RankBatch
 
 
-def timed(made: Iterator[Batch]) -> Iterator[Batch]:
+def timed(made: Iterator[RankBatch]) -> Iterator[RankBatch]:
+    """The same batches with `wait_s` set, made when the consumer asks."""
     while True:
         started = time.perf_counter()
         batch = next(made, None)
@@ -22,13 +23,13 @@ def timed(made: Iterator[Batch]) -> Iterator[Batch]:
         yield replace(batch, wait_s=time.perf_counter() - started)
 
 
-def ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """The same batches, made by a thread that ends when the consumer does."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=depth)
-    left = threading.Event()
+def prefetched(made: Iterator[RankBatch], depth: int) -> Iterator[RankBatch]:
+    """The same batches with `wait_s` set, made up to `depth` ahead by a thread that ends with its consumer."""
+    ready: queue.Queue[RankBatch | BaseException | None] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
 
-    def put(item: Batch | BaseException | None) -> None:
-        while not left.is_set():
+    def put(item: RankBatch | BaseException | None) -> None:
+        while not stopped.is_set():
             try:
                 ready.put(item, timeout=0.1)
                 return
@@ -39,10 +40,10 @@ def ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
         try:
             for batch in made:
                 put(batch)
-                if left.is_set():
+                if stopped.is_set():
                     return
             put(None)
-        except BaseException as error:  # whatever stopped the thread must stop its consumer
+        except BaseException as error:  # an error in the thread must reach its consumer
             put(error)
 
     thread = threading.Thread(target=work, name="loader", daemon=True)
@@ -57,5 +58,5 @@ def ahead(made: Iterator[Batch], depth: int) -> Iterator[Batch]:
                 raise item
             yield replace(item, wait_s=time.perf_counter() - started)
     finally:
-        left.set()
+        stopped.set()
         thread.join()

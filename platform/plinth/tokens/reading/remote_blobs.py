@@ -1,6 +1,6 @@
-"""Blobs of a remote store, by spans, with another attempt where one fails.
+"""Read spans of blobs from a remote store, and retry failed requests.
 
-Where `s3://` leads is said by the environment, as boto3 reads it.
+Endpoint and credentials of `s3://` come from the environment, as boto3 reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 8 * 2**20
 ATTEMPTS = 5
 BACKOFF_S = 0.2
-#: Drivers wait and try again on their own; one voice is enough, and it must end.
+#: The drivers' own retries are off: `Remote` retries, a bounded number of times.
 _S3: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 0}},
     "default_fill_cache": False,
@@ -28,15 +28,15 @@ _S3: dict[str, Any] = {
 
 
 @dataclass
-class Traffic:
-    """What reading cost so far, in this process.
+class RemoteTraffic:
+    """Counters of remote reads in this process.
 
     Attributes:
-        bytes, requests: that came, and how often was asked.
-        retries: requests that were asked again.
-        hits: blobs that were there already.
-        evicted: blobs that made room.
-        wait_s: how long readers waited, all threads together.
+        bytes, requests: received, and requests made.
+        retries: requests repeated after an error.
+        hits: blobs found in the cache.
+        evicted: blobs removed from the cache.
+        wait_s: how long readers waited, summed over threads.
     """
 
     bytes: int = 0
@@ -48,13 +48,13 @@ class Traffic:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, **more: float) -> None:
-        """Count."""
+        """Add to counters, by name."""
         with self._lock:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
 
 
-class Remote:
+class RemoteBlobs:
     """Blobs behind a URI.
 
     Args:
@@ -72,14 +72,14 @@ class Remote:
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.root, self.names = uri.rstrip("/"), names
-        self.attempts, self.backoff_s, self.traffic = attempts, backoff_s, Traffic()
+        self.attempts, self.backoff_s, self.traffic = attempts, backoff_s, RemoteTraffic()
         self._fs: Any = None
 
     def uri(self, blob: Blob) -> str:
-        """Where a blob lies.
+        """Where a blob is stored.
 
         Raises:
-            MissingError: the exported files do not have it.
+            MissingError: the exported files do not contain it.
         """
         if self.names is None:
             return f"{self.root}/files/md5/{blob.md5[:2]}/{blob.md5[2:]}"
@@ -92,18 +92,18 @@ class Remote:
 
         Raises:
             MissingError: it is not there.
-            StorageError: no whole answer within the attempts.
+            StorageError: no complete answer within the attempts.
         """
         uri = self.uri(blob)
 
-        def ask() -> bytes:
+        def request() -> bytes:
             fs, path = self._open(uri)
             data: bytes = fs.cat_file(path, start=start, end=stop)
             if len(data) != stop - start:
-                raise OSError(f"{len(data)} bytes came of {stop - start}")
+                raise OSError(f"{len(data)} bytes received, expected {stop - start}")
             return data
 
-        data = self._tried(uri, ask)
+        data = self._retry(uri, request)
         self.traffic.add(bytes=len(data))
         return data
 
@@ -113,16 +113,16 @@ class Remote:
             fs.retries = 1
         return fs, path
 
-    def _tried(self, uri: str, ask: Callable[[], T]) -> T:
+    def _retry(self, uri: str, request: Callable[[], T]) -> T:
         for attempt in range(self.attempts):
             self.traffic.add(requests=1)
             try:
-                return ask()
+                return request()
             except FileNotFoundError as error:
                 raise MissingError(f"there is no {uri}", remedy="push or export the shards again") from error
             except PermissionError as error:
                 raise StorageError(f"may not read {uri}", found=error, remedy="check the credentials") from error
-            except Exception as error:  # drivers raise what they like
+            except Exception as error:  # drivers raise any type
                 failure = error
             if attempt + 1 < self.attempts:
                 self.traffic.add(retries=1)
@@ -131,7 +131,7 @@ class Remote:
             f"cannot read {uri}",
             found=f"{type(failure).__name__}: {failure}",
             expected=f"an answer within {self.attempts} attempts",
-            remedy="check network, credentials and AWS_ENDPOINT_URL; the run goes on from its last checkpoint",
+            remedy="check network, credentials and AWS_ENDPOINT_URL; the run continues from its last checkpoint",
         ) from failure
 
 

@@ -1,4 +1,4 @@
-"""Open what a job reads its tokens from: the workspace's store, or a remote through a cache or by spans."""
+"""Open the shards that a job reads: from the workspace's store, or from a remote through a cache or by spans."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from plinth.storage.store import Store
 from plinth.tokens.reading.blob_cache import CachedStore
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.reader import ShardReader, open_streams
-from plinth.tokens.reading.remote_blobs import Remote, exported_names
+from plinth.tokens.reading.remote_blobs import RemoteBlobs, exported_names
 from plinth.tokens.reading.span_reader import SpanReader
+from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.shards.streams import streams_of
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A store for whatever belongs to the shards, and a reader for every stream."""
+class ShardSource:
+    """The store that shards and indexes are read from, and a reader for every stream."""
 
     store: Store
     readers: Mapping[str, ShardReader]
 
 
-def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> Opened:
-    """The streams of these shard sets. Digests are compared once: when a shard comes, or is first touched.
+def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> ShardSource:
+    """The streams of these shard sets. Digests are compared once: when a shard is fetched, or first read.
 
     Args:
-        local: the workspace's store, and where nothing is remote the one that is read.
+        local: the workspace's store; shards are read from it where `reading` names no remote.
     """
     made = {one.asset: one for one in shards}
     if reading.remote is None:
-        return Opened(local, open_streams(local, made, verify=True))
-    remote = Remote(reading.remote, exported_names(made) if reading.layout == "names" else None)
+        return ShardSource(local, open_streams(local, made, verify=True))
+    remote = RemoteBlobs(reading.remote, exported_names(made) if reading.layout == "names" else None)
     root = Path(reading.cache) if reading.cache else local.root.parent / "cache"
     store = CachedStore(root, remote, reading.cache_bytes)
-    if fetched_whole(made.values(), reading):
-        return Opened(store, open_streams(store, made))
-    return Opened(
+    if fetches_whole(made.values(), reading):
+        return ShardSource(store, open_streams(store, made))
+    return ShardSource(
         store,
         {
             stream.name: SpanReader(store, one, stream.name, remote)
@@ -54,8 +54,8 @@ def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> O
     )
 
 
-def fetched_whole(shards: Iterable[Manifest], reading: Reading) -> bool:
-    """Whether shards are fetched whole."""
+def fetches_whole(shards: Iterable[Manifest], reading: Reading) -> bool:
+    """Whether shards are fetched whole rather than by spans."""
     if reading.fetch != "auto":
         return reading.fetch == "shard"
     return 2 * sum(one.bytes for one in shards) <= reading.cache_bytes
@@ -80,32 +80,31 @@ def needed_shards(loader: Loader, first_step: int) -> Iterator[Blob]:
 
 
 @contextmanager
-def fetching_ahead(opened: Opened, loader: Loader, first_step: int, threads: int) -> Iterator[None]:
-    """Fetch shards before the steps need them, in the order in which they do.
+def prefetching_shards(source: ShardSource, loader: Loader, first_step: int, threads: int) -> Iterator[None]:
+    """Fetch shards in background threads, in the order in which the steps need them.
 
-    What fails here fails again, and is told, when the shard is needed.
+    An error ends the thread; it is raised when the shard itself is read.
     """
-    store = opened.store
-    whole = isinstance(store, CachedStore) and all(reader.mapped for reader in opened.readers.values())
+    store = source.store
+    whole = isinstance(store, CachedStore) and all(reader.mapped for reader in source.readers.values())
     if not whole or not threads:
         yield
         return
     assert isinstance(store, CachedStore)
-    blobs, lock, left = needed_shards(loader, first_step), threading.Lock(), threading.Event()
+    blobs, lock, stopped = needed_shards(loader, first_step), threading.Lock(), threading.Event()
 
     def work(store: CachedStore) -> None:
         with suppress(PlinthError):
-            while not left.is_set():
+            while not stopped.is_set():
                 with lock:
                     blob = next(blobs, None)
                 if blob is None:
                     return
                 store.fill(blob)
 
-    started = [threading.Thread(target=work, args=(store,), name="fetch ahead", daemon=True) for _ in range(threads)]
-    for thread in started:
-        thread.start()
+    for _ in range(threads):
+        threading.Thread(target=work, args=(store,), name="prefetch shards", daemon=True).start()
     try:
         yield
     finally:
-        left.set()
+        stopped.set()

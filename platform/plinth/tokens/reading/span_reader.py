@@ -1,7 +1,6 @@
-"""Read shards by spans, for what is larger than a machine's cache: each rank fetches the tokens of its rows, no more.
+"""Read shards by spans, for shard sets larger than a machine's cache: each rank fetches the tokens of its own rows.
 
-Spans are checked by length; a digest covers a whole shard, and a span of it cannot be proved. Where that matters, read
-whole shards.
+A span is checked by its length only: a digest covers a whole shard. Fetch whole shards where digests matter.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 
 from plinth.records import Manifest
 from plinth.storage.store import Store
-from plinth.tokens.reading.reader import ShardReader, Tokens
-from plinth.tokens.reading.remote_blobs import Remote
+from plinth.tokens.reading.remote_blobs import RemoteBlobs
+from plinth.tokens.shards.reader import ShardReader, Tokens
 
 REQUESTS_AT_ONCE = 16
 
 
 class SpanReader(ShardReader):
-    """A stream whose tokens are fetched when they are asked for; nothing is mapped.
+    """A stream whose tokens are fetched when they are read; nothing is mapped.
 
     Args:
         store: where the index is read from.
@@ -35,7 +34,7 @@ class SpanReader(ShardReader):
 
     mapped = False
 
-    def __init__(self, store: Store, shards: Manifest, stream: str | None, remote: Remote) -> None:
+    def __init__(self, store: Store, shards: Manifest, stream: str | None, remote: RemoteBlobs) -> None:
         super().__init__(store, shards, stream)
         self._remote = remote
         self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="spans")
@@ -56,7 +55,7 @@ class SpanReader(ShardReader):
         return tokens, np.cumsum(counts) - counts
 
     def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Shard, first byte and end of what a span takes of each shard."""
+        """The byte ranges of a span: shard, first byte and end."""
         width, stop = self.dtype.itemsize, start + count
         while start < stop:
             shard = bisect_right(self._starts, start) - 1

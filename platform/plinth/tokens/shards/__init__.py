@@ -1,15 +1,21 @@
-"""Even-sized binary shards with a document index.
+"""Even-sized binary shards with a document index: made from curated text, read in place.
 
-    axes               The stream of every curated document: values of the axes, joined from sidecars that lie beside
-    cut                Cut token streams into shards and index them: byte ranges of one stream, or documents gathered
-    export             Shards for other trainers: Megatron's indexed dataset, plain token files, or the shards by name
-    index              The document index of a stream: where every document lies, any of them found in microseconds at
-    lookup             Find documents in a part of an index by a few small reads of the file, at any size.
-    mapped             Arrow files of one record batch that are read where they lie: any row of any column in constant
-    parameters         Token shards.
-    part_tokens        The tokens of curated parts on their way into shards: made once, and brought back when more sha
-    shards             Each bucket's token streams in even binary shards, with a document index.
-    staged             Tokens of curated parts on their way into shards: kept in staging, and no longer than the shard
-    stream_assignment  Which documents of which curated parts each stream of a bucket takes: all, or those of its labe
-    streams            Streams of a shard set: a bucket's documents by the values of the recipe's axes.
+made in this order:
+
+    shards             the stage: each bucket's token streams in even shards, with a document index
+    staged_tokens      tokens of curated parts in staging, until the shards are cut
+    axes               the stream of every document: values of the recipe's axes, joined from sidecars
+    stream_assignment  the documents of the curated parts that each stream takes
+    cut                cut token streams into shards, and index them
+    streams            names of streams: a bucket, or `bucket/axis=value,…`
+
+read by:
+
+    reader             spans of tokens of one stream, from mapped files
+    index              the document index of a stream (lookup: a few documents by small reads)
+    mapped             Arrow files of one record batch that are mapped and read in place
+    verified           digests compared once per file
+    export             shards for other trainers: Megatron, plain token files, files by name
+
+parameters             axes and sizes, as a recipe states them
 """

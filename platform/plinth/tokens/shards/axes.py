@@ -37,7 +37,7 @@ _POWERS = 2 ** np.arange(63, dtype=np.int64)
 
 
 def column_of(axis: str) -> str | None:
-    """The sidecar's column that has an axis; None where the document itself says it."""
+    """The sidecar's column of an axis; None where a column of the document gives the value."""
     return AXES.get(axis, axis)
 
 
@@ -57,9 +57,9 @@ def length_class(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 class _Task:
     axes: tuple[str, ...]
     curated: Part
-    local: Part
+    lengths: Part
     verdicts: Part | None
-    sides: Mapping[str, Part]
+    sidecars: Mapping[str, Part]
     sources: tuple[Mapping[str, Any], ...]
 
 
@@ -68,39 +68,40 @@ def run(
     bucket: str,
     axes: tuple[str, ...],
     curated: Manifest,
-    locals_: list[Part],
-    sides: Mapping[str, Manifest],
+    lengths: list[Part],
+    sidecars: Mapping[str, Manifest],
 ) -> list[Part]:
     """A part of labels (`SCHEMA`) beside every curated part; stats: `streams`, by label documents and tokens.
 
     Args:
-        locals_: the documents' tokens, a part beside every curated part.
-        sides: manifests of this bucket by stage: those that `sidecars_of` names.
+        lengths: tokens of the documents, a part beside every curated part.
+        sidecars: manifests of this bucket by stage: those that `sidecars_of` names.
 
     Raises:
         RecipeError: a column that cannot name a stream.
         IntegrityError: a sidecar does not belong to the curated text.
     """
     parts = curated.named("part-")
-    columns = {name: made for name, made in sides.items() if name != DOCUMENTS}
+    columns = {name: made for name, made in sidecars.items() if name != DOCUMENTS}
     placed: list[Mapping[str, Part]] = [{} for _ in parts]
     if columns:
-        places = slots({bucket: sides[DOCUMENTS]}, **{name: {bucket: made} for name, made in columns.items()})
+        places = slots({bucket: sidecars[DOCUMENTS]}, **{name: {bucket: made} for name, made in columns.items()})
         by_name = {slot.documents.name: slot.sides for slot in places}
         placed = [by_name[part.name] for part in parts]
-    sources = tuple(sides[DOCUMENTS].params.get("sources", ())) if "source" in axes else ()
+    sources = tuple(sidecars[DOCUMENTS].params.get("sources", ())) if "source" in axes else ()
     facts = json.dumps([list(axes), [dict(one) for one in sources]], sort_keys=True)
     items = []
-    for part, local, side in zip(parts, locals_, placed, strict=True):
-        digests = (part.blob.sha256, local.blob.sha256, *(f"{n}:{side[n].blob.sha256}" for n in sorted(side)))
+    for part, own_lengths, side in zip(parts, lengths, placed, strict=True):
+        digests = (part.blob.sha256, own_lengths.blob.sha256, *(f"{n}:{side[n].blob.sha256}" for n in sorted(side)))
         own = {name: one for name, one in side.items() if name != VERDICTS}
-        items.append(Item((*digests, facts), _Task(axes, part, local, side.get(VERDICTS), own, sources), part.rows))
+        task = _Task(axes, part, own_lengths, side.get(VERDICTS), own, sources)
+        items.append(Item((*digests, facts), task, part.rows))
     step = Step(name="tokens.shards.axes", version=VERSION)
     return [one[0] for one in run_items(ctx, step, _write, items, label=f"{bucket}/shards: streams")]
 
 
 def _write(store: Store, task: _Task) -> tuple[Part, ...]:
-    tokens = _whole(store, task.local, "tokens").to_numpy()
+    tokens = _read_column(store, task.lengths, "tokens").to_numpy()
     columns = [_values(store, task, axis, tokens) for axis in task.axes]
     for axis, column in zip(task.axes, columns, strict=True):
         if len(column) != task.curated.rows:
@@ -138,33 +139,33 @@ def _values(store: Store, task: _Task, axis: str, tokens: NDArray[np.int64]) -> 
     """Value of an axis for every curated document, strings without nulls."""
     column = column_of(axis)
     if column is not None:
-        return _filled(pa.chunked_array(_beside(store, task, column), pa.string()))
+        return _without_nulls(pa.chunked_array(_sidecar_column(store, task, column), pa.string()))
     if axis == "length":
         return pa.array(length_class(tokens).astype(str), pa.string())
     if axis in ("domain", "source"):
         return pa.array([_origin(axis, task, *row) for row in _origins(store, task.curated)], pa.string())
-    return _filled(_whole(store, task.curated, axis))
+    return _without_nulls(_read_column(store, task.curated, axis))
 
 
-def _beside(store: Store, task: _Task, column: str) -> list[pa.Array]:
-    """A sidecar's column for the documents that are trained on, as words."""
+def _sidecar_column(store: Store, task: _Task, column: str) -> list[pa.Array]:
+    """A sidecar's column for the documents that are trained on, as strings."""
     side, _, name = column.partition(".")
     assert task.verdicts is not None
-    words = _words(column)
+    as_strings = _to_strings(column)
     return [
-        words(one.column(name).filter(pc.equal(verdict.column("decision"), "train")))
-        for one, verdict in iter_aligned(store, (task.sides[side], [name]), (task.verdicts, ["decision"]))
+        as_strings(one.column(name).filter(pc.equal(verdict.column("decision"), "train")))
+        for one, verdict in iter_aligned(store, (task.sidecars[side], [name]), (task.verdicts, ["decision"]))
     ]
 
 
-def _words(column: str) -> Callable[[pa.Array], pa.Array]:
+def _to_strings(column: str) -> Callable[[pa.Array], pa.Array]:
     def convert(values: pa.Array) -> pa.Array:
         kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
         if not (pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise RecipeError(
                 f"shards.axes: {column} cannot name streams",
                 found=f"values of type {kind}",
-                expected="a column of words, or of true and false",
+                expected="a column of strings, or of booleans",
                 remedy="choose a label (language.label, perplexity.band, …) instead of a score",
             )
         return pc.cast(values, pa.string())
@@ -186,11 +187,11 @@ def _origin(axis: str, task: _Task, domain: str | None, snapshot: str) -> str:
     return "" if place is None else str(place)
 
 
-def _whole(store: Store, part: Part, column: str) -> pa.Array:
+def _read_column(store: Store, part: Part, column: str) -> pa.Array:
     batches = [batch.column(column) for batch in iter_batches(store, part, [column])]
     return pa.chunked_array(batches).combine_chunks() if batches else pa.array([], pa.string())
 
 
-def _filled(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _without_nulls(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return pc.fill_null(whole, "")

@@ -23,41 +23,41 @@ from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import CHUNK_BYTES, Store
 from plinth.tokens.shards.index import write_index
-from plinth.tokens.shards.staged import Staged
+from plinth.tokens.shards.staged_tokens import StagedTokens
 
 
 @dataclass(frozen=True)
-class Chosen:
+class DocumentChoice:
     """The documents of a curated part that belong to a stream.
 
     Args:
-        local: index of the part's documents (id, tokens), row for row the curated part.
-        labels: the label of each, row for row; None where the bucket is one stream.
+        lengths: ids and tokens of the part's documents, row for row the curated part.
+        labels: the label of each document, row for row; None where the bucket is one stream.
         wanted: labels of the stream.
     """
 
-    local: Part
+    lengths: Part
     labels: Part | None = None
     wanted: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """What identifies the choice."""
+        """Identity of the choice."""
         return f"{self.labels.blob.sha256}:{'|'.join(self.wanted)}" if self.labels else ""
 
 
 @dataclass(frozen=True)
-class Slice:
-    """Bytes `offset` to `offset + length` of a part's tokens: of all of them, or of those that are chosen."""
+class TokenSlice:
+    """Bytes `offset` to `offset + length` of a part's tokens: of all documents, or of the chosen ones."""
 
-    tokens: Staged
+    tokens: StagedTokens
     offset: int
     length: int
-    chosen: Chosen | None = None
+    chosen: DocumentChoice | None = None
 
     @property
     def key(self) -> str:
-        """What identifies the bytes."""
+        """Identity of the bytes."""
         own = f"{self.tokens.blob.sha256}:{self.offset}:{self.length}"
         return f"{own}:{self.chosen.key}" if self.chosen else own
 
@@ -66,11 +66,11 @@ class Slice:
 class IndexTask:
     """An index part: chosen documents of curated parts by number, from token `start` of their stream on."""
 
-    pieces: tuple[tuple[int, Chosen], ...]
+    pieces: tuple[tuple[int, DocumentChoice], ...]
     start: int
 
 
-def even(tokens: int, tokens_per_shard: int) -> list[int]:
+def even_sizes(tokens: int, tokens_per_shard: int) -> list[int]:
     """Sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
     if not tokens:
         return []
@@ -78,14 +78,14 @@ def even(tokens: int, tokens_per_shard: int) -> list[int]:
     return [tokens // count + (i < tokens % count) for i in range(count)]
 
 
-def slices(sources: Sequence[Slice], sizes: Sequence[int], width: int) -> list[list[Slice]]:
+def slices(sources: Sequence[TokenSlice], sizes: Sequence[int], width: int) -> list[list[TokenSlice]]:
     """The slices of the parts' tokens that make each shard.
 
     Args:
-        sources: the whole of what each part gives to the stream, in order.
+        sources: all tokens that each part gives to the stream, in order.
         sizes: tokens of the shards. width: bytes of a token.
     """
-    cuts: list[list[Slice]] = []
+    cuts: list[list[TokenSlice]] = []
     ends = list(accumulate(source.length for source in sources))
     start, at = 0, 0
     for size in sizes:
@@ -100,7 +100,7 @@ def slices(sources: Sequence[Slice], sizes: Sequence[int], width: int) -> list[l
     return cuts
 
 
-def cut(store: Store, task: tuple[Slice, ...]) -> tuple[Part, ...]:
+def cut(store: Store, task: tuple[TokenSlice, ...]) -> tuple[Part, ...]:
     """Write one shard."""
     with store.staging(".bin") as path:
         with named_failures(path), path.open("wb") as out:
@@ -116,47 +116,47 @@ def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
     """Write one part of the index; stats: start, tokens, and the curated parts (first, last) in it."""
     ids, tokens, parts, rows = [], [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     for number, chosen in task.pieces:
-        for some, lengths, own in _documents(store, chosen):
-            ids.append(some)
-            tokens.append(lengths)
-            parts.append(np.full(len(own), number, np.int32))
-            rows.append(own)
+        for batch_ids, batch_tokens, batch_rows in _documents(store, chosen):
+            ids.append(batch_ids)
+            tokens.append(batch_tokens)
+            parts.append(np.full(len(batch_rows), number, np.int32))
+            rows.append(batch_rows)
     lengths = np.concatenate(tokens)
     starts = task.start + np.cumsum(lengths) - lengths
     numbers = [pa.array(column) for column in (starts, lengths, np.concatenate(parts), np.concatenate(rows))]
-    held = pa.concat_arrays(ids) if ids else pa.array([], pa.binary(16))
+    every_id = pa.concat_arrays(ids) if ids else pa.array([], pa.binary(16))
     span = {"start": task.start, "tokens": int(lengths.sum()), "parts": [task.pieces[0][0], task.pieces[-1][0]]}
-    return (write_index(store, "index.arrow", [held, *numbers], span),)
+    return (write_index(store, "index.arrow", [every_id, *numbers], span),)
 
 
-def _documents(store: Store, chosen: Chosen) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:
+def _documents(store: Store, chosen: DocumentChoice) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:
     """Ids, tokens and rows of a part's chosen documents, by batches."""
-    sources = [(chosen.local, ["id", "tokens"])] + ([(chosen.labels, ["label"])] if chosen.labels else [])
+    sources = [(chosen.lengths, ["id", "tokens"])] + ([(chosen.labels, ["label"])] if chosen.labels else [])
     row = 0
     for batch, *labels in iter_aligned(store, *sources):
         rows = np.arange(row, row + batch.num_rows, dtype=np.int32)
         row += batch.num_rows
         if labels:
-            kept = _wanted(labels[0], chosen.wanted)
+            kept = _matching(labels[0], chosen.wanted)
             batch, rows = batch.filter(pa.array(kept)), rows[kept]
         yield batch.column("id"), batch.column("tokens").to_numpy(), rows
 
 
-def _wanted(batch: pa.RecordBatch, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
+def _matching(batch: pa.RecordBatch, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
     mask: NDArray[np.bool_] = pc.is_in(batch.column("label"), pa.array(wanted, pa.string())).to_numpy(
         zero_copy_only=False
     )
     return mask
 
 
-def _copy(store: Store, piece: Slice, out: IO[bytes]) -> None:
+def _copy(store: Store, piece: TokenSlice, out: IO[bytes]) -> None:
     with piece.tokens.open_path(store).open("rb") as source:
         source.seek(piece.offset)
         for at in range(0, piece.length, CHUNK_BYTES):
             out.write(source.read(min(CHUNK_BYTES, piece.length - at)))
 
 
-def _gather(store: Store, piece: Slice, chosen: Chosen, out: IO[bytes]) -> None:
+def _gather(store: Store, piece: TokenSlice, chosen: DocumentChoice, out: IO[bytes]) -> None:
     """The bytes `offset` to `offset + length` of the chosen documents, one after another."""
     tokens, kept = _lengths(store, chosen)
     if not piece.length:
@@ -176,16 +176,16 @@ def _gather(store: Store, piece: Slice, chosen: Chosen, out: IO[bytes]) -> None:
             out.write(data[at : min(at + CHUNK_BYTES, end)].data)
 
 
-def _lengths(store: Store, chosen: Chosen) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _lengths(store: Store, chosen: DocumentChoice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Tokens of every document of a part, and which are chosen."""
     assert chosen.labels is not None
-    tokens = [batch.column("tokens").to_numpy() for batch in iter_batches(store, chosen.local, ["tokens"])]
-    kept = [_wanted(batch, chosen.wanted) for batch in iter_batches(store, chosen.labels, ["label"])]
+    tokens = [batch.column("tokens").to_numpy() for batch in iter_batches(store, chosen.lengths, ["tokens"])]
+    kept = [_matching(batch, chosen.wanted) for batch in iter_batches(store, chosen.labels, ["label"])]
     return np.concatenate([np.empty(0, np.int64), *tokens]), np.concatenate([np.empty(0, np.bool_), *kept])
 
 
 def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges that touch, joined: neighbours of one stream are copied in one go."""
+    """Ranges with adjacent ones joined: neighbours of one stream are copied at once."""
     breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
     firsts, lasts = np.append(0, breaks), np.append(breaks, len(begins)) - 1
     yield from zip(begins[firsts].tolist(), ends[lasts].tolist(), strict=True)

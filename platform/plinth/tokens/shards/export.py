@@ -26,7 +26,7 @@ from plinth.storage.atomic import replacing
 from plinth.storage.checkout import safe_name
 from plinth.storage.store import CHUNK_BYTES, Store
 from plinth.storage.uris import SCHEME, filesystem
-from plinth.tokens.reading.reader import ShardReader, open_streams
+from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Format = Literal["megatron", "bin", "shards"]
 

@@ -1,7 +1,7 @@
-"""The document index of a stream: where every document lies, any of them found in microseconds at any size.
+"""The document index of a stream: where every document lies; finding one takes microseconds at any size.
 
-A part of the index is an Arrow file of fixed-width columns, documents in stream order. What goes through many documents
-maps it; what wants a few of them reads a few stretches of it (`lookup`).
+A part of the index is an Arrow file of fixed-width columns, documents in stream order. Readers of many documents map
+it; readers of a few documents read a few ranges of it (`lookup`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from plinth.records import Part
 from plinth.storage.store import Store
-from plinth.tokens.shards.lookup import Lookup
+from plinth.tokens.shards.lookup import IndexLookup
 from plinth.tokens.shards.mapped import map_columns, places_of, write_mapped
 
 #: A document of the index: its tokens (end-of-text included) are `start` to `start + tokens` of its stream, its text
@@ -33,7 +33,7 @@ INDEX_SCHEMA = pa.schema(
 )
 DTYPES = (np.dtype("V16"), *(np.dtype(name) for name in ("<i8", "<i8", "<i4", "<i4")))
 _WHAT = "an index of documents"
-#: Documents that are handed out at once where all are gone through.
+#: Documents of a batch when all are read.
 BATCH_DOCUMENTS = 1 << 16
 
 
@@ -48,7 +48,7 @@ class DocumentSpan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spans:
+class DocumentSpans:
     """Documents as columns, [n] each."""
 
     ids: NDArray[np.void]
@@ -64,12 +64,12 @@ class Spans:
     def columns(self) -> tuple[NDArray[Any], ...]:
         return self.ids, self.starts, self.tokens, self.parts, self.rows
 
-    def take(self, rows: slice | NDArray[Any]) -> Spans:
-        """Some of them."""
-        return Spans(*(column[rows] for column in self.columns))
+    def take(self, rows: slice | NDArray[Any]) -> DocumentSpans:
+        """Some of the documents."""
+        return DocumentSpans(*(column[rows] for column in self.columns))
 
     def records(self) -> list[DocumentSpan]:
-        """One record each."""
+        """The documents as records."""
         names = self.ids.tobytes().hex()
         ids = [names[at : at + 32] for at in range(0, len(names), 32)]
         return list(map(DocumentSpan, ids, *(column.tolist() for column in self.columns[1:])))
@@ -80,14 +80,14 @@ def write_index(store: Store, name: str, columns: Sequence[pa.Array], stats: dic
     return write_mapped(store, name, pa.RecordBatch.from_arrays(list(columns), schema=INDEX_SCHEMA), stats)
 
 
-def open_part(store: Store, part: Part) -> Spans:
+def open_part(store: Store, part: Part) -> DocumentSpans:
     """The documents of a part of the index, mapped.
 
     Raises:
         MissingError, IntegrityError: absent, torn, or no index.
     """
     data, places = map_columns(store, part, _WHAT)
-    return Spans(
+    return DocumentSpans(
         *(
             data[at : at + part.rows * dtype.itemsize].view(dtype)
             for at, dtype in zip(places if part.rows else [0] * len(DTYPES), DTYPES, strict=True)
@@ -95,16 +95,16 @@ def open_part(store: Store, part: Part) -> Spans:
     )
 
 
-def open_lookup(store: Store, part: Part) -> Lookup:
-    """The same part, for a few documents of it.
+def open_lookup(store: Store, part: Part) -> IndexLookup:
+    """The same part, to find a few of its documents.
 
     Raises:
         MissingError, IntegrityError: absent, torn, or no index.
     """
-    return Lookup(store, part, places_of(part, _WHAT), tuple(dtype.itemsize for dtype in DTYPES), starts=1)
+    return IndexLookup(store, part, places_of(part, _WHAT), tuple(dtype.itemsize for dtype in DTYPES), starts=1)
 
 
-def of_part(documents: Spans, part: int) -> slice:
+def of_part(documents: DocumentSpans, part: int) -> slice:
     """Rows of the documents of a curated part; parts of the index go through curated parts in order."""
     first, stop = np.searchsorted(documents.parts, np.array([part, part + 1], np.int32)).tolist()
     return slice(first, stop)
@@ -123,15 +123,15 @@ class DocumentIndex:
     def __init__(self, store: Store, parts: Sequence[Part]) -> None:
         self._store, self.parts = store, parts
         self._starts = np.array([part.stats["start"] for part in parts], np.int64)
-        self._open: dict[int, Spans] = {}
+        self._open: dict[int, DocumentSpans] = {}
 
-    def part(self, number: int) -> Spans:
+    def part(self, number: int) -> DocumentSpans:
         """All documents of a part, mapped."""
         if number not in self._open:
             self._open[number] = open_part(self._store, self.parts[number])
         return self._open[number]
 
-    def within(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], Spans]:
+    def within(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], DocumentSpans]:
         """The documents that have tokens in ranges of the stream.
 
         Args:
@@ -154,24 +154,14 @@ class DocumentIndex:
                     counts[at] = own[1] - own[0]
                     for column, values in zip(found, lookup.values(*own), strict=True):
                         column.append(values)
-        every = Spans(*(np.frombuffer(b"".join(column), dtype) for column, dtype in zip(found, DTYPES, strict=True)))
+        columns = (np.frombuffer(b"".join(column), dtype) for column, dtype in zip(found, DTYPES, strict=True))
+        every = DocumentSpans(*columns)
         owner = np.repeat(ranges[order], counts)
         sequence = np.argsort(owner, kind="stable")
         return owner[sequence], every.take(sequence)
 
-    def documents(self, start: int, stop: int) -> Iterator[DocumentSpan]:
-        """The documents that have tokens in one range, however large, in stream order."""
-        number = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
-        while number < len(self.parts) and start < stop and self._starts[number] < stop:
-            documents = self.part(number)
-            first = max(0, int(np.searchsorted(documents.starts, start, side="right")) - 1)
-            last = int(np.searchsorted(documents.starts, stop, side="left"))
-            for own in _cut(documents.take(slice(first, last))):
-                yield from (span for span in own.records() if span.start + span.tokens > start)
-            number += 1
-
-    def batches(self) -> Iterator[Spans]:
-        """All documents in stream order, some thousands at a time."""
+    def batches(self) -> Iterator[DocumentSpans]:
+        """All documents in stream order, at most `BATCH_DOCUMENTS` at a time."""
         for number in range(len(self.parts)):
             yield from _cut(self.part(number))
 
@@ -204,6 +194,6 @@ def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
     return np.asarray(np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts))
 
 
-def _cut(documents: Spans) -> Iterator[Spans]:
+def _cut(documents: DocumentSpans) -> Iterator[DocumentSpans]:
     edges = [*range(0, len(documents), BATCH_DOCUMENTS), len(documents)]
     return (documents.take(slice(first, last)) for first, last in pairwise(edges))

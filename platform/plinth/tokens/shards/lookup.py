@@ -1,8 +1,8 @@
 """Find documents in a part of an index by a few small reads of the file, at any size.
 
-Interpolation search, mostly two or three reads; from the fourth on every second one bisects, so that no text makes it
-slow (2 log2 n). Reads and not a mapping: of a step of a thousand sequences every search would touch a dozen pages that
-nobody has touched, and a page fault costs more than a read of what surrounds it.
+Interpolation search, mostly two or three reads; from the fourth read on every second one bisects, which bounds them by
+2 log2 n for any lengths of documents. The file is read and not mapped: in a step of a thousand sequences every search
+would touch a dozen cold pages, and a page fault costs more than a read of the block around it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from plinth.errors import IntegrityError
 from plinth.records import Part
 from plinth.storage.store import Store
 
-#: Starts that one read brings.
+#: Starts per read.
 BLOCK = 1024
 
 
-class Lookup:
+class IndexLookup:
     """A part of an index, open for reading; use it as a context.
 
     Args:
@@ -39,7 +39,7 @@ class Lookup:
         self._first = int(part.stats["start"])
         self._stop = self._first + int(part.stats["tokens"])
 
-    def __enter__(self) -> Lookup:
+    def __enter__(self) -> IndexLookup:
         self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         return self
 
@@ -57,14 +57,14 @@ class Lookup:
         return first, begin + int(block.searchsorted(stop, "left"))
 
     def values(self, first: int, stop: int) -> list[bytes]:
-        """What each column has in rows `first` to `stop`."""
+        """The bytes of each column in rows `first` to `stop`."""
         found = [os.pread(self._file, (stop - first) * width, at + first * width) for at, width in self._columns]
         if len(found[0]) != (stop - first) * self._columns[0][1]:
             raise self._short()
         return found
 
     def _around(self, token: int) -> tuple[int, NDArray[np.int64]]:
-        """A block of starts, and its first row, that has the document of a token of this part."""
+        """A block of starts that has the document of a token of this part, and the block's first row."""
         low, high, below, above = 0, self._rows, self._first, self._stop
         for tried in count():
             bisect = tried > 2 and tried % 2

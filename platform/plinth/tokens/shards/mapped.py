@@ -1,7 +1,7 @@
-"""Arrow files of one record batch that are read where they lie: any row of any column in constant time.
+"""Arrow files of one record batch that are mapped and read in place: any row of any column in constant time.
 
-Who writes records where in the file each column begins, so that who reads maps the file and parses nothing: opening
-costs microseconds, whatever the size. To everybody else it is a plain Arrow file (`pyarrow.ipc.open_file`, Polars).
+The writer records where in the file each column begins, so a reader maps the file and parses nothing: opening takes
+microseconds, whatever the size. Other programs read a plain Arrow file (`pyarrow.ipc.open_file`, Polars).
 
 A mapping holds no file descriptor. Python's own `mmap` (and with it `numpy.memmap`) keeps one open for each, and a run
 over 10^12 tokens maps some 15,000 shards, where a process may often open 1,024 files.
@@ -36,7 +36,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Mapping:
-    """The bytes of a file in memory, until nothing refers to them."""
+    """A file mapped into memory until nothing refers to its bytes."""
 
     def __init__(self, path: Path | str) -> None:
         self.address = 0
@@ -70,7 +70,7 @@ def map_file(path: Path | str) -> NDArray[np.uint8]:
 
 
 def write_mapped(store: Store, name: str, batch: pa.RecordBatch, stats: dict[str, Any]) -> Part:
-    """Write a batch without nulls as an Arrow file, uncompressed; `stats["at"]` says where its buffers are.
+    """Write a batch without nulls as an uncompressed Arrow file; `stats["at"]` has the first byte of each buffer.
 
     Raises:
         DiskFullError, WorkspaceError: nothing becomes visible.
@@ -117,5 +117,5 @@ def _unknown(name: str, part: Part, what: str) -> IntegrityError:
     return IntegrityError(
         f"{name} is not {what}",
         expected=f"an Arrow file of {part.rows} rows, written by this version",
-        remedy="run the stage that made it again; what it makes has another form now",
+        remedy="run the stage that made it again; its format has changed",
     )

@@ -22,16 +22,12 @@ import numpy as np
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.records import Blob, Manifest, Part, Step
-from plinth.tokens.shards import cut, part_tokens, staged, stream_assignment
-from plinth.tokens.shards.cut import Chosen, IndexTask, Slice, even
-from plinth.tokens.shards.index import INDEX_SCHEMA
+from plinth.tokens.shards import cut, staged_tokens
+from plinth.tokens.shards.cut import DocumentChoice, IndexTask, TokenSlice, even_sizes
 from plinth.tokens.shards.parameters import Shards
-from plinth.tokens.shards.part_tokens import Tokenise, bring_back
-from plinth.tokens.shards.staged import Kept, Staged
-from plinth.tokens.shards.stream_assignment import Given
+from plinth.tokens.shards.staged_tokens import PublishedTokens, StagedTokens, TokeniseTask, restore
+from plinth.tokens.shards.stream_assignment import StreamAssignment, assign_streams
 from plinth.tokens.tokenizer import encode, tokenizer
-
-__all__ = ["INDEX_SCHEMA", "VERSION", "even", "run"]
 
 VERSION = "2"
 INDEX = Step(name="tokens.shards.index", version=VERSION)
@@ -50,12 +46,12 @@ def run(
     params: Shards,
     trained: Manifest,
     curated: Manifest,
-    sides: Mapping[str, Manifest] | None = None,
+    sidecars: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
     """Tokenise a bucket's training documents and cut their streams into shards.
 
     Args:
-        sides: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
+        sidecars: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
 
     Parts of a stream: `shard-*.bin` (stats: start, tokens) and `index-*.arrow` (`INDEX_SCHEMA`; stats: start,
     tokens), below `{label}/` where there are axes. Stats: documents, tokens, text_bytes, dtype, bytes_per_token (width
@@ -63,19 +59,19 @@ def run(
     `streams` (documents and tokens by label).
 
     Raises:
-        RecipeError: the axes make too many streams, or cannot be read as words.
+        RecipeError: the axes make too many streams, or cannot be read as strings.
     """
-    asset, sides = f"{bucket}/shards", dict(sides or {})
+    asset, sidecars = f"{bucket}/shards", dict(sidecars or {})
     (file,) = trained.named(tokenizer.FILE)
     dtype, end_of_text = encode.token_dtype(trained.stats["vocab_size"]), trained.stats["end_of_text"]
-    tasks = [Tokenise(bucket, file.blob, part, dtype, end_of_text) for part in curated.named("part-")]
-    locals_ = part_tokens.tokenise(ctx, asset, tasks)
-    streams = stream_assignment.streams(ctx, bucket, params, curated, locals_, sides)
-    parts = [*_cuts(ctx, asset, params, tasks, locals_, streams), *_indexes(ctx, asset, streams)]
+    tasks = [TokeniseTask(bucket, file.blob, part, dtype, end_of_text) for part in curated.named("part-")]
+    lengths = staged_tokens.tokenise(ctx, asset, tasks)
+    streams = assign_streams(ctx, bucket, params, curated, lengths, sidecars)
+    parts = [*_cuts(ctx, asset, params, tasks, lengths, streams), *_indexes(ctx, asset, streams)]
     stats = {
         "documents": sum(stream.documents for stream in streams),
         "tokens": sum(stream.tokens for stream in streams),
-        "text_bytes": sum(part.stats["text_bytes"] for part in locals_),
+        "text_bytes": sum(part.stats["text_bytes"] for part in lengths),
         "dtype": dtype,
         "bytes_per_token": np.dtype(dtype).itemsize,
         "end_of_text": end_of_text,
@@ -87,26 +83,26 @@ def run(
         stats |= {"axes": list(params.axes), "streams": counts}
     step = Step(name="tokens.shards", version=VERSION, params=params.identity())
     inputs = {tokenizer.ASSET: trained, f"{bucket}/curated": curated}
-    return manifest(asset, step, inputs | {f"{bucket}/{name}": made for name, made in sides.items()}, parts, stats)
+    return manifest(asset, step, inputs | {f"{bucket}/{name}": made for name, made in sidecars.items()}, parts, stats)
 
 
 def _cuts(
     ctx: Context,
     asset: str,
     params: Shards,
-    tasks: Sequence[Tokenise],
-    locals_: Sequence[Part],
-    streams: Sequence[Given],
+    tasks: Sequence[TokeniseTask],
+    lengths: Sequence[Part],
+    streams: Sequence[StreamAssignment],
 ) -> list[Part]:
     """The shards of every stream, named and placed."""
     if not tasks:
         return []
     width = np.dtype(tasks[0].dtype).itemsize
-    known = [Staged(task.bucket, Blob(**part.stats["stream"])) for task, part in zip(tasks, locals_, strict=True)]
+    known = [StagedTokens(task.bucket, Blob(**part.stats["stream"])) for task, part in zip(tasks, lengths, strict=True)]
     items, named = [], []
     for stream in streams:
-        whole = [Slice(known[i], 0, n * width, one if one.labels else None) for i, one, _, n in stream.choices]
-        sizes = even(stream.tokens, params.tokens_per_shard)
+        whole = [TokenSlice(known[i], 0, n * width, one if one.labels else None) for i, one, _, n in stream.choices]
+        sizes = even_sizes(stream.tokens, params.tokens_per_shard)
         starts = [0, *accumulate(sizes)]
         items += [Item(tuple(s.key for s in one), tuple(one)) for one in cut.slices(whole, sizes, width)]
         folder = f"{stream.label}/" if stream.label else ""
@@ -119,41 +115,45 @@ def _cuts(
 
 
 def _cut_staged(
-    ctx: Context, asset: str, tasks: Sequence[Tokenise], known: Sequence[Staged], items: Sequence[Item]
+    ctx: Context, asset: str, tasks: Sequence[TokeniseTask], known: Sequence[StagedTokens], items: Sequence[Item]
 ) -> list[Part]:
-    """Cut by groups: tokens that have left staging come back before a group that needs them, and go after the last."""
+    """Cut by groups: missing tokens are restored before a group that needs them, and removed after the last one."""
     missing = [item for item in items if ctx.cache.get(CUT.key(item.inputs)) is None]
     groups = [missing[at : at + GROUP_SHARDS] for at in range(0, len(missing), GROUP_SHARDS)]
     needs = [{piece.tokens for item in group for piece in item.task} for group in groups]
     last = {one: at for at, needed in enumerate(needs) for one in needed}
-    held: dict[str, Kept] | None = None
+    published: dict[str, PublishedTokens] | None = None
     for at, (group, needed) in enumerate(zip(groups, needs, strict=True)):
         absent = [
-            (task, one) for task, one in zip(tasks, known, strict=True) if one in needed and not one.there(ctx.store)
+            (task, one) for task, one in zip(tasks, known, strict=True) if one in needed and not one.exists(ctx.store)
         ]
-        if absent and held is None:
-            held = staged.kept(ctx, asset, tasks[0].tokenizer.sha256, tasks[0].dtype)
-        back = [replace(task, staged=one, kept=(held or {}).get(task.curated.blob.sha256)) for task, one in absent]
-        for _ in ctx.engine.map(partial(bring_back, ctx.workspace.store), back):
+        if absent and published is None:
+            published = staged_tokens.published_tokens(ctx, asset, tasks[0].tokenizer.sha256, tasks[0].dtype)
+        lost = [
+            replace(task, staged=one, published=(published or {}).get(task.curated.blob.sha256)) for task, one in absent
+        ]
+        for _ in ctx.engine.map(partial(restore, ctx.workspace.store), lost):
             pass
         run_items(ctx, CUT, cut.cut, group, label=f"{asset}: cut")
         for one in needed:
             if last[one] == at:
-                one.drop(ctx.store)
+                one.remove(ctx.store)
     for one in known:
         if one not in last:
-            one.drop(ctx.store)
+            one.remove(ctx.store)
     return [parts[0] for parts in run_items(ctx, CUT, cut.cut, items, label=f"{asset}: cut")]
 
 
-def _indexes(ctx: Context, asset: str, streams: Sequence[Given]) -> list[Part]:
+def _indexes(ctx: Context, asset: str, streams: Sequence[StreamAssignment]) -> list[Part]:
     """The index of every stream, in parts of whole curated parts."""
     items, names = [], []
     for stream in streams:
         start = 0
         for i, group in enumerate(_grouped(stream)):
             pieces = tuple((number, chosen) for number, chosen, *_ in group)
-            keys = tuple(key for n, one in pieces for key in (one.local.blob.sha256, str(n), *filter(None, [one.key])))
+            keys = tuple(
+                key for n, one in pieces for key in (one.lengths.blob.sha256, str(n), *filter(None, [one.key]))
+            )
             items.append(Item((*keys, str(start)), IndexTask(pieces, start), sum(rows for _, _, rows, _ in group)))
             names.append(f"{stream.label}/index-{i:05d}.arrow" if stream.label else f"index-{i:05d}.arrow")
             start += sum(tokens for *_, tokens in group)
@@ -161,8 +161,8 @@ def _indexes(ctx: Context, asset: str, streams: Sequence[Given]) -> list[Part]:
     return [parts[0].model_copy(update={"name": name}) for parts, name in zip(made, names, strict=True)]
 
 
-def _grouped(stream: Given) -> Iterator[list[tuple[int, Chosen, int, int]]]:
-    group: list[tuple[int, Chosen, int, int]] = []
+def _grouped(stream: StreamAssignment) -> Iterator[list[tuple[int, DocumentChoice, int, int]]]:
+    group: list[tuple[int, DocumentChoice, int, int]] = []
     for choice in stream.choices:
         group.append(choice)
         if sum(rows for _, _, rows, _ in group) >= INDEX_DOCUMENTS:

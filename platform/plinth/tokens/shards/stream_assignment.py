@@ -1,4 +1,4 @@
-"""Which documents of which curated parts each stream of a bucket takes: all, or those of its labels."""
+"""The documents of the curated parts that each stream of a bucket takes: all, or those of its labels."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.records import Manifest, Part
 from plinth.tokens.shards import axes
-from plinth.tokens.shards.cut import Chosen
+from plinth.tokens.shards.cut import DocumentChoice
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.streams import OTHER
 
-#: Every stream is a unit of the mixture and has files of its own.
+#: Most streams of a bucket: each is a unit of the mixture and has its own files.
 MAX_STREAMS = 1024
 
 
 @dataclass(frozen=True)
-class Given:
-    """What each curated part gives to a stream."""
+class StreamAssignment:
+    """The documents that a stream takes of each curated part."""
 
     label: str
-    choices: tuple[tuple[int, Chosen, int, int], ...]  # part, its documents, how many, their tokens
+    choices: tuple[tuple[int, DocumentChoice, int, int], ...]  # part, its documents, how many, their tokens
 
     @property
     def tokens(self) -> int:
@@ -33,19 +33,19 @@ class Given:
         return sum(documents for *_, documents, _ in self.choices)
 
 
-def streams(
+def assign_streams(
     ctx: Context,
     bucket: str,
     params: Shards,
     curated: Manifest,
-    locals_: list[Part],
-    sides: Mapping[str, Manifest],
-) -> list[Given]:
+    lengths: list[Part],
+    sidecars: Mapping[str, Manifest],
+) -> list[StreamAssignment]:
     """The bucket's streams in order of label."""
     if not params.axes:
-        whole = tuple((i, Chosen(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(locals_))
-        return [Given("", whole)]
-    labels = axes.run(ctx, bucket, params.axes, curated, locals_, sides)
+        whole = tuple((i, DocumentChoice(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(lengths))
+        return [StreamAssignment("", whole)]
+    labels = axes.run(ctx, bucket, params.axes, curated, lengths, sidecars)
     stream_of = _merged([part.stats["streams"] for part in labels], params.min_stream_tokens)
     if len(set(stream_of.values())) > MAX_STREAMS:
         raise RecipeError(
@@ -57,13 +57,13 @@ def streams(
     made = []
     for stream in sorted(set(stream_of.values())):
         choices = []
-        for number, (local, one) in enumerate(zip(locals_, labels, strict=True)):
-            own = {label: count for label, count in one.stats["streams"].items() if stream_of[label] == stream}
+        for number, (own_lengths, own_labels) in enumerate(zip(lengths, labels, strict=True)):
+            own = {label: count for label, count in own_labels.stats["streams"].items() if stream_of[label] == stream}
             if own:
                 documents = sum(count["documents"] for count in own.values())
                 tokens = sum(count["tokens"] for count in own.values())
-                choices.append((number, Chosen(local, one, tuple(sorted(own))), documents, tokens))
-        made.append(Given(stream, tuple(choices)))
+                choices.append((number, DocumentChoice(own_lengths, own_labels, tuple(sorted(own))), documents, tokens))
+        made.append(StreamAssignment(stream, tuple(choices)))
     return made
 
 

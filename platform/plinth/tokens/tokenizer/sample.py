@@ -23,7 +23,7 @@ from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
-from plinth.tokens.order.permutation import mix64
+from plinth.tokens.splitmix import mix64
 
 VERSION = "1"
 WEIGH = Step(name="tokens.sample.weigh", version=VERSION)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plinth.model.loss import IGNORED
-from plinth.tokens.reading.rows import Rows
+from plinth.tokens.reading.compact_batch import CompactBatch
 
 #: Signed types of the same width; devices compute little with unsigned ones. Ids of 32 bits are below 2^31.
 _SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
@@ -33,7 +33,7 @@ class Widened(NamedTuple):
     targets: Tensor
 
 
-def widened(rows: Rows, length: int, device: torch.device, *, segments: bool) -> Widened:
+def widened(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> Widened:
     """Ids of 64 bits on a device, in rows of `length` tokens, with the document of each where that is wanted."""
     width = rows.tokens.shape[1]
     ids = _placed(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
@@ -49,7 +49,7 @@ def widened(rows: Rows, length: int, device: torch.device, *, segments: bool) ->
     )
 
 
-def _segments(rows: Rows, device: torch.device) -> Tensor:
+def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
     """[B, S + 1] how many documents of the sequence have begun: one more than their numbers in `Expanded`."""
     begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
     begins.view(-1)[_placed(rows.starts, device).long()] = 1

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.initialisation import Initial, initialise
-from plinth.tokens.reading.rows import Rows
+from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.engine.batch_expansion import Widened, widened
@@ -159,7 +159,7 @@ class Engine:
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         weights = batch.weights(self.config.data_ranks)
         for micro, rows in enumerate(batch.micro, 1):
-            unbroken = rows.whole(batch.length)  # seen here, where it costs no wait
+            unbroken = rows.unbroken(batch.length)  # seen here, where it costs no wait
             loss = self.deepspeed(*self._on_device(rows, batch.length), whole=unbroken)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
@@ -190,7 +190,7 @@ class Engine:
             tokens: [M, S + 1], a row of one document.
             scored: which targets count [M, S].
         """
-        rows = Rows.of(tokens, None, scored)
+        rows = CompactBatch.of(tokens, None, scored)
         loss: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return loss
 
@@ -247,7 +247,7 @@ class Engine:
     def _set_rate(self, lr: float) -> None:
         set_rates(self.deepspeed.optimizer.param_groups, lr)
 
-    def _on_device(self, rows: Rows, length: int) -> Widened:
+    def _on_device(self, rows: CompactBatch, length: int) -> Widened:
         return widened(rows, length, self.rank.device, segments=self.config.model.document_mask)
 
 

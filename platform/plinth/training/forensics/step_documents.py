@@ -78,7 +78,7 @@ class Sightings:
         return text
 
     def _seen(self, step: int, sequence: BatchSequence) -> list[Seen]:
-        bucket, rows = sequence.sequence.bucket, []
+        bucket, rows = sequence.sequence.stream, []
         for piece in sequence.documents:
             uris, sources = self._places(bucket, piece.document.part)
             row = piece.document.row

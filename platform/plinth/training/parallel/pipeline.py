@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.model.decoder import Decoder
-from plinth.tokens.reading.rows import Rows
+from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import Batch
 from plinth.training.engine.engine import Engine, Rank, accumulate
@@ -90,7 +90,7 @@ class PipelineEngine(Engine):
         def forward(x: Tensor | None) -> Tensor:
             micro = next(numbers)
             rows = batch.micro[micro]
-            whole = rows.whole(batch.length)  # seen here, where it costs no wait
+            whole = rows.unbroken(batch.length)  # seen here, where it costs no wait
             y: Tensor = self.deepspeed(*self._on_device(rows, batch.length), x=x, whole=whole)
             if self._stage.last:
                 y = y if weights is None else y * weights[micro]
@@ -127,7 +127,7 @@ class PipelineEngine(Engine):
         """As `Engine.loss_of` on the last stage; zero elsewhere."""
         exchange = StageExchange(self._stage, self._ranks, self._activations(tokens.shape), self.rank.device)
         x = exchange(forward_from=True)[0]
-        rows = Rows.of(tokens, None, scored)
+        rows = CompactBatch.of(tokens, None, scored)
         y: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), x=x, whole=True)
         exchange(forward_to=y)
         return y if self._stage.last else torch.zeros((), device=self.rank.device)

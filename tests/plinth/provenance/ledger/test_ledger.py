@@ -19,8 +19,8 @@ from plinth.provenance.ledger import ledger
 from plinth.provenance.ledger.export import export
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
-from plinth.tokens.reading.reader import ShardReader
 from plinth.tokens.shards.index import open_part, write_index
+from plinth.tokens.shards.reader import ShardReader
 from tests import judged_corpus
 from tests.judged_corpus import ANNOTATORS, PLANTED
 
@@ -126,7 +126,7 @@ def test_places_in_the_shards(ctx: Context, exported: Path) -> None:
         rows = ask(exported, question)
         assert len(rows) == reader.documents_count
         for row in rows:
-            (span,) = reader.find(row["id"])
+            (span,) = reader.index.find(bytes.fromhex(row["id"]))
             assert (starts[row["shard"]] + row["position"], row["tokens"]) == (span.start, span.tokens)
             own = mixture["buckets"][bucket]
             assert (row["mixture_weight"], row["mixture_epochs"]) == (

@@ -88,7 +88,7 @@ def test_a_phase_without_sequences_is_refused() -> None:
 
 
 def test_run_measures_and_order_obeys(ctx: Context, made: SimpleNamespace) -> None:
-    _, _, shards = made.line(
+    _, _, shards = made.pipeline(
         ctx, {"web": [made.texts(1, 60)], "code": [made.texts(2, 40)], "spare": [made.texts(3, 9)]}
     )
     result = mixture.run(ctx, _params(), shards)
@@ -96,7 +96,7 @@ def test_run_measures_and_order_obeys(ctx: Context, made: SimpleNamespace) -> No
     assert result.inputs["web/shards"] == shards["web"].digest
     order = Order(result)
     window = order.window(0, 80)
-    assert [(window.buckets == number).sum() for number in range(2)] == [20, 60]
+    assert [(window.streams == number).sum() for number in range(2)] == [20, 60]
     rows = {(row["phase"], row["bucket"]): row for row in mixture.rows(result)}
     assert rows["main", "web"]["share"] == rows["main", "web"]["weight"] == 0.75
     assert rows["main", "web"]["share_error"] == 0
@@ -113,7 +113,7 @@ def test_run_measures_and_order_obeys(ctx: Context, made: SimpleNamespace) -> No
 
 
 def test_a_bucket_without_shards_is_named(ctx: Context, made: SimpleNamespace) -> None:
-    _, _, shards = made.line(ctx, {"web": [made.texts(1, 60)]})
+    _, _, shards = made.pipeline(ctx, {"web": [made.texts(1, 60)]})
     with pytest.raises(RecipeError, match=r"\['code'\] have weights but no shards"):
         mixture.run(ctx, _params(), shards)
 

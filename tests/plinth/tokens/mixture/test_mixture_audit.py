@@ -65,7 +65,7 @@ def asked_at(start: list[float], end: list[float] | None, share_of_run: float) -
 
 def test_the_order_draws_what_the_counts_say() -> None:
     manifest = made([8, 4, 2, 1, 0], [0, 1, 2, 4, 8], 16, 16 * 600 + 5)
-    drawn = Order(manifest).window(0, 16 * 600 + 5).buckets
+    drawn = Order(manifest).window(0, 16 * 600 + 5).streams
     for first in range(0, 9600, 1600):
         found = np.bincount(drawn[first : first + 1600], minlength=5) / 1600
         assert np.abs(found - asked_at([8, 4, 2, 1, 0], [0, 1, 2, 4, 8], (first + 800) / 9605)).max() < 0.003
@@ -96,7 +96,7 @@ def test_the_way_back_through_a_ramp() -> None:
     order = Order(made([1, 2, 3, 0, 0], [0, 1, 0, 5, 5], 7, 300))
     seen: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for ref in order.refs(order.window(0, 300)):
-        seen.setdefault((ref.bucket, ref.index), []).append((ref.epoch, ref.position))
+        seen.setdefault((ref.stream, ref.index), []).append((ref.epoch, ref.position))
     for bucket in NAMES:
         for index in range(1000):
             assert order.positions(bucket, index) == sorted(seen.get((bucket, index), []))
@@ -116,8 +116,8 @@ def test_a_ramp_of_a_million_blocks_is_one_row_and_as_exact() -> None:
     assert realised["max_share_error"] < 1e-4
     assert realised["max_drift_sequences"] < 30
     order = Order(Manifest(asset="mixture", step="m", version="1", params={}, inputs={}, parts=(), stats=stats))
-    for ref in order.step(60_000, 2048)[::500]:
-        assert (ref.epoch, ref.position) in order.positions(ref.bucket, ref.index)
+    for ref in order.refs(order.step_window(60_000, 2048))[::500]:
+        assert (ref.epoch, ref.position) in order.positions(ref.stream, ref.index)
 
 
 def test_the_course_of_a_run_adds_up() -> None:

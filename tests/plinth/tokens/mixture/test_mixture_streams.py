@@ -19,9 +19,9 @@ from plinth.tokens.order.parameters import BatchChange
 from plinth.tokens.order.steps import schedule
 from plinth.tokens.packing.layout import open_layouts
 from plinth.tokens.reading.loader import Loader
-from plinth.tokens.reading.reader import open_streams
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.shards.streams import every_stream, parse
 
 BLOCK, SEQUENCES = 20, 400
@@ -33,7 +33,7 @@ GROWING = (
 
 @pytest.fixture
 def cut(ctx: Context, made: SimpleNamespace) -> dict[str, Manifest]:
-    trained, curated, _ = made.line(ctx, {"web": [made.texts(1, 80)], "code": [made.texts(2, 60)]})
+    trained, curated, _ = made.pipeline(ctx, {"web": [made.texts(1, 80)], "code": [made.texts(2, 60)]})
     params = Shards(tokens_per_shard=500, axes=("length",))
     return {bucket: shards.run(ctx, bucket, params, trained, own) for bucket, own in curated.items()}
 
@@ -60,9 +60,9 @@ def test_a_selector_weighs_the_streams_of_every_bucket(ctx: Context, cut: dict[s
     long = [name for name in names if parse(name).values["length"] == lengths[-1]]
     assert len(long) == 2
     order = Order(made)
-    buckets = order.window(0, SEQUENCES).buckets
+    buckets = order.window(0, SEQUENCES).streams
     drawn = np.bincount(buckets, minlength=len(names))
-    assert abs(int(drawn[[order.buckets.index(name) for name in long]].sum()) - 0.75 * SEQUENCES) <= 1
+    assert abs(int(drawn[[order.streams.index(name) for name in long]].sum()) - 0.75 * SEQUENCES) <= 1
     assert sorted(made.inputs) == ["code/shards", "web/shards"]
     for bucket in ("code", "web"):  # within the key by text
         own = made.stats["buckets"][f"{bucket}/length={lengths[-1]}"]
@@ -75,15 +75,15 @@ def test_short_first_then_long_and_the_loader_reads_them(ctx: Context, cut: dict
     plan = Curriculum(by="length", order=lengths)
     made = mixed(ctx, cut, weights={"web": 1.0}, curriculum=plan)
     order, readers = Order(made), open_streams(ctx.store, cut)
-    layouts = open_layouts(ctx.store, ctx.refs.load, made, {name: readers[name].tokens for name in order.buckets})
+    layouts = open_layouts(ctx.store, ctx.refs.load, made, {name: readers[name].tokens for name in order.streams})
     loader = Loader(order, readers, layouts, global_batch=BLOCK, micro_batch=BLOCK, prefetch=0)
     means = []
     for step in range(loader.steps):
-        (batch,) = loader.step(step)
+        batch = loader.batch(step)
         for row in (0, 7):
-            ref = order.step(step, BLOCK)[row]
-            assert np.array_equal(batch.tokens[row], readers[ref.bucket].read(ref.index * 8, 9))
-        numbers = [np.log2(int(parse(order.buckets[bucket]).values["length"])) for bucket in batch.buckets]
+            ref = order.refs(order.step_window(step, BLOCK))[row]
+            assert np.array_equal(batch.tokens[row], readers[ref.stream].read(ref.index * 8, 9))
+        numbers = [np.log2(int(parse(order.streams[bucket]).values["length"])) for bucket in batch.streams]
         means.append(float(np.mean(numbers)))
     assert np.mean(means[:5]) + 0.25 < np.mean(means[-5:])
     natural = mixed(ctx, cut, weights={"web": 1.0}).stats["buckets"]
@@ -103,7 +103,7 @@ def test_a_growing_batch_is_the_same_on_any_number_of_ranks(
 ) -> None:
     made = mixed(ctx, cut, weights="natural")
     order, readers = Order(made), open_streams(ctx.store, cut)
-    layouts = open_layouts(ctx.store, ctx.refs.load, made, {name: readers[name].tokens for name in order.buckets})
+    layouts = open_layouts(ctx.store, ctx.refs.load, made, {name: readers[name].tokens for name in order.streams})
     steps = schedule(SEQUENCES, 8, 8, GROWING)
     whole = order.window(0, steps.used)
     for world in (1, 2, 4):
@@ -117,11 +117,11 @@ def test_a_growing_batch_is_the_same_on_any_number_of_ranks(
         for step in range(2, steps.total):
             first, count = steps.take(step)
             own = [batch for stream in streams for batch in stream if batch.step == step]
-            assert np.array_equal(np.concatenate([b.buckets for b in own]), whole.buckets[first : first + count])
+            assert np.array_equal(np.concatenate([b.streams for b in own]), whole.streams[first : first + count])
             tokens = np.concatenate([batch.tokens for batch in own])
-            ref = order.sequence(first + count - 1)
+            (ref,) = order.refs(order.window(first + count - 1, first + count))
             assert len(tokens) == count
-            assert np.array_equal(tokens[-1], readers[ref.bucket].read(ref.index * 8, 9))
+            assert np.array_equal(tokens[-1], readers[ref.stream].read(ref.index * 8, 9))
 
 
 def test_documents_of_growing_steps_and_the_way_back(ctx: Context, cut: dict[str, Manifest]) -> None:
@@ -131,6 +131,6 @@ def test_documents_of_growing_steps_and_the_way_back(ctx: Context, cut: dict[str
         assert len(listed) == steps.batch(step)
         row = listed[-1]
         for piece in row.documents:
-            bucket = bucket_of(row.sequence.bucket)
+            bucket = bucket_of(row.sequence.stream)
             seen = steps_of_document(ctx, made, cut, bucket, piece.document.id, steps)
             assert (step, row.row) in {(sighting.step, sighting.row) for sighting in seen}

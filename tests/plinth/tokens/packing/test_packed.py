@@ -12,11 +12,11 @@ from plinth.records import Manifest
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.packing import packed as packing_index
-from plinth.tokens.packing.layout import BestFit, Concatenated, Held
+from plinth.tokens.packing.layout import BestFit, Concatenated, Placement
 from plinth.tokens.packing.packing import measure
-from plinth.tokens.reading.reader import ShardReader
 from plinth.tokens.shards import shards as cutting
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.reader import ShardReader
 
 WIDTH = 24
 PARTS = 6
@@ -44,19 +44,19 @@ def blocks(windows: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shards(ctx: Context, made: SimpleNamespace) -> Manifest:
     parts = [made.texts(seed, 12, words=20) for seed in range(PARTS)]
-    result: Manifest = made.line(ctx, {"web": parts})[2]["web"]
+    result: Manifest = made.pipeline(ctx, {"web": parts})[2]["web"]
     return result
 
 
 @pytest.mark.usefixtures("blocks")
-def test_every_sequence_by_index_and_back(ctx: Context, shards: Manifest) -> None:
-    packed = packing_index.run(ctx, "web", _params(), shards)
+def test_every_sequence_by_index_and_back(ctx: Context, made: SimpleNamespace, shards: Manifest) -> None:
+    packed = packing_index.run(ctx, "web", WIDTH, shards)
     reader, layout = ShardReader(ctx.store, shards), BestFit(ctx.store, packed, "web", verify=True)
     assert 1 < len(packed.parts) < PARTS
     assert layout.sequences == packed.rows == packed.stats["streams"][""]["sequences"]
     scored = np.zeros(reader.tokens, int)
     every = layout.pieces(np.arange(layout.sequences))
-    expected: dict[str, list[Held]] = {}
+    expected: dict[str, list[Placement]] = {}
     for sequence in range(layout.sequences):
         own = slice(every.offsets[sequence], every.offsets[sequence + 1])
         alone = layout.pieces(np.array([sequence]))
@@ -64,20 +64,21 @@ def test_every_sequence_by_index_and_back(ctx: Context, shards: Manifest) -> Non
         place = int(alone.tokens[0] <= WIDTH)
         for start, tokens, context in zip(alone.starts, alone.tokens, alone.context, strict=True):
             scored[start + context : start + tokens] += 1
-            (span,) = reader.documents(int(start), int(start + tokens))  # a piece is of one document
-            expected.setdefault(span.id, []).append(Held(sequence, place, int(tokens)))
+            (span,) = reader.index.within(np.array([start]), np.array([start + tokens]))[1].records()  # of one document
+            expected.setdefault(span.id, []).append(Placement(sequence, place, int(tokens)))
             place += int(tokens)
     assert (scored == 1).all()
-    for span in reader.documents(0, reader.tokens):
-        assert layout.holding(span.start, span.tokens) == sorted(expected[span.id], key=lambda held: held.sequence)
+    for span in made.documents(reader):
+        found = layout.placements(span.start, span.tokens)
+        assert found == sorted(expected[span.id], key=lambda placement: placement.sequence)
 
 
 @pytest.mark.usefixtures("blocks")
-def test_counts_are_those_of_the_sequences(ctx: Context, shards: Manifest) -> None:
-    packed = packing_index.run(ctx, "web", _params(), shards)
+def test_counts_are_those_of_the_sequences(ctx: Context, made: SimpleNamespace, shards: Manifest) -> None:
+    packed = packing_index.run(ctx, "web", WIDTH, shards)
     reader, layout = ShardReader(ctx.store, shards), BestFit(ctx.store, packed, "web")
-    counts = packing_index.packing_of(_params(), shards, reader.stream, packed)
-    lengths = np.array([span.tokens for span in reader.documents(0, reader.tokens)])
+    counts = packing_index.counts_of(WIDTH, shards, reader.stream, packed)
+    lengths = np.array([span.tokens for span in made.documents(reader)])
     scored = int(layout.pieces(np.arange(layout.sequences)).scored.sum())
     assert (counts.tokens, scored) == (reader.tokens, reader.tokens)
     assert counts.targets == layout.sequences * WIDTH == counts.tokens + counts.padding + counts.masked
@@ -92,20 +93,20 @@ def test_counts_are_those_of_the_sequences(ctx: Context, shards: Manifest) -> No
 def test_the_same_bytes_on_any_number_of_workers_and_only_new_windows_are_packed(
     ctx: Context, made: SimpleNamespace, make_ctx, shards: Manifest
 ) -> None:
-    packed = packing_index.run(ctx, "web", _params(), shards)
+    packed = packing_index.run(ctx, "web", WIDTH, shards)
     with Local(workers=2) as engine:
         other = make_ctx("other", engine)
         parts = [made.texts(seed, 12, words=20) for seed in range(PARTS)]
-        again = packing_index.run(other, "web", _params(), made.line(other, {"web": parts})[2]["web"])
+        again = packing_index.run(other, "web", WIDTH, made.pipeline(other, {"web": parts})[2]["web"])
     assert again == packed
-    trained, _, _ = made.line(ctx, {"web": parts})
+    trained, _, _ = made.pipeline(ctx, {"web": parts})
     more = made.curated(ctx, "web", [*parts, made.texts(99, 40, words=20)])
-    grown = packing_index.run(ctx, "web", _params(), cutting.run(ctx, "web", Shards(), trained, more))
+    grown = packing_index.run(ctx, "web", WIDTH, cutting.run(ctx, "web", Shards(), trained, more))
     assert [part.blob for part in grown.parts[: len(packed.parts) - 1]] == [part.blob for part in packed.parts[:-1]]
 
 
 def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) -> None:
-    packed = packing_index.run(ctx, "web", _params(), shards)
+    packed = packing_index.run(ctx, "web", WIDTH, shards)
     for params, given in (
         (_params(), None),
         (_params(48), packed),
@@ -129,16 +130,18 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
 
 
 @pytest.mark.usefixtures("blocks")
-def test_a_sequence_takes_its_documents_from_one_block(ctx: Context, shards: Manifest) -> None:
+def test_a_sequence_takes_its_documents_from_one_block(
+    ctx: Context, made: SimpleNamespace, shards: Manifest
+) -> None:
     """So that they lie near each other."""
     lengths = np.array([100, 50, 60, 30, 200, 10, 10, 10, 10, 10, 90, 99, 5])
     assert packing_index._blocks(lengths, [5, 10, 13], 8 * 24) == [0, 5, 13]
     assert packing_index._blocks(lengths, [5, 10, 13], 10**6) == [0, 13]
     assert packing_index._blocks(lengths[:10], [5, 10], 8 * 24) == [0, 10]  # too little for a block of its own
     assert packing_index._blocks(lengths[:0], [], 8 * 24) == [0]
-    packed = packing_index.run(ctx, "web", _params(), shards)
+    packed = packing_index.run(ctx, "web", WIDTH, shards)
     pieces = BestFit(ctx.store, packed, "web").pieces(np.arange(packed.rows))
-    order = np.concatenate([[0], np.cumsum([s.tokens for s in ShardReader(ctx.store, shards).documents(0, 10**6)])])
+    order = np.concatenate([[0], np.cumsum([s.tokens for s in made.documents(ShardReader(ctx.store, shards))])])
     apart = [
         np.ptp(np.searchsorted(order, pieces.starts[a:b], side="right"))
         for a, b in zip(pieces.offsets, pieces.offsets[1:], strict=False)
@@ -151,5 +154,5 @@ def test_concatenated_sequences_share_a_token(ctx: Context) -> None:
     pieces = layout.pieces(np.array([2, 0]))
     assert (layout.sequences, pieces.starts.tolist(), pieces.tokens.tolist()) == (3, [32, 0], [17, 17])
     assert pieces.scored.tolist() == [16, 16]
-    assert layout.holding(15, 2) == [Held(0, 15, 2), Held(1, 0, 1)]
-    assert layout.holding(49, 1) == []  # the tail
+    assert layout.placements(15, 2) == [Placement(0, 15, 2), Placement(1, 0, 1)]
+    assert layout.placements(49, 1) == []  # the tail

@@ -2,25 +2,18 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.tokens.packing.packing import measure, segments, sequence_count, sequences_of
-from plinth.tokens.reading.reader import ShardReader
+from plinth.tokens.packing.packing import measure, sequence_count, sequences_of
+from plinth.tokens.shards.reader import ShardReader
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (8, 0), (9, 1), (16, 1), (17, 2)])
 def test_a_sequence_needs_one_token_more_than_its_width(tokens: int, expected: int) -> None:
     assert sequence_count(tokens, 8) == expected
-
-
-def test_segments_by_hand() -> None:
-    # end-of-text is 0 and belongs to the document it ends; the token after it opens the next.
-    tokens = np.array([[5, 6, 0, 7, 0, 0, 8], [0, 5, 5, 5, 5, 5, 0]])
-    assert segments(tokens, 0).tolist() == [[0, 0, 0, 1, 1, 2, 3], [0, 1, 1, 1, 1, 1, 1]]
 
 
 @given(start=st.integers(0, 60), tokens=st.integers(1, 40), width=st.integers(1, 9), sequences=st.integers(0, 12))
@@ -32,25 +25,24 @@ def test_sequences_of_a_span(start: int, tokens: int, width: int, sequences: int
 
 @pytest.mark.parametrize("width", [8, 33, 1000])
 def test_packing_is_what_the_tokens_say(ctx: Context, made: SimpleNamespace, width: int) -> None:
-    _, _, done = made.line(ctx, {"web": [made.texts(1, 25), made.texts(2, 9)]})
+    _, _, done = made.pipeline(ctx, {"web": [made.texts(1, 25), made.texts(2, 9)]})
     reader = ShardReader(ctx.store, done["web"])
     packing = measure(reader, width)
     stream = reader.read(0, reader.tokens)
     starts, seen = 0, 0
     for k in range(packing.sequences):
         own = stream[k * width : (k + 1) * width + 1]
-        numbers = segments(own[None].astype(np.int32), 0)[0]
-        starts += int((numbers[1:] != numbers[:-1]).sum())
+        starts += int((own[:-1] == reader.end_of_text).sum())  # the target after each begins a document
         seen += width
     assert (packing.starts, packing.targets, packing.padding, packing.masked) == (starts, seen, 0, 0)
     assert packing.dropped == reader.tokens - (seen + 1)
-    spans = list(reader.documents(0, reader.tokens))
+    spans = made.documents(reader)
     inside = [(s.start // width, min(s.start + s.tokens, seen) - 1) for s in spans if s.start < seen]
     assert packing.split_documents == sum(first != last // width for first, last in inside)
 
 
 def test_a_stream_too_short_for_one_sequence_is_all_tail(ctx: Context, made: SimpleNamespace) -> None:
-    _, _, done = made.line(ctx, {"web": [made.texts(1, 20)], "none": [["a"]]})
+    _, _, done = made.pipeline(ctx, {"web": [made.texts(1, 20)], "none": [["a"]]})
     packing = measure(ShardReader(ctx.store, done["none"]), 8)
     assert (packing.sequences, packing.targets, packing.starts) == (0, 0, 0)
     assert packing.tokens == 2

@@ -15,12 +15,11 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.packing import packed as packing_index
-from plinth.tokens.packing.gather import Gather
+from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.layout import Layout, open_layouts
-from plinth.tokens.packing.packing import segments
-from plinth.tokens.reading.buffer_pool import Arrays
-from plinth.tokens.reading.loader import Batch, Loader
-from plinth.tokens.reading.reader import ShardReader, open_streams
+from plinth.tokens.reading.buffer_pool import BufferPool
+from plinth.tokens.reading.loader import Loader, RankBatch
+from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Line = tuple[Order, dict[str, ShardReader], dict[str, Layout]]
 
@@ -28,12 +27,12 @@ Line = tuple[Order, dict[str, ShardReader], dict[str, Layout]]
 @pytest.fixture(scope="module", params=["concatenate", "best-fit"])
 def line(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace, request: pytest.FixtureRequest) -> Line:
     ctx = Context(Workspace(tmp_path_factory.mktemp("loader")).ensure())
-    _, _, shards = made.line(ctx, {"web": [made.texts(1, 50)], "code": [made.texts(2, 20)]}, tokens_per_shard=400)
+    _, _, shards = made.pipeline(ctx, {"web": [made.texts(1, 50)], "code": [made.texts(2, 20)]}, tokens_per_shard=400)
     phases = (Phase(name="main", fraction=1.0, weights={"web": 2, "code": 1}),)
     params = Mixture(
         sequence_tokens=24, total_tokens=24 * 130, phases=phases, block_sequences=10, packing=request.param
     )
-    packed = {name: packing_index.run(ctx, name, params, cut) for name, cut in shards.items()}
+    packed = {name: packing_index.run(ctx, name, params.sequence_tokens, cut) for name, cut in shards.items()}
     for index in packed.values():
         ctx.refs.save(index)
     result = mixture.run(ctx, params, shards, packed)
@@ -47,12 +46,12 @@ def _global(line: Line, step: int, world: int, micro: int, batch: int = 8) -> np
     ranks = [
         Loader(*line, global_batch=batch, micro_batch=micro, rank=r, world=world, prefetch=0) for r in range(world)
     ]
-    return np.concatenate([made.tokens for loader in ranks for made in loader.step(step)])
+    return np.concatenate([loader.batch(step).tokens for loader in ranks])
 
 
-def _same(one: Batch, two: Batch) -> bool:
-    return (one.step, one.micro) == (two.step, two.micro) and all(
-        np.array_equal(getattr(one, name), getattr(two, name)) for name in ("tokens", "segments", "buckets", "scored")
+def _same(one: RankBatch, two: RankBatch) -> bool:
+    return one.step == two.step and all(
+        np.array_equal(getattr(one, name), getattr(two, name)) for name in ("tokens", "starts", "streams", "unscored")
     )
 
 
@@ -71,7 +70,7 @@ def _slowly(line: Line, bucket: str, index: int) -> tuple[list[int], list[int], 
     for start, count, context in zip(pieces.starts, pieces.tokens, pieces.context, strict=True):
         tokens += readers[bucket].read(int(start), int(count)).tolist()
         scored += [not context, *[True] * (int(count) - 1)]
-    numbers = segments(np.array([tokens]), 0)[0].tolist()
+    numbers = np.cumsum([0, *(token == 0 for token in tokens[:-1])]).tolist()  # end-of-text is of what it ends
     padding = 25 - len(tokens)
     return tokens + [0] * padding, numbers + [numbers[-1] + 1] * padding, (scored + [False] * padding)[1:]
 
@@ -79,41 +78,45 @@ def _slowly(line: Line, bucket: str, index: int) -> tuple[list[int], list[int], 
 def test_arrays_are_the_sequences_of_the_order(line: Line) -> None:
     order = line[0]
     for batch in Loader(*line, global_batch=8, micro_batch=4).batches(3, 7):
-        refs = order.step(batch.step, 8)[4 * batch.micro :][:4]
-        tokens, numbers, scored = zip(*(_slowly(line, ref.bucket, ref.index) for ref in refs), strict=True)
-        assert (batch.tokens.dtype, batch.tokens.shape) == (line[1]["web"].dtype, (4, 25))
-        assert batch.tokens.tolist() == list(tokens)
-        assert batch.segments.tolist() == list(numbers)
-        assert (np.ones((4, 24)) if batch.scored is None else batch.scored).tolist() == list(scored)
-        assert [order.buckets[bucket] for bucket in batch.buckets] == [ref.bucket for ref in refs]
         assert batch.wait_s >= 0
+        for number in range(2):
+            refs = order.refs(order.step_window(batch.step, 8))[4 * number :][:4]
+            tokens, numbers, scored = zip(*(_slowly(line, ref.stream, ref.index) for ref in refs), strict=True)
+            micro = batch.micro_batch(number, 4)
+            expanded = micro.expanded()
+            assert (micro.tokens.dtype, micro.tokens.shape) == (line[1]["web"].dtype, (4, 25))
+            assert micro.tokens.tolist() == expanded.tokens.tolist() == list(tokens)
+            assert expanded.segments.tolist() == list(numbers)
+            assert (np.ones((4, 24)) if expanded.scored is None else expanded.scored).tolist() == list(scored)
+            assert [order.streams[stream] for stream in micro.streams] == [ref.stream for ref in refs]
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_every_rank_knows_how_many_targets_the_step_scores(line: Line, world: int) -> None:
     for step in (0, 9):
         ranks = [Loader(*line, global_batch=8, micro_batch=2, rank=r, world=world, prefetch=0) for r in range(world)]
-        shares = [loader.share(step) for loader in ranks]
-        counted = sum(s.tokens[:, 1:].size if s.scored is None else int(s.scored.sum()) for s in shares)
+        shares = [loader.batch(step) for loader in ranks]
+        masks = [share.expanded().scored for share in shares]
+        counted = sum(s.tokens[:, 1:].size if m is None else int(m.sum()) for s, m in zip(shares, masks, strict=True))
         assert counted == sum(int(share.scored_counts.sum()) for share in shares)
         assert {share.scored_tokens for share in shares} == {counted}
-        assert all(share.scored is None or share.scored.any(axis=1).all() for share in shares)
+        assert all(mask is None or mask.any(axis=1).all() for mask in masks)
 
 
 def test_tokens_far_apart_in_the_shards_are_found(line: Line) -> None:
     """Shards of 400 tokens, sequences of 24: pieces lie across the boundary of two."""
     order, readers, layouts = line
     crossing = 0
-    for name in order.buckets:
+    for name in order.streams:
         pieces = layouts[name].pieces(np.arange(layouts[name].sequences))
         bounds = np.array(readers[name].shard_starts)
         ends = pieces.starts + pieces.tokens - 1
         crossing += int(
             (np.searchsorted(bounds, pieces.starts, "right") != np.searchsorted(bounds, ends, "right")).sum()
         )
-        gather = Gather([readers[name]], many=layouts[name].many)
+        gather = SequenceGather([readers[name]], contiguous=layouts[name].contiguous)
         tokens = np.empty((len(pieces), 25), gather.dtype)
-        gather.lay(np.zeros(len(pieces), np.int16), pieces, tokens)
+        gather.fill(np.zeros(len(pieces), np.int16), pieces, tokens)
         assert tokens.tolist() == [_slowly(line, name, row)[0] for row in range(len(pieces))]
     assert crossing > 3
 
@@ -123,16 +126,16 @@ def test_tokens_far_apart_in_the_shards_are_found(line: Line) -> None:
 def test_resuming_anywhere_is_going_on(line: Line, first: int, prefetch: int) -> None:
     whole = list(Loader(*line, global_batch=8, micro_batch=2, prefetch=0).batches())
     rest = list(Loader(*line, global_batch=8, micro_batch=2, prefetch=prefetch).batches(first))
-    assert len(whole) == 16 * 4
-    assert len(rest) == (16 - first) * 4
-    assert all(map(_same, rest, whole[first * 4 :]))
+    assert len(whole) == 16
+    assert len(rest) == 16 - first
+    assert all(map(_same, rest, whole[first:]))
 
 
 def test_a_run_repeats_nothing_within_an_epoch(line: Line) -> None:
     order = line[0]
     batches = Loader(*line, global_batch=10, micro_batch=10).batches()
-    seen = [(int(b), row.tobytes()) for batch in batches for b, row in zip(batch.buckets, batch.tokens, strict=True)]
-    web = order.buckets.index("web")
+    seen = [(int(b), row.tobytes()) for batch in batches for b, row in zip(batch.streams, batch.tokens, strict=True)]
+    web = order.streams.index("web")
     own = [row for bucket, row in seen if bucket == web]
     assert len(own) < order.available[web]  # less than an epoch, so every sequence differs
     assert len(set(own)) == len(own) > 80
@@ -169,17 +172,17 @@ def test_other_shards_are_refused(line: Line) -> None:
 
 
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
-    arrays = Arrays(np.dtype(np.uint16))
-    first, second = arrays.take((2, 3)), arrays.take((2, 3))
+    pool = BufferPool(np.dtype(np.uint16))
+    first, second = pool.take((2, 3)), pool.take((2, 3))
     assert first is not second
     view, place = first[1:, 1:], first.ctypes.data
     del first
-    assert arrays.take((2, 3)).ctypes.data != place
+    assert pool.take((2, 3)).ctypes.data != place
     import torch
 
     tensor = torch.from_numpy(view)
     del view
-    assert arrays.take((2, 3)).ctypes.data != place
+    assert pool.take((2, 3)).ctypes.data != place
     del tensor
-    assert arrays.take((2, 3)).ctypes.data == place
-    assert arrays.take((4, 3)).shape == (4, 3)
+    assert pool.take((2, 3)).ctypes.data == place
+    assert pool.take((4, 3)).shape == (4, 3)

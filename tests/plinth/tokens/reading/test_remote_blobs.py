@@ -24,10 +24,16 @@ from plinth.tokens.order.order import Order
 from plinth.tokens.reading.blob_cache import CachedStore
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.reader import ShardReader, open_streams
-from plinth.tokens.reading.remote_blobs import Remote
-from plinth.tokens.reading.shard_sources import Opened, fetched_whole, fetching_ahead, needed_shards, open_shards
+from plinth.tokens.reading.remote_blobs import RemoteBlobs
+from plinth.tokens.reading.shard_sources import (
+    ShardSource,
+    fetches_whole,
+    needed_shards,
+    open_shards,
+    prefetching_shards,
+)
 from plinth.tokens.reading.span_reader import SpanReader
+from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.training import config
 from plinth.training.data import open_batches
 from plinth.training.parameters import Training
@@ -43,7 +49,7 @@ class Pushed:
     def __init__(self, ctx: Context, made: SimpleNamespace, bucket: Bucket) -> None:
         self.ctx, self.bucket = ctx, bucket
         texts = {"web": [made.texts(1, 120)], "code": [made.texts(2, 60)]}
-        _, _, self.shards = made.line(ctx, texts, tokens_per_shard=700)
+        _, _, self.shards = made.pipeline(ctx, texts, tokens_per_shard=700)
         phases = (Phase(name="main", fraction=1.0, weights={"web": 2, "code": 1}),)
         params = Mixture(sequence_tokens=24, total_tokens=24 * 600, phases=phases, block_sequences=10)
         self.mixture = mixture.run(ctx, params, self.shards)
@@ -61,7 +67,7 @@ class Pushed:
     def reading(self, root: Path, **more: Any) -> Reading:
         return Reading(**{"remote": self.bucket.uri("store"), "cache": str(root / "cache"), **more})
 
-    def open(self, root: Path, **more: Any) -> Opened:
+    def open(self, root: Path, **more: Any) -> ShardSource:
         return open_shards(Store(root / "nothing"), self.shards.values(), self.reading(root, **more))
 
     def loader(self, readers: Any, rank: int = 0, world: int = 1) -> Loader:
@@ -69,7 +75,7 @@ class Pushed:
         return Loader(Order(self.mixture), readers, global_batch=GLOBAL, micro_batch=4, **places)
 
     def expected(self, step: int) -> np.ndarray:
-        return self.loader(open_streams(self.ctx.store, self.shards)).share(step).tokens
+        return self.loader(open_streams(self.ctx.store, self.shards)).batch(step).tokens
 
     def one(self) -> Blob:
         return self.shards["web"].named("shard-")[0].blob
@@ -88,14 +94,16 @@ def test_whole_shards_come_once_and_are_the_same(pushed: Pushed, tmp_path: Path,
         opened = pushed.open(tmp_path, fetch="shard", remote=root, layout=layout)
         loader = pushed.loader(opened.readers)
         for step in (0, 3, loader.steps - 1, *range(5, 12)):
-            assert np.array_equal(loader.share(step).tokens, pushed.expected(step))
+            assert np.array_equal(loader.batch(step).tokens, pushed.expected(step))
         assert isinstance(opened.store, CachedStore)
         traffic = opened.store.traffic
         assert (traffic.bytes == pushed.shard_bytes and traffic.wait_s > 0) if round_ == 0 else traffic.bytes == 0
     assert opened.store.held_bytes() == pushed.shard_bytes
     assert not list((tmp_path / "cache" / "filling").iterdir())
-    spans = list(opened.readers["web"].documents(0, 500))
-    assert spans == list(ShardReader(pushed.ctx.store, pushed.shards["web"]).documents(0, 500))
+    local = ShardReader(pushed.ctx.store, pushed.shards["web"])
+    first, stop = np.array([0]), np.array([500])
+    spans = opened.readers["web"].index.within(first, stop)[1].records()
+    assert spans == local.index.within(first, stop)[1].records() != []
 
 
 def _rank(readings: list[Reading], shards: list[Manifest], mixed: Manifest) -> dict[str, dict[str, Any]]:
@@ -107,8 +115,8 @@ def _rank(readings: list[Reading], shards: list[Manifest], mixed: Manifest) -> d
             Order(mixed), opened.readers, global_batch=GLOBAL, micro_batch=4, rank=rank, world=4, prefetch=2
         )
         tokens, rows = [], []
-        with fetching_ahead(opened, loader, 0, 2):
-            for share in loader.shares(0, STEPS):
+        with prefetching_shards(opened, loader, 0, 2):
+            for share in loader.batches(0, STEPS):
                 tokens.append(share.tokens)
                 for reader, _, pieces in loader.pieces(share.step):
                     rows += [(reader.stream.name, start) for start in pieces.starts.tolist()]
@@ -135,7 +143,7 @@ def test_no_rank_reads_what_another_reads(pushed: Pushed, tmp_path: Path) -> Non
 def test_the_cache_keeps_its_bound_and_what_is_in_use(pushed: Pushed, tmp_path: Path) -> None:
     blobs = [part.blob for part in pushed.shards["web"].named("shard-")]
     limit = 3 * blobs[0].bytes
-    remote = Remote(pushed.bucket.uri("store"))
+    remote = RemoteBlobs(pushed.bucket.uri("store"))
     for blob in blobs:  # a process each time: what it had open is free again
         store = CachedStore(tmp_path, remote, limit)
         assert store.open_path(blob).read_bytes() == pushed.ctx.store.read_bytes(blob)
@@ -159,8 +167,8 @@ def test_the_cache_keeps_its_bound_and_what_is_in_use(pushed: Pushed, tmp_path: 
 def test_auto_reads_by_spans_what_does_not_fit(pushed: Pushed, tmp_path: Path) -> None:
     total = sum(made.bytes for made in pushed.shards.values())
     shards = list(pushed.shards.values())
-    assert fetched_whole(shards, pushed.reading(tmp_path, cache_bytes=2 * total))
-    assert not fetched_whole(shards, pushed.reading(tmp_path, cache_bytes=2 * total - 1))
+    assert fetches_whole(shards, pushed.reading(tmp_path, cache_bytes=2 * total))
+    assert not fetches_whole(shards, pushed.reading(tmp_path, cache_bytes=2 * total - 1))
     opened = pushed.open(tmp_path, cache_bytes=total)
     assert all(isinstance(reader, SpanReader) for reader in opened.readers.values())
     reader, here = opened.readers["web"], ShardReader(pushed.ctx.store, pushed.shards["web"])
@@ -173,21 +181,21 @@ def test_what_was_changed_on_the_remote_is_not_kept(pushed: Pushed, tmp_path: Pa
     data = bytearray(pushed.ctx.store.read_bytes(blob))
     data[7] ^= 1
     pushed.bucket.put(f"bad/files/md5/{blob.md5[:2]}/{blob.md5[2:]}", bytes(data))
-    store = CachedStore(tmp_path, Remote(pushed.bucket.uri("bad")), 10**9)
+    store = CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("bad")), 10**9)
     with pytest.raises(IntegrityError, match="other bytes than were written"):
         store.open_path(blob)
     assert store.held_bytes() == 0
     pushed.bucket.put(f"bad/files/md5/{blob.md5[:2]}/{blob.md5[2:]}", bytes(data[:100]))
     with pytest.raises(StorageError, match="cannot read"):
-        CachedStore(tmp_path, Remote(pushed.bucket.uri("bad"), backoff_s=0.0), 10**9).open_path(blob)
+        CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("bad"), backoff_s=0.0), 10**9).open_path(blob)
     with pytest.raises(MissingError, match="there is no s3://"):
-        CachedStore(tmp_path, Remote(pushed.bucket.uri("none")), 10**9).open_path(blob)
+        CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("none")), 10**9).open_path(blob)
 
 
 def test_a_bad_line_is_tried_again(pushed: Pushed, tmp_path: Path) -> None:
     blob = pushed.one()
     with bad_line(pushed.bucket.endpoint, after_bytes=600, failures=3) as line:
-        remote = Remote(pushed.bucket.uri("store"), backoff_s=0.01)
+        remote = RemoteBlobs(pushed.bucket.uri("store"), backoff_s=0.01)
         path = CachedStore(tmp_path, remote, 10**9).open_path(blob)
         assert path.read_bytes() == pushed.ctx.store.read_bytes(blob)
         assert line.cuts == 3
@@ -196,12 +204,12 @@ def test_a_bad_line_is_tried_again(pushed: Pushed, tmp_path: Path) -> None:
 
 def test_when_s3_is_down_it_is_said_after_bounded_tries(pushed: Pushed, tmp_path: Path) -> None:
     with bad_line(pushed.bucket.endpoint, after_bytes=0, failures=10**6):
-        remote = Remote(pushed.bucket.uri("store"), attempts=3, backoff_s=0.01)
+        remote = RemoteBlobs(pushed.bucket.uri("store"), attempts=3, backoff_s=0.01)
         store = CachedStore(tmp_path, remote, 10**9)
-        opened = Opened(store, open_streams(store, pushed.shards))
+        opened = ShardSource(store, open_streams(store, pushed.shards))
         loader = pushed.loader(opened.readers)
-        with fetching_ahead(opened, loader, 0, 2), pytest.raises(StorageError, match="cannot read s3://") as down:
-            loader.share(0)
+        with prefetching_shards(opened, loader, 0, 2), pytest.raises(StorageError, match="cannot read s3://") as down:
+            loader.batch(0)
         assert "within 3 attempts" in str(down.value)
         _await_fetchers()
     assert store.held_bytes() == 0
@@ -214,15 +222,15 @@ def test_shards_are_fetched_in_the_order_of_need(pushed: Pushed, tmp_path: Path)
     assert len({blob.md5 for blob in wanted}) == len(wanted) > 3
     store = opened.store
     assert isinstance(store, CachedStore)
-    loader.share(4)
+    loader.batch(4)
     read = {path.parent.name + path.name for path in store.files.glob("??/*")}
     assert read == {blob.md5 for blob in wanted[: len(read)]}  # what the first step touched is what comes first
-    with fetching_ahead(opened, loader, 4, 2):
+    with prefetching_shards(opened, loader, 4, 2):
         _await_fetchers()
     assert all(store.has(blob) for blob in wanted)
     before = store.traffic.bytes
     for step in range(4, loader.steps):
-        loader.share(step)
+        loader.batch(step)
     assert store.traffic.bytes == before
 
 
@@ -259,5 +267,5 @@ def test_a_run_reads_the_same_batches_from_anywhere(pushed: Pushed, tmp_path: Pa
 
 def _await_fetchers() -> None:
     for thread in threading.enumerate():
-        if thread.name == "fetch ahead":
+        if thread.name == "prefetch shards":
             thread.join(30)

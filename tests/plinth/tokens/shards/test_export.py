@@ -18,11 +18,11 @@ from plinth.errors import IntegrityError, StorageError
 from plinth.records import Manifest
 from plinth.storage.store import Store
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.reader import open_streams
 from plinth.tokens.reading.shard_sources import open_shards
 from plinth.tokens.shards import export as exports
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import tokenizer
 from tests.s3_server import serving
 
@@ -50,7 +50,7 @@ def read_megatron(read: Read, prefix: str) -> tuple[list[list[int]], np.ndarray]
 
 def _line(ctx: Context, made: SimpleNamespace, vocabulary: int = 0) -> tuple[Manifest, list[list[int]]]:
     parts = [made.texts(1, 30), [], made.texts(2, 9)]
-    trained, curated, done = made.line(ctx, {"web": parts}, tokens_per_shard=200)
+    trained, curated, done = made.pipeline(ctx, {"web": parts}, tokens_per_shard=200)
     encoder = tokenizer.load(ctx.store, trained)
     if vocabulary:
         trained = trained.model_copy(update={"stats": {**trained.stats, "vocab_size": vocabulary}})

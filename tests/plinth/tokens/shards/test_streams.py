@@ -15,10 +15,10 @@ from plinth.provenance.ledger.placement import Places, tokens_of
 from plinth.records import DOCUMENT_SCHEMA, Manifest, bucket_of
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from plinth.tokens.reading.reader import ShardReader, open_streams
 from plinth.tokens.shards import shards, stream_assignment, streams
 from plinth.tokens.shards.axes import length_class, sidecars_of
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import Tokenizer
 
@@ -139,7 +139,7 @@ def test_every_document_is_in_the_stream_of_its_values(
         tokens = [token for row in rows for token in corpus.tokens(row)]
         assert reader.read(0, reader.tokens).tolist() == tokens
         assert (one.tokens, one.documents) == (len(tokens), len(rows))
-        spans = list(reader.documents(0, reader.tokens))
+        spans = [span for batch in reader.index.batches() for span in batch.records()]
         assert [(span.id, span.part, span.row) for span in spans] == [
             (row["id"].hex(), row["part"], row["row"]) for row in rows
         ]
@@ -163,9 +163,8 @@ def test_rare_values_go_together_and_nothing_is_lost(workspace: Context, corpus:
         name: tokens for name, tokens in apart.items() if tokens >= least
     }
     reader = ShardReader(workspace.store, made, "web/other")
-    assert [span.part for span in reader.documents(0, reader.tokens)] == sorted(
-        span.part for span in reader.documents(0, reader.tokens)
-    )
+    parts = [part for batch in reader.index.batches() for part in batch.parts.tolist()]
+    assert parts == sorted(parts)
     assert streams.stream_of(made, "web/other").values == {}
 
 
@@ -204,9 +203,9 @@ def test_the_ledger_finds_documents_in_streams(workspace: Context, corpus: Corpu
             name, position = found["shard"][at].as_py(), found["position"][at].as_py()
             assert name.startswith(f"{label}/shard-")
             reader = ShardReader(workspace.store, made, f"web/{label}")
-            (span,) = reader.find(row["id"].hex(), part=number)
+            (span,) = reader.index.find(row["id"], number)
             assert (starts[name] + position, found["tokens"][at].as_py()) == (span.start, span.tokens)
-            assert reader.find(row["id"].hex(), part=number + 1) == []
+            assert reader.index.find(row["id"], number + 1) == []
 
 
 def test_what_cannot_name_streams_is_refused(workspace: Context, corpus: Corpus) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plinth.model.loss import IGNORED
-from plinth.tokens.reading.rows import Rows
+from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.data import Batch
 from plinth.training.engine.batch_expansion import widened
 
@@ -31,4 +31,4 @@ def test_widened_rows_are_the_expanded_batch(dtype: type) -> None:
             assert found is not None
             same = np.asarray(found[:, None] == found[:, :, None])
             assert np.array_equal(same, numbers[0, :, None, :-1] == numbers[0, :, :-1, None])
-    assert widened(Rows.of(ids[0]), 24, torch.device("cpu"), segments=False).segments is None
+    assert widened(CompactBatch.of(ids[0]), 24, torch.device("cpu"), segments=False).segments is None

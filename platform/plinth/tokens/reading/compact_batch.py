@@ -1,10 +1,10 @@
-"""Sequences as they are stored, and where documents begin in them: what travels from shards to a device.
+"""Sequences as the shards store them, and where documents begin in them: the form that is copied to a device.
 
-    B  sequences    S  targets of a sequence    m  documents of all sequences    k  runs of targets that do not count
+    B  sequences    S  targets of a sequence    m  documents of all sequences    k  runs of targets that are not scored
 
-Two bytes a token (four where the vocabulary is large) and four a document. Ids as the device wants them, the document
-of each token and the mask of targets are ten times as much and follow from it, so they are made where they are used:
-on the device (`training.widen`), or here for who looks at every token on the host.
+Two bytes a token (four for a large vocabulary) and four a document. 32-bit ids, the document of each token and the mask
+of targets follow from it at ten times the size, so they are computed where they are used: on the device
+(`training.engine.batch_expansion`), or here for readers on the host.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from plinth.compiled import njit
 
 
-class Expanded(NamedTuple):
-    """Sequences token by token.
+class ExpandedBatch(NamedTuple):
+    """Sequences with a value per token.
 
     Attributes:
         tokens: [B, S + 1] int32; inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`.
         segments: [B, S + 1] int32, the document of its sequence that each token belongs to, from 0; attention stays
             among equal numbers.
-        scored: [B, S], which targets count in the loss; None where all do.
+        scored: [B, S] targets that count in the loss; None where all do.
     """
 
     tokens: NDArray[np.int32]
@@ -34,15 +34,15 @@ class Expanded(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """B sequences of S + 1 tokens.
+class CompactBatch:
+    """B sequences of S + 1 tokens, as they are stored.
 
     Attributes:
         tokens: [B, S + 1] unsigned, as the shards have them.
         starts: [m] int32, ascending: where in `tokens.ravel()` each document begins; a sequence begins one. With the
-            number of tokens after it, it is what kernels for ragged attention call `cu_seqlens`.
+            number of tokens appended, this is `cu_seqlens` of kernels for ragged attention.
         unscored: [k, 2] int32: runs, begin and end, of targets in [B S] that do not count in the loss, none across
-            sequences; None where nothing is ever left out.
+            sequences; None where all targets are scored.
     """
 
     tokens: NDArray[Any]
@@ -52,14 +52,14 @@ class Rows:
     @classmethod
     def of(
         cls, tokens: NDArray[Any], segments: NDArray[Any] | None = None, scored: NDArray[np.bool_] | None = None
-    ) -> Rows:
-        """From arrays token by token (see `Expanded`); without segments a sequence is one document."""
+    ) -> CompactBatch:
+        """From arrays with a value per token (see `ExpandedBatch`); without segments a sequence is one document."""
         begins = np.zeros(tokens.shape, np.bool_)
         begins[:, 0] = True
         if segments is not None:
             begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
         starts = np.flatnonzero(begins).astype(np.int32)
-        return cls(np.ascontiguousarray(tokens), starts, None if scored is None else _runs(scored))
+        return cls(np.ascontiguousarray(tokens), starts, None if scored is None else _unscored_runs(scored))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -74,8 +74,8 @@ class Rows:
         low, high = self.unscored[:, 0].searchsorted([first * (width - 1), stop * (width - 1)]).tolist()
         return self.tokens[first:stop], starts, self.unscored[low:high] - np.int32(first * (width - 1))
 
-    def whole(self, length: int) -> bool:
-        """Whether no document begins within the inputs of a row, in rows of `length` tokens."""
+    def unbroken(self, length: int) -> bool:
+        """Whether every row is of one document, in rows of `length` tokens."""
         if len(self.starts) == len(self):
             return True
         return bool((self.starts % self.tokens.shape[1] % length == 0).all())
@@ -88,30 +88,20 @@ class Rows:
             np.subtract.at(counts, self.unscored[:, 0] // (self.tokens.shape[1] - 1), np.diff(self.unscored)[:, 0])
         return counts
 
-    def expanded(self) -> Expanded:
-        """Token by token."""
+    def expanded(self) -> ExpandedBatch:
+        """The same sequences with a value per token."""
         tokens, segments = self.tokens.astype(np.int32), np.empty(self.tokens.shape, np.int32)
         _number(self.starts, segments)
         if self.unscored is None:
-            return Expanded(tokens, segments, None)
+            return ExpandedBatch(tokens, segments, None)
         scored = np.ones(tokens[:, 1:].shape, np.bool_)
         for begin, end in self.unscored.tolist():
             scored.reshape(-1)[begin:end] = False
-        return Expanded(tokens, segments, scored)
-
-    @property
-    def segments(self) -> NDArray[np.int32]:
-        """As in `Expanded`; made anew each time."""
-        return self.expanded().segments
-
-    @property
-    def scored(self) -> NDArray[np.bool_] | None:
-        """As in `Expanded`; made anew each time."""
-        return self.expanded().scored
+        return ExpandedBatch(tokens, segments, scored)
 
 
-def shortened(array: NDArray[Any], length: int) -> NDArray[Any]:
-    """[B, S + 1] as rows of `length` tokens and one more, [B S / length, length + 1]: neighbours share a token."""
+def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
+    """[B, S + 1] as rows of `length` + 1 tokens, [B S / length, length + 1]: neighbours share a token."""
     if array.shape[1] == length + 1:
         return array
     windows = np.lib.stride_tricks.sliding_window_view(array, length + 1, axis=1)[:, ::length]
@@ -119,7 +109,7 @@ def shortened(array: NDArray[Any], length: int) -> NDArray[Any]:
     return rows
 
 
-def _runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
     """Begin and end of every run of False within a row, in the flat array."""
     left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
     left_out[:, 1:-1] = ~scored

@@ -1,29 +1,23 @@
-"""Read a stream of a shard set: spans of tokens from mapped files, documents by binary search in the index.
+"""Read a stream of a shard set: spans of tokens from mapped files; its documents are in `index`.
 
-Opening reads the manifest only; a shard is mapped, and where that is asked verified, when a span first touches it.
+Opening reads the manifest only; a shard is mapped, and with `verify` its digest compared, when a span first touches it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError, MissingError
-from plinth.records import Manifest, Part
+from plinth.records import Manifest
 from plinth.storage.store import Store
-from plinth.tokens.reading.verified import verify_once
-from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
+from plinth.tokens.shards.index import DocumentIndex
 from plinth.tokens.shards.mapped import map_file
 from plinth.tokens.shards.streams import Stream, stream_of, streams_of
-
-__all__ = ["DocumentSpan", "ShardReader", "open_streams"]
-
-SHELVES_HELD = 256
+from plinth.tokens.shards.verified import verify_once
 
 Tokens = NDArray[np.unsignedinteger]
 
@@ -42,25 +36,26 @@ class ShardReader:
         MissingError, IntegrityError: on first touch: a shard is absent, torn, or (with `verify`) changed.
     """
 
-    #: Whether shards are files that are mapped; otherwise spans are fetched, and `gather` is the way to many.
+    #: Whether shards are mapped files; otherwise spans are fetched, and `gather` fetches many at once.
     mapped = True
 
     def __init__(self, store: Store, shards: Manifest, stream: str | None = None, *, verify: bool = False) -> None:
-        self.stream = _chosen(shards, stream)
+        self.stream = _stream_named(shards, stream)
         self.bucket = self.stream.bucket
         self.tokens: int = self.stream.tokens
         self.documents_count: int = self.stream.documents
         self.end_of_text: int = shards.stats["end_of_text"]
         self.dtype = np.dtype(shards.stats["dtype"])
         self._store, self._verify = store, verify
-        shelf = _shelf(shards, self.stream.folder)
-        self.shards, self.index = shelf.shards, DocumentIndex(store, shelf.index)
-        self._starts = shelf.shard_starts
+        self.shards = shards.named(f"{self.stream.folder}shard-")
+        self.index = DocumentIndex(store, shards.named(f"{self.stream.folder}index-"))
+        self._starts = [int(part.stats["start"]) for part in self.shards]
         self._maps: dict[int, Tokens] = {}
-        if shelf.tokens != self.tokens:
+        total = sum(int(part.stats["tokens"]) for part in self.shards)
+        if total != self.tokens:
             raise IntegrityError(
                 f"the shards of {self.stream.name} do not add up",
-                found=f"{shelf.tokens} tokens",
+                found=f"{total} tokens",
                 expected=f"{self.tokens} tokens",
             )
 
@@ -68,15 +63,6 @@ class ShardReader:
     def shard_starts(self) -> tuple[int, ...]:
         """Where in the stream each shard begins; `read` of exactly one shard is a view of it."""
         return tuple(self._starts)
-
-    def verify(self) -> None:
-        """Read every shard and compare its SHA-256.
-
-        Raises:
-            MissingError, IntegrityError: a shard is absent or has changed.
-        """
-        for part in self.shards:
-            self._store.verify(part.blob)
 
     def read(self, start: int, count: int) -> Tokens:
         """Tokens `start` to `start + count` of the stream; a view where they lie in one shard.
@@ -93,23 +79,8 @@ class ShardReader:
         spans = (self._span(start, count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True))
         return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
-    def documents(self, start: int, stop: int) -> Iterator[DocumentSpan]:
-        """The documents that have tokens in `start` to `stop`, in stream order."""
-        return self.index.documents(start, stop)
-
-    def find(self, document: str, part: int | None = None) -> list[DocumentSpan]:
-        """Where a document (hexadecimal id) lies; empty when the stream does not hold it.
-
-        With `part`, its curated part, only what the index has of that part is searched.
-        """
-        return self.index.find(bytes.fromhex(document), part)
-
-    def documents_of_part(self, part: int) -> Iterator[DocumentSpan]:
-        """The stream's documents from one curated part, in order."""
-        return self.index.of_part(part)
-
     def index_batches(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Starts and lengths of all documents, in stream order, some thousands at a time."""
+        """Starts and lengths of all documents, in stream order, at most `BATCH_DOCUMENTS` at a time."""
         return ((own.starts, own.tokens) for own in self.index.batches())
 
     def _span(self, start: int, count: int) -> Tokens:
@@ -129,33 +100,6 @@ class ShardReader:
         return self._maps[shard]
 
 
-@dataclass(frozen=True)
-class _Shelf:
-    """Parts of a stream with their places."""
-
-    shards: tuple[Part, ...]
-    index: tuple[Part, ...]
-    shard_starts: list[int]
-    tokens: int
-
-
-_SHELVES: OrderedDict[tuple[int, str], tuple[Manifest, _Shelf]] = OrderedDict()
-
-
-def _shelf(shards: Manifest, folder: str) -> _Shelf:
-    """What a manifest says of a stream; kept, since a set of 10^12 tokens has tens of thousands of parts."""
-    key = (id(shards), folder)
-    if key not in _SHELVES:
-        parts, index = shards.named(f"{folder}shard-"), shards.named(f"{folder}index-")
-        starts = [int(part.stats["start"]) for part in parts]
-        made = _Shelf(parts, index, starts, sum(int(part.stats["tokens"]) for part in parts))
-        _SHELVES[key] = (shards, made)  # with the manifest, so that no other gets its id
-        while len(_SHELVES) > SHELVES_HELD:
-            _SHELVES.popitem(last=False)
-        return made
-    return _SHELVES[key][1]
-
-
 def open_streams(
     store: Store, shards: Mapping[str, Manifest] | Iterable[Manifest], *, verify: bool = False
 ) -> dict[str, ShardReader]:
@@ -168,7 +112,7 @@ def open_streams(
     }
 
 
-def _chosen(shards: Manifest, name: str | None) -> Stream:
+def _stream_named(shards: Manifest, name: str | None) -> Stream:
     if name is not None:
         return stream_of(shards, name)
     every = streams_of(shards)

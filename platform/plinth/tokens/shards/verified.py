@@ -1,8 +1,8 @@
-"""Digests of shards compared once: per file, not per read, and not again by every rank that opens it.
+"""Compare the digest of a shard once: per file, not per read, and not again by every rank that opens it.
 
-A stamp beside the store says which file (inode, length, time of change) was compared. Whoever comes later finds it; a
-file that was touched since is read again. What changes on the disk without a trace in its inode is found by
-`ShardReader.verify`, which trusts no stamp.
+A stamp beside the store identifies the file that was compared (inode, length, times of change). Later processes find
+the stamp; a file that was touched since is read again. `Store.verify` trusts no stamp: it also finds a change on the
+disk that leaves the inode alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plinth.storage.store import CHUNK_BYTES, Store
 
 
 def verify_once(store: Store, blob: Blob) -> bool:
-    """Compare a blob's SHA-256 unless this very file has been compared before; whether it was read now.
+    """Compare a blob's SHA-256 unless this very file was compared before; returns whether it was read now.
 
     Raises:
         MissingError, IntegrityError: it is absent, torn or changed.
@@ -28,7 +28,7 @@ def verify_once(store: Store, blob: Blob) -> bool:
     try:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stream = stamp.open("a+")
-    except OSError:  # a store that is only read has no stamps
+    except OSError:  # a read-only store has no stamps
         compare(path, blob)
         return True
     with stream:

@@ -7,7 +7,7 @@ import pytest
 
 from plinth.errors import IntegrityError
 from plinth.storage.store import Store
-from plinth.tokens.reading.verified import verify_once
+from plinth.tokens.shards.verified import verify_once
 
 
 def test_a_file_is_compared_once_until_it_changes(tmp_path: Path) -> None:

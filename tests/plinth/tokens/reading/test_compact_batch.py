@@ -7,26 +7,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.tokens.packing.best_fit import Pieces
-from plinth.tokens.packing.gather import Gather
-from plinth.tokens.reading.reader import ShardReader
-from plinth.tokens.reading.rows import Expanded, Rows, shortened
+from plinth.tokens.packing.gather import SequenceGather
+from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
+from plinth.tokens.shards.reader import ShardReader
 
 
-def arrays(rows: int, targets: int, seed: int, *, all_scored: bool = False) -> Expanded:
+def arrays(rows: int, targets: int, seed: int, *, all_scored: bool = False) -> ExpandedBatch:
     """Random ids, documents and what is scored, of any pattern."""
     random = np.random.default_rng(seed)
     tokens = random.integers(0, 1 << 16, (rows, targets + 1)).astype(np.uint16)
     begins = random.random(tokens.shape) < random.choice([0.0, 0.1, 0.9])
     begins[:, 0] = False
     scored = random.random((rows, targets)) < random.choice([0.0, 0.5, 1.0])
-    return Expanded(tokens, np.cumsum(begins, axis=1, dtype=np.int32), None if all_scored else scored)
+    return ExpandedBatch(tokens, np.cumsum(begins, axis=1, dtype=np.int32), None if all_scored else scored)
 
 
 @given(st.integers(1, 5), st.integers(1, 40), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_rows_are_their_arrays(count: int, targets: int, seed: int, all_scored: bool) -> None:
     given = arrays(count, targets, seed, all_scored=all_scored)
-    rows = Rows.of(*given)
+    rows = CompactBatch.of(*given)
     tokens, segments, scored = rows.expanded()
     assert (rows.tokens.dtype, tokens.dtype, segments.dtype) == (np.uint16, np.int32, np.int32)
     assert np.array_equal(tokens, given.tokens)
@@ -36,10 +36,10 @@ def test_rows_are_their_arrays(count: int, targets: int, seed: int, all_scored: 
     counts = np.full(count, targets) if given.scored is None else given.scored.sum(axis=1)
     assert rows.scored_counts.tolist() == counts.tolist()
     for length in (one for one in range(1, targets + 1) if targets % one == 0):
-        inputs = shortened(segments, length)[:, :-1]
-        assert rows.whole(length) == bool((inputs == inputs[:, :1]).all())
+        inputs = split_rows(segments, length)[:, :-1]
+        assert rows.unbroken(length) == bool((inputs == inputs[:, :1]).all())
     first = seed % count
-    for own, whole in zip(Rows(*rows.part(first, count)).expanded(), rows.expanded(), strict=True):
+    for own, whole in zip(CompactBatch(*rows.part(first, count)).expanded(), rows.expanded(), strict=True):
         assert own is None or np.array_equal(own, whole[first:])  # type: ignore[index]
 
 
@@ -65,10 +65,10 @@ def test_a_gather_finds_every_end(width: int, seed: int, share: float) -> None:
     reader: ShardReader = _Shards(stream)  # type: ignore[assignment]
     pieces = Pieces(np.arange(61, dtype=np.int32), starts, np.full(60, width + 1, np.int32), np.ones(60, np.int8))
     tokens = np.empty((60, width + 1), np.uint32)
-    begins, unscored = Gather([reader], many=True).lay(np.zeros(60, np.int16), pieces, tokens)
+    begins, unscored = SequenceGather([reader], contiguous=True).fill(np.zeros(60, np.int16), pieces, tokens)
     expected = np.stack([stream[start : start + width + 1] for start in starts])
     assert np.array_equal(tokens, expected)
     assert not len(unscored)
     numbers = np.zeros(expected.shape, int)
     numbers[:, 1:] = np.cumsum(expected[:, :-1] == _Shards.end_of_text, axis=1)
-    assert np.array_equal(Rows(tokens, begins, None).expanded().segments, numbers)
+    assert np.array_equal(CompactBatch(tokens, begins, None).expanded().segments, numbers)
