@@ -26,7 +26,7 @@ from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import DEFAULT, Compute
-from plinth.errors import PlinthError, StageError
+from plinth.errors import PlinthError, RecipeError, StageError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 
@@ -67,8 +67,18 @@ def plan(ctx: Context, line: tuple[Stage, ...]) -> Plan:
     return Plan(tuple(fresh), tuple(stale))
 
 
-def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), compute: Compute = DEFAULT) -> RunSummary:
+def run(
+    workspace: Path,
+    recipe_path: Path,
+    select: tuple[str, ...] = (),
+    compute: Compute = DEFAULT,
+    *,
+    harvest: bool = False,
+) -> RunSummary:
     """Bring the recipe's assets (or some, with what they need) up to date.
+
+    Args:
+        harvest: take the demo's harvest again, although an earlier one is there.
 
     Raises:
         RecipeError, MissingError: the recipe or the selection is wrong.
@@ -81,7 +91,7 @@ def run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = (), comput
     space = Workspace(workspace).ensure()
     with space.locked(f"plinth run -r {recipe_path}"):
         remember(space.root, recipe_path)
-        _harvest(space, recipe)
+        _harvest(space, recipe, again=harvest)
         catalog = stages(recipe)
         line = selected(catalog, select)
         ctx = Context(space)
@@ -158,11 +168,17 @@ def _group(line: tuple[Stage, ...], asset: str) -> str:
     return next(stage.group for stage in line if stage.asset == asset)
 
 
-def _harvest(space: Workspace, recipe: Recipe) -> None:
+def _harvest(space: Workspace, recipe: Recipe, *, again: bool) -> None:
     if recipe.harvest:
-        from jobs.harvest import Caps, harvest
+        from jobs.harvest import harvest
 
-        harvest(space.input, Caps())
+        harvest(space.input, again=again)
+    elif again:
+        raise RecipeError(
+            f"recipe {recipe.name} takes no harvest",
+            expected="`harvest: true`, as in the demo recipe",
+            remedy="run it without --harvest",
+        )
 
 
 def _execute(

@@ -1,6 +1,6 @@
 """The demo's input: text that is already on this machine, in the formats of real sources. Nothing is downloaded.
 
-    run        `harvest(target, caps)`: everything below, once per state of the machine
+    run        `harvest(target, caps)`: everything below, once; kept until it is asked for again
     summary    Caps, and what was harvested by bucket and licence
     output     write files only where they differ; choose among candidates by hash of their names
     packages   installed distributions, and the licence each declares as SPDX
@@ -9,8 +9,7 @@
     pages      runs alone in a child process: renders the pages with pydoc
     code       Python source of the standard library and of the packages, a tree with `LICENCES.json`
     prose      long descriptions of the packages, JSON lines
-    manuals    the machine's manual pages in all its languages, as text with `LICENCES.json`
-    roff       manual page source to text
+    manuals    the machine's manual pages in all its languages, rendered by groff, with `LICENCES.json`
 
 Plain Python: no Dagster here.
 """

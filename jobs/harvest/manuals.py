@@ -1,8 +1,8 @@
 """The machine's manual pages in all its languages, as text files with `LICENCES.json`.
 
 Each page's licence is what the copyright file of its Debian package says, where dpkg knows the package and the
-file is machine-readable; elsewhere it is unknown. A machine without manual pages gets the language reference
-that Python carries instead, so that the recipe still has something of the kind.
+file is machine-readable; elsewhere it is unknown. A machine without manual pages, or without groff to render
+them, gets the language reference that Python carries instead, so that the recipe still has something of the kind.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import gzip
 import json
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 from jobs.harvest.output import Output, level, take
-from jobs.harvest.roff import to_text
 from jobs.harvest.spdx import UNKNOWN, from_debian
 from jobs.harvest.summary import Caps
 from jobs.harvest.web import LICENCE as PYTHON_LICENCE
@@ -31,6 +33,9 @@ RATIO = 2.6
 ENGLISH = "en"
 #: Translations first: what the other buckets lack.
 TRANSLATED_SHARE = 0.5
+#: Tables, UTF-8 in and out, no colours or overstrikes; left-aligned lines without hyphens.
+GROFF = ("groff", "-t", "-Kutf8", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0", "-dAD=l")
+RENDER_TIMEOUT_S = 120
 _SECTION = re.compile(r"man\d\w*$")
 
 
@@ -39,8 +44,9 @@ def write_manuals(output: Output, caps: Caps, root: Path = ROOT) -> None:
     by_language: dict[str, dict[str, int]] = {}
     for name, size in pages(root):
         by_language.setdefault(language(name), {})[name] = int(size * RATIO)
-    if not by_language:
-        output.note = "manuals: none on this machine; Python's language reference stands in"
+    if not by_language or not shutil.which(GROFF[0]):
+        lacking = "groff" if by_language else "pages"
+        output.note = f"manuals: no {lacking} on this machine; Python's language reference stands in"
         _write_reference(output, caps)
         return
     owners = owning_packages()
@@ -52,8 +58,10 @@ def write_manuals(output: Output, caps: Caps, root: Path = ROOT) -> None:
     for name, size in english.items():
         by_package.setdefault(owners.get(str(root / name), ""), {})[name] = size
     chosen += _share(by_package.values(), caps.manuals - used)
-    for name in sorted(chosen):
-        text = page_text(root / name)
+    with ThreadPoolExecutor(os.cpu_count()) as renderers:
+        texts = renderers.map(page_text, (root / name for name in sorted(chosen)))
+        rendered = dict(zip(sorted(chosen), texts, strict=True))
+    for name, text in rendered.items():
         if MIN_CHARACTERS <= len(text) <= caps.file:
             target = f"{language(name)}/{Path(name).name.removesuffix('.gz')}.txt"
             licences[target] = _licence(owners.get(str(root / name), ""))
@@ -83,14 +91,29 @@ def language(name: str) -> str:
 
 
 def page_text(path: Path) -> str:
-    """The text of a page; empty when it cannot be read or is in a legacy encoding."""
+    """The text of a page; empty when it cannot be read or rendered, or is in a legacy encoding."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
-        return to_text(data.decode())
-    except (OSError, EOFError, ValueError):
+        data.decode()
+        done = subprocess.run(
+            GROFF,
+            input=data,
+            capture_output=True,
+            timeout=RENDER_TIMEOUT_S,
+            check=False,  # it fails over warnings too: a page without text shows by its length
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+        )
+    except (OSError, EOFError, ValueError, subprocess.TimeoutExpired):
         return ""
+    return plain(done.stdout.decode("utf-8", "replace"))
+
+
+def plain(rendered: str) -> str:
+    """Rendered text without the blanks that align columns and margins, and at most one empty line in a row."""
+    lines = (re.sub(r"(?<=\S) {2,}", " ", line).rstrip() for line in rendered.split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 
 
 def owning_packages(info: Path = DPKG) -> dict[str, str]:

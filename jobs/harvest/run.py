@@ -1,43 +1,41 @@
-"""`harvest`: all buckets into one folder, once per state of the machine."""
+"""`harvest`: all buckets into one folder. A harvest is taken once and kept until it is asked for again."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
-from jobs.harvest import manuals
 from jobs.harvest.code import write_code
 from jobs.harvest.manuals import write_manuals
 from jobs.harvest.output import Output
-from jobs.harvest.packages import packages, site_folders
+from jobs.harvest.packages import packages
 from jobs.harvest.prose import write_prose
 from jobs.harvest.summary import Caps, HarvestSummary
 from jobs.harvest.web import write_web
 from plinth import fingerprint
 from plinth.storage.atomic import named_failures, write_bytes
 
-VERSION = "1"
 RECORD = ".harvest.json"
 
 
-def harvest(target: Path, caps: Caps | None = None) -> HarvestSummary:
-    """Write `web/`, `code/`, `prose/` and `manuals/` under `target`.
+def harvest(target: Path, caps: Caps | None = None, *, again: bool = False) -> HarvestSummary:
+    """Write `web/`, `code/`, `prose/` and `manuals/` under `target`, unless an earlier harvest is there.
 
-    The same state of the machine gives the same bytes; when nothing has changed since the last harvest into
-    `target`, nothing is read but names and dates. Files that others put there are left alone.
+    An earlier harvest is kept while all its files are present, whatever was installed since: otherwise every package
+    installed would retrain the demo. The same state of the machine gives the same bytes. Files that others put
+    there are left alone.
+
+    Args:
+        again: take a new harvest in place of the one kept.
 
     Raises:
         WorkspaceError, DiskFullError: `target` cannot be written.
     """
     caps = caps or Caps()
-    state = machine_state(caps)
     last = _recorded(target)
-    if last.get("state") == state and _present(target, last["files"]):
+    if last and not again and _present(target, last["files"]):
         return HarvestSummary.model_validate(last["summary"]).model_copy(update={"fresh": False})
     installed = packages()
     outputs = {name: Output(target / name) for name in ("web", "code", "prose", "manuals")}
@@ -50,23 +48,9 @@ def harvest(target: Path, caps: Caps | None = None) -> HarvestSummary:
         with named_failures(target / name):
             (target / name).unlink(missing_ok=True)
     summary = HarvestSummary(buckets={name: output.summary() for name, output in outputs.items()})
-    record = {"state": state, "files": files, "summary": summary.model_dump(mode="json")}
+    record = {"files": files, "summary": summary.model_dump(mode="json")}
     write_bytes(target / RECORD, fingerprint.canonical(record))
     return summary
-
-
-def machine_state(caps: Caps) -> str:
-    """Digest of what a harvest depends on: the interpreter, installed distributions, manual pages, the bounds."""
-    folders = [*site_folders(), Path(sysconfig.get_paths()["stdlib"])]
-    marks = hashlib.sha256()
-    for folder in folders:
-        for name in sorted(os.listdir(folder) if folder.is_dir() else ()):
-            # Installing and upgrading renames or rewrites these; compiled caches come and go with use.
-            if name != "__pycache__":
-                marks.update(f"{name}\0".encode("utf-8", "surrogateescape"))
-    for name, size in manuals.pages(manuals.ROOT):
-        marks.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
-    return fingerprint.digest({"version": VERSION, "python": sys.version, "caps": caps, "listing": marks.hexdigest()})
 
 
 def _recorded(target: Path) -> dict[str, Any]:
@@ -74,7 +58,7 @@ def _recorded(target: Path) -> dict[str, Any]:
         record = json.loads((target / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) and record.keys() >= {"state", "files", "summary"} else {}
+    return record if isinstance(record, dict) and record.keys() >= {"files", "summary"} else {}
 
 
 def _present(target: Path, files: dict[str, int]) -> bool:

@@ -37,15 +37,7 @@ class BucketSummary(Frozen):
 
 
 class HarvestSummary(Frozen):
-    """All buckets. `fresh` is false when the machine had not changed and nothing was written."""
+    """All buckets. `fresh` is false when an earlier harvest was kept and nothing was written."""
 
     buckets: Mapping[str, BucketSummary]
     fresh: bool = True
-
-    def lines(self) -> list[str]:
-        """One line per bucket, for a terminal."""
-        return [
-            f"{name}: {bucket.documents} documents, {bucket.bytes / MB:.1f} MB, {len(bucket.licences)} licences"
-            + (f" ({bucket.note})" if bucket.note else "")
-            for name, bucket in self.buckets.items()
-        ]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from jobs.harvest import Caps, harvest, manuals, pages, run, spdx, web
 from jobs.harvest.output import Output, level, take
-from jobs.harvest.roff import to_text
 from jobs.harvest.web import render, warc_record
 
 SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)
+needs_groff = pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")
 
 
 @pytest.mark.parametrize(
@@ -58,28 +59,36 @@ def test_debian_licences(name: str, expected: str) -> None:
 
 
 def test_copyright_files() -> None:
-    head = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
+    head = "Format: https://www.example.org/copyright-format/1.0/\n\n"
     body = "Files: debian/*\nLicense: ISC\n\nFiles: *\nCopyright: somebody\nLicense: GPL-2+\n text\n"
     assert manuals.copyright_licence(head + body) == "GPL-2.0-or-later"
     assert manuals.copyright_licence(body) == "unknown"
 
 
+def test_rendered_pages_lose_the_blanks_of_their_layout() -> None:
+    rendered = "LS(1)          User  Commands          LS(1)\n\n\n\nNAME\n       ls - list  the files  \n\n"
+    assert manuals.plain(rendered) == "LS(1) User Commands LS(1)\n\nNAME\n       ls - list the files"
+
+
+@needs_groff
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ('.TH LS 1 "date"\n.SH NAME\nls \\- list\n.\\" comment\n', "LS(1)\n\nNAME\nls - list"),
-        (".SH A\none\ntwo\n.PP\nthree", "A\none two\n\nthree"),
-        (".nf\na  b\n  c\n.fi\nd\ne", "a  b\n  c\nd e"),
-        (".TP\n.B \\-a\nall of\nthem", "-a\nall of them"),
-        (".BR ls (1),\n.IR file \\(em \\[u00E9]\\fBx\\fP", "ls(1), file—éx"),
-        (".de Xx\nhidden\n..\n.if n \\{\\\nhidden\n.\\}\nshown", "shown"),
-        (".Sh NAME\n.Nm cat\n.Nd concatenate\n.Op Fl benst\n.Ar", "NAME\ncat – concatenate -benst"),
-        ("日本\n語です\nand more", "日本語です and more"),
-        (".so man1/other.1\n", ""),
+        ('.TH LS 1 "date"\n.SH NAME\nls \\- list\n.\\" comment\n', "NAME\n       ls - list"),
+        (".TH A 1\n.SH A\n.BR ls (1),\n.IR file \\(em \\[u00E9]\\fBx\\fP", "ls(1), file—éx"),
+        (".TH A 1\n.SH A\n日本語です", "日本語です"),
     ],
 )
-def test_roff(source: str, expected: str) -> None:
-    assert to_text(source) == expected
+def test_pages_are_rendered(tmp_path: Path, source: str, expected: str) -> None:
+    page = tmp_path / "ls.1.gz"
+    page.write_bytes(gzip.compress(source.encode()))
+    assert expected in manuals.page_text(page)
+
+
+def test_pages_that_cannot_be_read_are_empty(tmp_path: Path) -> None:
+    (tmp_path / "latin.1").write_bytes(".SH A\nä".encode("latin-1"))
+    (tmp_path / "torn.1.gz").write_bytes(gzip.compress(b"text" * 99)[:-9])
+    assert [manuals.page_text(tmp_path / name) for name in ("latin.1", "torn.1.gz", "absent.1")] == ["", "", ""]
 
 
 def test_everyone_gets_a_voice() -> None:
@@ -125,7 +134,7 @@ def test_records_are_fixed() -> None:
 
 
 @pytest.mark.slow
-def test_two_harvests_are_alike_and_a_third_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_harvests_are_alike_and_a_third_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "module_names", lambda: ["abc", "dis", "enum", "heapq", "json", "os", "string", "typing"])
     first = harvest(tmp_path / "one", SMALL)
     assert first.fresh
@@ -136,12 +145,17 @@ def test_two_harvests_are_alike_and_a_third_is_quick(tmp_path: Path, monkeypatch
     )
     assert one == two
     (tmp_path / "one/prose/mine.jsonl").write_text('{"text": "mine"}')
-    with monkeypatch.context() as quick:
-        quick.setattr(run, "packages", lambda: pytest.fail("it reads again what has not changed"))
-        again = harvest(tmp_path / "one", SMALL)
-    assert not again.fresh
-    assert again.buckets == first.buckets
+    installed = run.packages()
+    with monkeypatch.context() as machine:
+        machine.setattr(run, "packages", lambda: installed[:-5])
+        kept = harvest(tmp_path / "one", SMALL)
+        assert not kept.fresh
+        assert kept.buckets == first.buckets
+        asked = harvest(tmp_path / "one", SMALL, again=True)
+        assert asked.fresh
+        assert asked.buckets["code"] != first.buckets["code"]
     assert (tmp_path / "one/prose/mine.jsonl").exists()
+    assert harvest(tmp_path / "one", SMALL, again=True).buckets == first.buckets
     (tmp_path / "one/web/stdlib-00000.warc.gz").unlink()
     assert harvest(tmp_path / "one", SMALL).fresh
     assert (tmp_path / "one/web/stdlib-00000.warc.gz").read_bytes() == two["web/stdlib-00000.warc.gz"]
@@ -155,12 +169,23 @@ def test_two_harvests_are_alike_and_a_third_is_quick(tmp_path: Path, monkeypatch
 def test_a_machine_without_manuals_gets_pythons_reference(tmp_path: Path) -> None:
     output = Output(tmp_path / "manuals")
     manuals.write_manuals(output, SMALL, tmp_path / "nothing")
-    assert output.note.startswith("manuals: none on this machine")
+    assert output.note.startswith("manuals: no pages on this machine")
     assert output.summary().documents > 10
     assert (tmp_path / "manuals/en/assert.txt").is_file()
 
 
-def test_manuals_in_their_languages(tmp_path: Path) -> None:
+def test_a_machine_without_groff_gets_pythons_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manuals.shutil, "which", lambda name: None)
+    (tmp_path / "man/man1").mkdir(parents=True)
+    (tmp_path / "man/man1/x.1").write_text(".TH X 1\n")
+    output = Output(tmp_path / "manuals")
+    manuals.write_manuals(output, SMALL, tmp_path / "man")
+    assert output.note.startswith("manuals: no groff on this machine")
+    assert output.summary().documents > 10
+
+
+def test_manuals_in_their_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manuals, "GROFF", ("cat",))
     text = ".TH X 1\n.SH NAME\n" + "Ein Satz über nichts. " * 40
     for name in ("man1/x.1.gz", "de/man1/x.1.gz", "de/man1/short.1.gz", "fr/cat1/x.1.gz"):
         path = tmp_path / "man" / name

@@ -142,11 +142,13 @@ def bf16() -> Finding:
 
 
 def manuals() -> Finding:
-    """Manual pages, one of the demo's four sources."""
+    """Manual pages and the program that renders them, one of the demo's four sources."""
     root = Path("/usr/share/man")
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
-    advice = "the demo's `manuals` bucket is thin here; the rest does not need them"
-    return Finding("manual pages", "ok" if pages >= 100 else "warn", f"{pages:,} files", advice)
+    groff = shutil.which("groff")
+    advice = "the demo's `manuals` bucket is thin here; install groff and manual pages for more"
+    found = f"{pages:,} files, {'groff' if groff else 'no groff'}"
+    return Finding("manual pages", "ok" if groff and pages >= 100 else "warn", found, advice)
 
 
 def chromium() -> Finding:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         "plinth run --select mixture",
         "plinth run --select 'web/*' --workers 4",
         "plinth run --engine ray --ray-address auto",
+        "plinth run -r jobs/recipes/demo.yaml --harvest",
     )
 )
 @shared
@@ -49,21 +50,31 @@ if TYPE_CHECKING:
     metavar="HOST:PORT",
     help="A running Ray cluster (`auto` finds this machine's); without it one is started here.",
 )
+@click.option(
+    "--harvest",
+    is_flag=True,
+    help="Demo: take the text of this machine again; otherwise the harvest of the first run is kept.",
+)
 @json_option
 def run(
-    settings: Settings, select: tuple[str, ...], workers: int | None, engine: str, ray_address: str, as_json: bool
+    settings: Settings,
+    select: tuple[str, ...],
+    workers: int | None,
+    engine: str,
+    ray_address: str,
+    harvest: bool,
+    as_json: bool,
 ) -> None:
-    """Run the line: bring every asset of a recipe up to date, from sources to release.
+    """Run the pipeline: bring every asset of a recipe up to date, from sources to release.
 
-    What is up to date is left alone; what was interrupted goes on where it was. The number of workers
-    and the engine change the time and not one byte of the result.
+    Assets that are up to date are left alone; interrupted work continues where it stopped. The number of
+    workers and the engine change the time and not one byte of the result.
     """
     from jobs import pipeline
     from jobs.cli import output
 
-    summary = pipeline.run(
-        settings.workspace, settings.recipe_path(), select, Compute(engine, workers or _cores(), ray_address)
-    )
+    compute = Compute(engine, workers or _cores(), ray_address)
+    summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest)
     if as_json:
         output.emit_json(summary)
     else:
