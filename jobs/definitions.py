@@ -14,7 +14,7 @@ import dagster as dg
 
 from assets.catalog import stages
 from assets.framework.build import asset
-from assets.framework.resources import PlinthResource
+from assets.framework.resources import PlinthResource, Session
 from jobs import sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
@@ -73,7 +73,7 @@ def build(
             sensors.failure(workspace),
             sensors.automation(),
         ],
-        resources={"plinth": PlinthResource.over(str(workspace), compute), **(resources or {})},
+        resources={"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **(resources or {})},
         executor=in_process,
     )
 

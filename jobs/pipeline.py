@@ -16,9 +16,9 @@ from typing import Any
 import dagster as dg
 
 from assets.catalog import selected, stages
-from assets.framework.build import FAILURES, up_to_date
-from assets.framework.resources import showing
+from assets.framework.resources import Session
 from assets.framework.stage import Stage
+from assets.framework.up_to_date import Decision, decide
 from jobs import definitions, results, sensors
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
@@ -35,14 +35,6 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which stages are up to date, and which must or may have to run."""
-
-    fresh: tuple[str, ...]
-    stale: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class RunSummary:
     """What a run did."""
 
@@ -51,20 +43,6 @@ class RunSummary:
     seconds: float
     page: Path | None = None
     release: dict[str, Any] = field(default_factory=dict)
-
-
-def plan(ctx: Context, line: tuple[Stage, ...]) -> Plan:
-    """Walk the stages upstream first; what reads something stale is stale until it has been looked at."""
-    digests: dict[str, str] = {}
-    fresh, stale = [], []
-    for stage in line:
-        manifest = up_to_date(stage, ctx, digests)
-        if manifest is None:
-            stale.append(stage.asset)
-        else:
-            fresh.append(stage.asset)
-            digests[stage.asset] = manifest.digest
-    return Plan(tuple(fresh), tuple(stale))
 
 
 def run(
@@ -95,7 +73,7 @@ def run(
         catalog = stages(recipe)
         line = selected(catalog, select)
         ctx = Context(space)
-        todo = plan(ctx, line)
+        todo = decide(ctx, line)
         making = [asset for asset in todo.stale if _group(line, asset) != RELEASE_GROUP]
         if making:
             _execute(space, recipe, making, compute)
@@ -111,9 +89,9 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
     ctx = Context(Workspace(workspace))
     line = stages(recipe)
     try:
-        todo = plan(ctx, line)
+        todo = decide(ctx, line)
     except PlinthError:  # sources that cannot be read now must not hide what is published
-        todo = Plan((), tuple(stage.asset for stage in line))
+        todo = Decision((), tuple(stage.asset for stage in line))
     rows = []
     for stage in line:
         ref = ctx.refs.ref(stage.asset)
@@ -185,8 +163,9 @@ def _execute(
     space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.LINE
 ) -> None:
     """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
-    defs = definitions.build(recipe, space.root, compute=compute)
-    with open_instance(space) as instance, showing(for_terminal()):
+    session = Session(for_terminal())
+    defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
+    with open_instance(space) as instance:
         result = defs.resolve_job_def(job).execute_in_process(
             instance=instance,
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
@@ -194,14 +173,14 @@ def _execute(
             raise_on_error=False,
         )
         if not result.success:
-            _raise_first_failure(space, job, result)
+            _raise_first_failure(space, job, result, session)
 
 
-def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult) -> None:
+def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcessResult, session: Session) -> None:
     failures = [event for event in result.all_events if event.is_step_failure]
     if not failures:
         raise StageError(f"the Dagster run {result.run_id} failed before its first step", remedy="see `plinth up`")
-    known = FAILURES.pop(result.run_id, None)
+    known = session.failures[0] if session.failures else None
     data = failures[0].step_failure_data
     cause = data.error.cause if data.error and data.error.cause else data.error
     text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)

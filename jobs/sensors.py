@@ -10,9 +10,11 @@ from typing import Any
 
 import dagster as dg
 
+from assets.catalog import stages
+from assets.framework.up_to_date import decide
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.corpus.sources.inventory import inventory, remembered, wanted_suffixes
+from plinth.corpus.sources.inventory import wanted_suffixes
 from plinth.errors import PlinthError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.listing import listing
@@ -24,17 +26,17 @@ APPROVAL_INTERVAL_S = 15
 
 
 def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Asks for the corpus job when the content of any source differs from what is published."""
+    """Requests the corpus job when a source, list or protected set differs in content from what is published."""
 
     @dg.sensor(name="arrival", job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
     def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Watches the source locations of the recipe."""
+        """Watches the sources, lists and protected sets of the recipe."""
         ctx = Context(Workspace(workspace))
         try:
             seen = fingerprint.digest(_listings(recipe, ctx))
             if seen == context.cursor:
                 return dg.SkipReason("no source file has changed")
-            changed = changed_buckets(recipe, ctx)
+            changed = _changed(recipe, ctx)
         except PlinthError as error:
             return dg.SkipReason(str(error))
         requests = [dg.RunRequest(run_key=seen, tags={"plinth/new_sources": ",".join(changed)})] if changed else []
@@ -43,24 +45,23 @@ def arrival(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     return _arrival
 
 
-def changed_buckets(recipe: Recipe, ctx: Context) -> list[str]:
-    """Buckets whose source content is not what their published inventory says."""
-    changed = []
-    for name, bucket in recipe.corpus.buckets.items():
-        ref = ctx.refs.ref(f"{name}/sources")
-        published = ctx.refs.load(ref.digest).stats["inventory"] if ref else None
-        if inventory(bucket, ctx.workspace.input, remembered(ctx.workspace)).digest != published:
-            changed.append(name)
-    return changed
+def _changed(recipe: Recipe, ctx: Context) -> list[str]:
+    """Assets that read from outside the workspace and are no longer up to date with it; sources by their bucket."""
+    roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
+    return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
 
 
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
-    """Names, sizes and times: cheap to ask every minute; content is hashed only when these change."""
-    return {
-        f"{name}/{index}": listing(source.path, ctx.workspace.input, wanted_suffixes(source))
-        for name, bucket in recipe.corpus.buckets.items()
+    """Names, sizes and times: cheap to read every minute; content is hashed only when these change."""
+    corpus, folder = recipe.corpus, ctx.workspace.input
+    named = {f"lists/{name}": location for name, location in corpus.lists.items()}
+    named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
+    sources = {
+        f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source))
+        for name, bucket in corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
     }
+    return sources | {name: listing(location, folder) for name, location in named.items()}
 
 
 def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:

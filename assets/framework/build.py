@@ -15,20 +15,16 @@ from dagster import BetaWarning
 
 from assets.framework.expectations import Outcome, Suite, validate
 from assets.framework.present import metadata
-from assets.framework.resources import PlinthResource
+from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
+from assets.framework.up_to_date import up_to_date
 from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
-from plinth.records import Manifest
 
 CHECK = "expectations"
 
-#: What a run of this process failed with, by run id. Dagster keeps the words of an error and not its kind; who
-#: runs a job in process wants both.
-FAILURES: dict[str, PlinthError] = {}
-
-#: Ask for a new materialisation when an input's content changed and no blocking check stands in the way;
-#: latched, so that an update which arrives while a run is going is not lost.
+#: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an update
+#: which arrives during a run is not lost. Whether the run has work to do is decided by `up_to_date`.
 ON_NEW_DATA = (
     dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()).since(
         dg.AutomationCondition.newly_requested() | dg.AutomationCondition.newly_updated()
@@ -58,11 +54,13 @@ def asset(stage: Stage) -> dg.AssetsDefinition:
         metadata=_code_reference(stage),
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
     )
-    def definition(context: dg.AssetExecutionContext, plinth: PlinthResource) -> Iterator[Any]:
+    def definition(
+        context: dg.AssetExecutionContext, plinth: PlinthResource, session: dg.ResourceParam[Session]
+    ) -> Iterator[Any]:
         try:
-            yield from execute(stage, plinth.context(), context.log.info)
+            yield from execute(stage, plinth.context(session.progress), context.log.info)
         except PlinthError as error:
-            FAILURES[context.run_id] = error
+            session.failures.append(error)
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
     return definition
@@ -95,17 +93,6 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
         metadata=metadata(stage, ctx, manifest, inputs),
         check_results=[_check_result(stage, suite, outcome)] if suite and outcome else [],
     )
-
-
-def up_to_date(stage: Stage, ctx: Context, digests: dict[str, str]) -> Manifest | None:
-    """The published manifest if it was made by this very work from these inputs, else None."""
-    ref = ctx.refs.ref(stage.asset)
-    if ref is None or any(dep not in digests for dep in stage.deps):
-        return None
-    if ref.key != stage.key(ctx, {dep: digests[dep] for dep in stage.deps}):
-        return None
-    manifest = ctx.refs.load(ref.digest)
-    return manifest if all(ctx.store.has(part.blob) for part in manifest.parts) else None
 
 
 def _check_result(stage: Stage, suite: Suite, outcome: Outcome) -> dg.AssetCheckResult:

@@ -1,8 +1,8 @@
 """Great Expectations suites on statistics tables, never on documents.
 
 A stage declares a `Suite` as data: a small table of its statistics and expectations by name. It is
-validated before the stage's manifest is published, so what fails a critical expectation never becomes
-anybody's input. Results land in Data Docs under the workspace.
+validated before the stage's manifest is published, so a manifest that fails a critical expectation never becomes
+an input. Results land in Data Docs under the workspace.
 
 GX takes seconds to import and is imported only here, when a suite is run.
 """
@@ -41,7 +41,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a suite said: whether anything critical failed, and a line for every failure."""
+    """The result of a suite: whether anything critical failed, and a line for every failure."""
 
     blocked: bool
     failures: tuple[str, ...]
@@ -79,7 +79,7 @@ def validate(suite: Suite, workspace: Workspace) -> Outcome:
     """Run a suite over its table and store the result for Data Docs.
 
     Raises:
-        AttributeError: for an expectation GX does not know; a defect in the suite, not in the data.
+        AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
     """
     import great_expectations as gx
     import pandas as pd
@@ -89,11 +89,8 @@ def validate(suite: Suite, workspace: Workspace) -> Outcome:
     expectations = [
         getattr(gx.expectations, f"Expect{item.kind}")(**item.arguments, severity=item.severity)
         for item in suite.expectations
-        for item in suite.expectations
     ]
-    stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name))
-    for expectation in expectations:  # given to the constructor, GX would store each of them twice
-        stored.add_expectation(expectation)
+    stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
     definition = gx.ValidationDefinition(name=suite.name, data=_batch_definition(context), suite=stored)
     context.validation_definitions.add_or_update(definition)
     checkpoint = gx.Checkpoint(name=suite.name, validation_definitions=[definition])

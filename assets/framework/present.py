@@ -15,31 +15,39 @@ from plinth.records import Manifest
 
 MAX_STATS_CHARACTERS = 4_000
 MAX_TABLE_ROWS = 40
+PICTURE = "![plot](data:image/png;base64,"
 
 
 def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> dict[str, Any]:
-    """What every asset shows, and what its stage adds."""
-    shown: dict[str, Any] = {
-        "manifest": manifest.digest,
-        "step": f"{manifest.step} {manifest.version}",
-        "parts": len(manifest.parts),
-        "bytes": manifest.bytes,
-        "dagster/uri": (ctx.workspace.manifests / f"{manifest.digest}.json").as_uri(),
-        "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
-    }
-    if manifest.rows:
-        shown["dagster/row_count"] = manifest.rows
-    if stage.schema is not None:
-        shown["dagster/column_schema"] = column_schema(stage.schema)
-    statistics = json.dumps(manifest.stats, default=str)
-    if manifest.stats and len(statistics) <= MAX_STATS_CHARACTERS:
-        shown["statistics"] = dg.MetadataValue.json(json.loads(statistics))
+    """The results of the stage first: plots, numbers, tables, links; then sizes and statistics; digests last."""
+    shown: dict[str, Any] = {}
     if stage.present:
         try:
             shown |= stage.present(ctx, manifest)
         except Exception as error:  # the work is done and published: a plot that fails must not undo it
             shown["presentation_failed"] = f"{type(error).__name__}: {error}"
-    return shown
+    shown = dict(sorted(shown.items(), key=lambda item: _place(item[1])))
+    shown |= {"parts": len(manifest.parts), "bytes": manifest.bytes}
+    statistics = json.dumps(manifest.stats, default=str)
+    if manifest.stats and len(statistics) <= MAX_STATS_CHARACTERS:
+        shown["statistics"] = dg.MetadataValue.json(json.loads(statistics))
+    if manifest.rows:
+        shown.setdefault("dagster/row_count", manifest.rows)
+    if stage.schema is not None:
+        shown["dagster/column_schema"] = column_schema(stage.schema)
+    return shown | {
+        "dagster/uri": (ctx.workspace.manifests / f"{manifest.digest}.json").as_uri(),
+        "step": f"{manifest.step} {manifest.version}",
+        "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
+        "manifest": manifest.digest,
+    }
+
+
+def _place(value: Any) -> int:
+    """Plots, then numbers, then tables and text, then everything else."""
+    if isinstance(value, dg.MarkdownMetadataValue):
+        return 0 if str(value.md_str).startswith(PICTURE) else 2
+    return 1 if isinstance(value, int | float) else 3
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
@@ -53,7 +61,7 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 def picture(png: bytes) -> dg.MarkdownMetadataValue:
     """A plot, inline."""
-    return dg.MetadataValue.md(f"![plot](data:image/png;base64,{base64.b64encode(png).decode()})")
+    return dg.MetadataValue.md(f"{PICTURE}{base64.b64encode(png).decode()})")
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:

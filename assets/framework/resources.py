@@ -1,9 +1,8 @@
-"""The workspace and its workers as a Dagster resource: set up once per run, shared by its steps."""
+"""The workspace and its workers as a Dagster resource, set up once per run; the session of a run in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import dagster as dg
 from pydantic import PrivateAttr
@@ -12,20 +11,24 @@ from plinth.compute.context import Context
 from plinth.compute.engine import Engine
 from plinth.compute.progress import Lines, Progress
 from plinth.compute.select_engine import Compute
+from plinth.errors import PlinthError
 from plinth.storage.workspace import Workspace
 
-#: How progress is shown in this process; the last one counts. Lines end up in the logs that Dagster captures.
-_SHOWN: list[Progress] = [Lines()]
 
+@dataclass
+class Session:
+    """Shared by the caller of a run in this process and the assets of that run.
 
-@contextmanager
-def showing(progress: Progress) -> Iterator[None]:
-    """Show the progress of runs in this process some other way. Dagster rebuilds resources: they cannot carry it."""
-    _SHOWN.append(progress)
-    try:
-        yield
-    finally:
-        _SHOWN.pop()
+    Dagster rebuilds configured resources, and keeps the words of an error but not its type: this object passes through
+    as it is.
+
+    Args:
+        progress: where progress is shown; lines end up in the logs that Dagster captures.
+        failures: errors of the assets that failed, in order.
+    """
+
+    progress: Progress = field(default_factory=Lines)
+    failures: list[PlinthError] = field(default_factory=list)
 
 
 class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
@@ -47,10 +50,10 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
             self._engine.close()
             self._engine = None
 
-    def context(self) -> Context:
+    def context(self, progress: Progress) -> Context:
         """A stage's runtime context."""
         engine = self._engine or self._compute.open()
-        return Context(Workspace(self.workspace), engine, _SHOWN[-1])
+        return Context(Workspace(self.workspace), engine, progress)
 
     @property
     def _compute(self) -> Compute:

@@ -1,17 +1,20 @@
 """A stage as a Dagster asset: checked before it is published, made once, data version = manifest digest."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from assets.framework.build import asset, up_to_date
+from assets.framework.build import asset
 from assets.framework.expectations import Suite, between
-from assets.framework.resources import PlinthResource
+from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
+from assets.framework.up_to_date import Decision, decide, up_to_date
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.errors import CheckFailedError
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 
@@ -38,11 +41,13 @@ def _stage(name: str, deps: tuple[str, ...] = (), *, value: int = 1, least: int 
     )
 
 
-def _run(stages: list[Stage], workspace: Path) -> tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]:
+def _run(
+    stages: list[Stage], workspace: Path, session: Session | None = None
+) -> tuple[dg.ExecuteInProcessResult, dg.DagsterInstance]:
     instance = dg.DagsterInstance.ephemeral()
     defs = dg.Definitions(
         assets=[asset(stage) for stage in stages],
-        resources={"plinth": PlinthResource(workspace=str(workspace), workers=1)},
+        resources={"plinth": PlinthResource(workspace=str(workspace), workers=1), "session": session or Session()},
         jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
     )
     job = defs.resolve_job_def("all_assets")
@@ -56,9 +61,11 @@ def _made(workspace: Path) -> list[str]:
 @pytest.mark.slow
 def test_a_failed_check_publishes_nothing_and_stops_what_follows(tmp_path):
     stages = [_stage("a/one"), _stage("a/two", ("a/one",), value=1, least=5), _stage("a/three", ("a/two",))]
-    result, instance = _run(stages, tmp_path)
+    session = Session()
+    result, instance = _run(stages, tmp_path, session)
     refs = Context(Workspace(tmp_path)).refs
     assert not result.success
+    assert [type(error) for error in session.failures] == [CheckFailedError]
     assert refs.ref("a/one") is not None
     assert refs.ref("a/two") is None
     assert instance.get_latest_materialization_event(dg.AssetKey(["a", "two"])) is None
@@ -95,6 +102,18 @@ def test_up_to_date_needs_the_same_code_parameters_inputs_and_blobs(tmp_path):
     assert up_to_date(stage, ctx, {}) is None
 
 
+def test_stages_after_a_stale_one_are_stale(tmp_path):
+    ctx = Context(Workspace(tmp_path).ensure())
+    one, two, three = _stage("a/one"), _stage("a/two", ("a/one",)), _stage("a/three")
+    published = {}
+    for stage in (one, two, three):
+        made = stage.make(ctx, {dep: published[dep] for dep in stage.deps}, print)
+        ctx.refs.publish(made, stage.key(ctx, {dep: published[dep].digest for dep in stage.deps}))
+        published[stage.asset] = made
+    assert decide(ctx, (one, two, three)) == Decision(("a/one", "a/two", "a/three"), ())
+    assert decide(ctx, (_stage("a/one", version="2"), two, three)) == Decision(("a/three",), ("a/one", "a/two"))
+
+
 def test_the_event_log_stays_small(tmp_path):
     from assets.framework.present import MAX_STATS_CHARACTERS, metadata
 
@@ -105,9 +124,21 @@ def test_the_event_log_stays_small(tmp_path):
     assert len(json.dumps({key: str(value) for key, value in shown.items()})) < MAX_STATS_CHARACTERS
 
 
-def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
-    from dataclasses import replace
+def test_results_come_first_and_digests_last(tmp_path):
+    from assets.framework.present import metadata, picture, table
 
+    def present(ctx, made):
+        return {"log": dg.MetadataValue.path("/log"), "rows": dg.MetadataValue.md(table(["a"], [[1]])), "loss": 0.5,
+                "curve": picture(b"png")}  # fmt: skip
+
+    ctx = Context(Workspace(tmp_path).ensure())
+    made = manifest("a/one", Step(name="probe", version="1"), {}, [], {"n": 1})
+    shown = list(metadata(replace(_stage("a/one"), present=present), ctx, made, {}))
+    assert shown[:4] == ["curve", "loss", "rows", "log"]
+    assert shown[-2:] == ["inputs", "manifest"]
+
+
+def test_a_plot_that_fails_is_said_and_undoes_nothing(tmp_path):
     from assets.framework.present import metadata
 
     def broken(ctx, made):

@@ -21,6 +21,25 @@ def test_critical_failures_block_and_name_what_was_found(workspace):
     assert any("0.9" in line for line in outcome.failures)
 
 
+def test_each_expectation_is_built_and_stored_once(workspace, monkeypatch):
+    import great_expectations as gx
+
+    built = []
+
+    class Counted(gx.expectations.ExpectColumnValuesToBeBetween):
+        def __init__(self, **arguments):
+            built.append(arguments["column"])
+            super().__init__(**arguments)
+
+    monkeypatch.setattr(gx.expectations, "ExpectColumnValuesToBeBetween", Counted)
+    columns = ["documents", "sidecar", "rate"]
+    assert validate(Suite("s", ROWS, [between(column, 0, 9) for column in columns]), workspace).evaluated == 3
+    assert built[:3] == columns
+    first = len(built)
+    assert validate(Suite("s", ROWS, [between("rate", 0, 9)]), workspace).evaluated == 1
+    assert built[first] == "rate"
+
+
 def test_warnings_do_not_block(workspace):
     outcome = validate(Suite("s", ROWS, [between("rate", 0, 0.05, "warning"), rows_between(1)]), workspace)
     assert not outcome.blocked
