@@ -1,14 +1,13 @@
 """Dagster assets: read what is published, call plinth or the registry, check, publish, report.
 
-    stage          Stage: what every asset is made from, and the key that says whether it is up to date
-    build          Stage -> Dagster asset: resolve inputs once, make, check, publish, present
-    expectations   Great Expectations suites on statistics; a blocking failure publishes nothing
-    present        manifests to metadata that people look at: counts, schemas, tables, plots
-    resources      the workspace and its workers as a Dagster resource
-    catalog        every stage of a recipe, in order
+    framework/  the mechanism under every asset: Stage, the up-to-date decision, suites, metadata, resources
+    catalog     every stage of a recipe, upstream first
 
-One file per stage, by stem: sources, documents, annotate, policy, dedup, holdout, contamination, curate,
-funnel, tokenizer, shards, packing, mixture, training, evaluation, registry.
+One file per stage, by stem:
+    sources, lists, documents, models, annotate, slices, policy
+    dedup, span_dedup, holdout, contamination, protected, curate
+    tokenizer, shards, packing, mixture, funnel, ledger
+    training, evaluation, candidate
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

@@ -1,5 +1,5 @@
-"""A stage of the line as data: one record from which the Dagster asset, the up-to-date check and the
-command line's plan are all made."""
+"""A stage of the pipeline as data: one record from which the Dagster asset, the up-to-date decision and the
+catalogue are made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """What an asset is.
+    """The definition of an asset.
 
     Args:
         asset: its key, with slashes.
@@ -29,9 +29,9 @@ class Stage:
         make: the work: `(context, inputs, say) -> manifest`.
         version: version of the code behind `make`; becomes Dagster's code version.
         params: everything of the recipe that the work depends on.
-        group, kinds, owner, description: what the catalogue shows.
+        group, kinds, owner, description: shown in the catalogue.
         schema: columns of its parts, where they are tables.
-        outside: identity of what lies outside the workspace and is read (source files).
+        outside: identity of what the work reads from outside the workspace (source files).
         suite: expectations on its statistics; blocking ones stop publication.
         present: further metadata for the UI.
         pool: concurrency pool.
