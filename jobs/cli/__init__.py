@@ -1,22 +1,16 @@
-"""The command line: `plinth COMMAND`. One file per command or small group, imported when it is called.
+"""The command line: `plinth COMMAND`. A folder is a section of `plinth --help`; a module holds a command or a few.
 
-    root       the group, its help, exit codes: errors in plain words, never a traceback
-    options    --workspace, --recipe, --json, and the settings that they fill
-    output     tables for people, JSON for programs
-    remembered the recipe that a workspace was last run with
+    root     the sections, their help, exit codes: errors in plain words, never a traceback
+    options  --workspace, --recipe, --json, and the settings that they fill
+    output   tables for people, JSON for programs
 
-    run        run, up                         work
-    look       status, funnel, report          what is there
-    explain    explain                         one document's story
-    batch      batch                           one training step's documents
-    verify     verify                          the way back to the sources
-    release    approve, promote, rollback, taint
-    content    restore, export                 out of the content store; export_tokens, export_model
-    plan       plan                            before it is spent
-    doctor     doctor                          this machine
-    recipe     recipe check | show | schema    the user's YAML
+    start/     set up and run
+    corpus/    from sources to the ledger
+    tokens/    tokenizer, packing, mixture
+    training/  jobs, runs, checkpoints
+    release/   approval, verification, export
 
-Importing this package costs click and nothing else.
+Importing this package imports click and nothing else.
 """
 
 from jobs.cli.root import main

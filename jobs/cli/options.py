@@ -1,4 +1,4 @@
-"""Options that commands share. Each may be given before or after the command's name."""
+"""Options that commands share. Each stands before or after the command's name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """What the shared options say."""
+    """Values of the shared options."""
 
     workspace: Path
     recipe: Path | None = None
@@ -41,7 +41,7 @@ class Settings:
         """The recipe given, or the one that the workspace ran last.
 
         Raises:
-            MissingError: when neither is there.
+            MissingError: neither exists.
         """
         from jobs.last_recipe import recall
 
@@ -57,7 +57,7 @@ class Settings:
         """A context over the workspace, for reading.
 
         Raises:
-            MissingError: when there is no workspace.
+            MissingError: there is no workspace.
         """
         from plinth.compute.context import Context
         from plinth.errors import MissingError

@@ -1,4 +1,4 @@
-"""The group of commands, imported lazily, and the one place where errors become words and exit codes."""
+"""The group of commands, imported lazily, and the one place where errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -12,45 +12,77 @@ import click
 
 from jobs.cli.options import RecipeFile, Settings
 
-#: Command -> (module in this package, one line of help), in the order of a first day's work.
+#: Section of the help, which is a folder of this package -> (title, command -> (module in it, one line of help)).
+SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+    "start": (
+        "Set up and run",
+        {
+            "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
+            "recipe": ("recipe", "Check, print or describe a recipe."),
+            "scale": ("scale", "Estimate a corpus of any size: core hours, bytes, money."),
+            "plan": ("plan", "Estimate a training run: parameters, FLOPs, time, memory."),
+            "run": ("run", "Run the pipeline, from sources to release."),
+            "up": ("run", "Serve the Dagster and MLflow pages."),
+            "status": ("status", "List every asset: up to date, stale or not made."),
+            "report": ("status", "Write the page of results."),
+        },
+    ),
+    "corpus": (
+        "Corpus",
+        {
+            "source": ("source", "Estimate the value of a new source from a sample."),
+            "quarantine": ("quarantine", "List hits on lists of illegal content, without their text."),
+            "arpa": ("arpa", "Export an n-gram model as ARPA."),
+            "slices": ("slices", "Show the error rates of learned gates by slice."),
+            "policy": ("policy", "Compare another policy with the published verdicts."),
+            "near": ("near", "Find documents similar to a text: duplicates, leaks, takedowns."),
+            "funnel": ("funnel", "Count documents and bytes through every stage, with reasons."),
+            "sample": ("sample", "Draw documents that a reason removed."),
+            "review": ("sample", "Label a sample, or summarise all labels."),
+            "label": ("sample", "Label one removed document good or bad."),
+            "explain": ("explain", "Trace one document through every stage."),
+            "ledger": ("ledger", "Export one row per document for any query engine."),
+        },
+    ),
+    "tokens": (
+        "Tokens and mixture",
+        {
+            "tokenizer": ("tokenizer", "Show the tokenizer's audit, or the tokens of a text."),
+            "packing": ("packing", "Compare packings: padded, masked, dropped and cut tokens."),
+            "mixture": ("mixture", "Show the shares and epochs of every stream by phase."),
+        },
+    ),
+    "training": (
+        "Training",
+        {
+            "job": ("job", "Submit, inspect or cancel the job of a run."),
+            "timeline": ("timeline", "Write the page of a run: metrics, events, cost."),
+            "batch": ("batch", "List the documents of a training step."),
+            "replay": ("forensics", "Score a step's batch again, document by document."),
+            "blame": ("forensics", "Attribute the loss of a step to documents and sources."),
+            "checkpoint": ("checkpoint", "List and verify the checkpoints of a run."),
+            "audit": ("audit", "Prove that a resumed run equals the uninterrupted one."),
+        },
+    ),
+    "release": (
+        "Release and provenance",
+        {
+            "approve": ("release", "Sign an approval of a candidate."),
+            "promote": ("release", "Release an approved candidate that passes its gates."),
+            "rollback": ("release", "Return the release to the last good version."),
+            "verify": ("verify", "Verify every link from a model or asset to its sources."),
+            "taint": ("release", "Mark data or a model unfit; freeze everything derived from it."),
+            "restore": ("content", "Write the files of a manifest into a folder."),
+            "export": ("content", "Export DVC pointers, tokens or a model."),
+        },
+    ),
+}
+
+#: Command -> (module in this package, one line of help), in the order of the pipeline.
 COMMANDS = {
-    "doctor": ("start.doctor", "What this machine has and lacks."),
-    "recipe": ("start.recipe", "Check, show or describe a recipe."),
-    "plan": ("start.plan", "FLOPs, tokens, time and memory before they are spent."),
-    "scale": ("start.scale", "Core hours, bytes and money for a corpus of any size."),
-    "run": ("start.run", "Run the line, from sources to release."),
-    "up": ("start.run", "Serve the Dagster and MLflow pages."),
-    "status": ("start.status", "Every asset: made, stale or missing."),
-    "funnel": ("start.status", "What each stage let through, and why not the rest."),
-    "policy": ("corpus.policy", "What another policy would change."),
-    "ledger": ("corpus.ledger", "One row per document, for any query engine."),
-    "slices": ("corpus.slices", "How often learned gates are right, by slice."),
-    "report": ("start.status", "Write the page of results."),
-    "explain": ("release.explain", "The whole story of one document."),
-    "sample": ("corpus.sample", "Documents that a reason removed, to be looked at."),
-    "review": ("corpus.sample", "Keep what reviewers say of a sample; sum it up."),
-    "label": ("corpus.sample", "Say whether one document was rightly removed."),
-    "quarantine": ("corpus.quarantine", "What lists of illegal content stopped; never its text."),
-    "source": ("corpus.source", "What a source would be worth, before it is taken."),
-    "near": ("corpus.near", "Documents near a text: duplicates, leaks, takedown."),
-    "tokenizer": ("tokens.tokenizer", "What words cost in tokens; which tokens are dead; a text in tokens."),
-    "mixture": ("tokens.mixture", "What a run sees: shares, epochs, and how near they come."),
-    "packing": ("tokens.packing", "What either packing pads and cuts, for any sequence length."),
-    "timeline": ("training.timeline", "The page of one run: what happened, why, what it cost."),
-    "job": ("training.job", "Where a run runs: submit, status, logs, cancel; what a scheduler is given."),
-    "batch": ("training.batch", "The documents of one training step."),
-    "replay": ("training.forensics", "Score a step's batch again, document by document."),
-    "blame": ("training.forensics", "Which documents and sources a step's loss came from."),
-    "checkpoint": ("training.checkpoint", "What a run has committed, by which layout; whether it is intact."),
-    "audit": ("training.audit", "Prove that a resumed run equals the uninterrupted one."),
-    "verify": ("release.verify", "Walk from a checkpoint or release back to its sources."),
-    "approve": ("release.release", "Sign an approval of a candidate."),
-    "promote": ("release.release", "Release an approved candidate that passes its gates."),
-    "rollback": ("release.release", "Point the release back at the version before."),
-    "taint": ("release.release", "Mark something bad and freeze what came of it."),
-    "restore": ("release.content", "Write what a digest names into a folder."),
-    "arpa": ("corpus.arpa", "An n-gram model of the line, for kenlm and its kin."),
-    "export": ("release.content", "DVC pointers; tokens or a model for other programs."),
+    name: (f"{folder}.{module}", line)
+    for folder, (_, commands) in SECTIONS.items()
+    for name, (module, line) in commands.items()
 }
 
 SOFTWARE_ERROR = 70  # as in sysexits.h
@@ -59,7 +91,7 @@ BROKEN_PIPE = 141
 
 
 class Lazy(click.Group):
-    """Knows its commands by name and one line; imports a command's module when it is called."""
+    """Lists commands without importing them; imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -82,8 +114,10 @@ class Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.values():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), line) for name, (_, line) in commands.items()])
 
 
 @click.command(
@@ -112,9 +146,8 @@ class Lazy(click.Group):
 def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -> None:
     """From raw corpus to approved checkpoint.
 
-    Exit codes: 0 done, 2 wrong usage or recipe, 3 something named does not exist, 4 source, 5 storage,
-    6 a stage or check failed, 7 training, 8 trust (signature, lineage, gate), 9 registry server,
-    70 a defect, 130 interrupted.
+    Exit codes: 0 done, 2 wrong usage or recipe, 3 not found, 4 source, 5 storage, 6 a stage or check failed,
+    7 training, 8 trust (signature, lineage, gate), 9 registry server, 70 a defect, 130 interrupted.
     """
     ctx.obj = Settings(workspace=workspace, recipe=recipe, debug=debug)
 
@@ -125,7 +158,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def call(args: list[str]) -> int:
-    """Run one command line and return its exit code; every error is words on stderr."""
+    """Run one command line and return its exit code; every error is a message on stderr."""
     try:
         with cli.make_context("plinth", list(args)) as ctx:
             code = cli.invoke(ctx)
@@ -137,10 +170,10 @@ def call(args: list[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; finished parts are kept, the same command goes on from there", err=True)
+        click.echo("interrupted; finished parts are kept, the same command continues from them", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has left (`plinth explain … | head`): nothing to say, and nothing more to flush.
+        # The reader has closed the pipe (`plinth explain … | head`): nothing is left to print or flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception as error:

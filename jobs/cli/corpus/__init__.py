@@ -1,11 +1,13 @@
-"""Commands about the corpus.
+"""Commands about the corpus, in the order of the pipeline.
 
-    arpa        `plinth arpa`: an n-gram model of the line in the form that other tools read.
-    ledger      `plinth ledger`: the audit trail as files for any engine that reads Parquet.
-    near        `plinth near`: documents near a text.
-    policy      `plinth policy try`: what another policy would change, before the line is run with it.
-    quarantine  `plinth quarantine`: what the illegal-content gate stopped, without a word of it.
-    sample      `plinth sample`, `plinth review`, `plinth label`: look at what was removed, and say whether that was r
-    slices      `plinth slices`: how often learned gates are right, by slice.
-    source      `plinth source value`: what a source would be worth, before it is taken.
+source      `plinth source value`: the value of a new source, from a sample
+quarantine  `plinth quarantine`: hits on lists of illegal content, without their text
+arpa        `plinth arpa`: an n-gram model as ARPA
+slices      `plinth slices`: error rates of learned gates by slice
+policy      `plinth policy try`: another policy compared with the published verdicts
+near        `plinth near`: documents similar to a text
+funnel      `plinth funnel`: documents and bytes through every stage
+sample      `plinth sample`, `plinth review`, `plinth label`: human review of removed documents
+explain     `plinth explain`: one document through every stage
+ledger      `plinth ledger export`: one row per document, as Parquet
 """

@@ -1,4 +1,4 @@
-"""`plinth arpa`: an n-gram model of the line in the form that other tools read."""
+"""`plinth arpa`: an n-gram model as ARPA."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jobs.cli.options import Settings, examples, shared
 @click.argument("name")
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
 def arpa(settings: Settings, name: str, target: Path) -> None:
-    """Write the n-gram model NAME as ARPA to TARGET, for kenlm and its kin.
+    """Write the n-gram model NAME to TARGET in ARPA format, as read by KenLM.
 
-    They must be given text cut as Plinth cuts it: lower case, digits as 0, marks of punctuation apart.
+    Tokenise text for it as Plinth does: lower case, digits as 0, punctuation marks separate.
     """
     from jobs.cli import output
     from plinth.corpus.models.ngram import ngram_file

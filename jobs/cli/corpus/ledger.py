@@ -1,4 +1,4 @@
-"""`plinth ledger`: the audit trail as files for any engine that reads Parquet."""
+"""`plinth ledger export`: the audit trail as Parquet files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 
 @click.group(epilog=examples("plinth ledger export ledger"))
 def ledger() -> None:
-    """One row per document, for DuckDB, Polars, Spark and whatever else reads Parquet."""
+    """The ledger: one row per document, for DuckDB, Polars, Spark or any other engine that reads Parquet."""
 
 
 @ledger.command(
@@ -24,9 +24,9 @@ def ledger() -> None:
 @shared
 @json_option
 def export(settings: Settings, directory: Path, as_json: bool) -> None:
-    """Write the ledger below DIRECTORY: `*.parquet` has the documents, `rejects/*.parquet` what never became one.
+    """Write the ledger below DIRECTORY: documents in `*.parquet`, rejected records in `rejects/*.parquet`.
 
-    Files are verified as they are written. Those of an earlier export that are no longer part of the ledger go.
+    Files are verified as they are written. Files of an earlier export that are no longer in the ledger are deleted.
     """
     from jobs.cli import output
     from plinth.provenance.ledger import export as ledger_export

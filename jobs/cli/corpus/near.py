@@ -1,4 +1,4 @@
-"""`plinth near`: documents near a text."""
+"""`plinth near`: documents similar to a text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from jobs.cli.options import Settings, examples, json_option, shared
 )
 @click.argument("target", metavar="TEXT|FILE")
 @click.option(
-    "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Least similarity to show."
+    "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Smallest similarity to show."
 )
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Most documents to show.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of documents.")
 @shared
 @json_option
 def near(settings: Settings, target: str, threshold: float, limit: int, as_json: bool) -> None:
-    """Find documents that are the same as a text, or nearly.
+    """Find documents that equal a text or nearly equal it.
 
-    TEXT|FILE is a file's name, `-` for standard input, or the text itself. Every document of the corpus is asked,
-    dropped ones too; each match has its similarity (true where the text is stored, else estimated), and what
-    became of it. Near duplicates below the index's own similarity may be missed.
+    TEXT|FILE is a file name, `-` for standard input, or the text itself. The search covers every document of the
+    corpus, dropped ones too. A match shows its similarity (exact where the text is stored, else estimated) and its
+    verdict. Near duplicates below the similarity of the index may be missed.
     """
     from jobs.cli import output
     from plinth.corpus.dedup.near.query import fate, open_published
@@ -49,7 +49,7 @@ def near(settings: Settings, target: str, threshold: float, limit: int, as_json:
             right=("similarity", "bands"),
         )
     else:
-        output.say("nothing near it")
+        output.say("no similar document")
 
 
 def _text(target: str) -> str:

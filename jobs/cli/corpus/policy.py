@@ -1,4 +1,4 @@
-"""`plinth policy try`: what another policy would change, before the line is run with it."""
+"""`plinth policy try`: another policy compared with the published verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 
 @click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy try --help"))
 def policy() -> None:
-    """Try policies on what is already measured."""
+    """Try policies on stored annotations."""
 
 
 @policy.command(
@@ -29,18 +29,18 @@ def policy() -> None:
 @shared
 @recipe_option
 @click.option("-b", "--bucket", help="Only this bucket.")
-@click.option("-p", "--policy", "named", help="Only buckets judged by this policy of NEW.yaml.")
+@click.option("-p", "--policy", "named", help="Only buckets under this policy of NEW.yaml.")
 @click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Per direction.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Key of the hash that chooses the samples.")
 @json_option
 def try_(
     settings: Settings, new: Path, bucket: str | None, named: str | None, samples: int, seed: int, as_json: bool
 ) -> None:
-    """Judge every document again by NEW.yaml and show what would change.
+    """Evaluate the policies of NEW.yaml over every document and show the verdicts that would change.
 
-    NEW.yaml is a whole recipe, or only `policies:` (and `buckets:`) that are laid over the recipe in force.
-    Only stored columns are read, so it takes seconds; text is read for the samples. Newly kept documents may
-    still turn out to be duplicates: `plinth run` tells.
+    NEW.yaml is a whole recipe, or only `policies:` (and `buckets:`), laid over the present recipe. Only stored
+    columns are read, so it takes seconds; text is read for the samples. A newly kept document may still be a
+    duplicate: only `plinth run` decides that.
     """
     from jobs.cli import output
     from jobs.recipes import FOLDER
@@ -60,7 +60,7 @@ def try_(
     if as_json:
         output.emit_json({**found, "samples": shown, "seconds": round(judged, 3)})
     else:
-        _tell(found, shown, chosen, judged)
+        _show(found, shown, chosen, judged)
 
 
 def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None) -> dict[str, str]:
@@ -74,7 +74,7 @@ def _buckets(policies: Mapping[str, str], bucket: str | None, named: str | None)
     return found
 
 
-def _tell(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mapping[str, str], seconds: float) -> None:
+def _show(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mapping[str, str], seconds: float) -> None:
     from jobs.cli import output
 
     columns = ("bucket", "documents", "kept", "+ kept", "+ text", "- dropped", "- text")
@@ -83,9 +83,9 @@ def _tell(found: dict[str, Any], samples: list[dict[str, Any]], policies: Mappin
     ]
     output.table(columns, [*rows, None, ("all", *_changes(found["total"]))], right=columns[1:])
     for name, one in found["buckets"].items():
-        _tell_bucket(name, one)
+        _show_bucket(name, one)
     for direction in ("newly_dropped", "newly_kept"):
-        _tell_samples(direction, [row for row in samples if row["direction"] == direction])
+        _show_samples(direction, [row for row in samples if row["direction"] == direction])
     documents = found["total"]["documents"]
     output.say(f"\n{documents:,} documents judged in {seconds:.2f} s ({documents / seconds:,.0f} a second).")
 
@@ -99,8 +99,8 @@ def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
     return one["documents"], share, kept["documents"], won, dropped["documents"], lost
 
 
-def _tell_bucket(name: str, one: Mapping[str, Any]) -> None:
-    """What changes in a bucket, and its rules; nothing for a bucket where all stays as it is."""
+def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
+    """Changes of a bucket and of its rules; nothing for an unchanged bucket."""
     from jobs.cli import output
 
     dropped, kept = one["newly_dropped"], one["newly_kept"]
@@ -108,7 +108,7 @@ def _tell_bucket(name: str, one: Mapping[str, Any]) -> None:
     changed = dropped["documents"] or kept["documents"] or one["other_reason"]
     if not changed:
         return
-    output.heading(f"{name}: what changes")
+    output.heading(f"{name}: changes")
     flips = [
         *(("dropped by", reason, own["documents"], output.size(own["bytes"])) for reason, own in _most(dropped)),
         *(("kept, was", reason, own["documents"], output.size(own["bytes"])) for reason, own in _most(kept)),
@@ -140,7 +140,7 @@ def _rules(one: Mapping[str, Any]) -> list[tuple[object, ...]]:
     ]
 
 
-def _tell_samples(direction: str, rows: list[dict[str, Any]]) -> None:
+def _show_samples(direction: str, rows: list[dict[str, Any]]) -> None:
     from jobs.cli import output
 
     if not rows:

@@ -1,4 +1,4 @@
-"""`plinth quarantine`: what the illegal-content gate stopped, without a word of it."""
+"""`plinth quarantine`: hits on lists of illegal content, without their text."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_json: bool) -> None:
-    """Show what hit a list of illegal content, by list, source file and bucket; never text.
+    """Count hits on lists of illegal content by list, source file and bucket; text is never shown.
 
-    With --json every hit: list and line, digest of the entry, digest of the record, source file and position.
+    --json lists every hit: list and line, digest of the entry, digest of the record, source file and position.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -54,7 +54,7 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
 @click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As in the recipe.")
 @json_option
 def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
-    """Show what lists would hold of files: SHA-256 of the bytes and of the normalised text, SimHash of the text.
+    """Print the list entries of FILES: SHA-256 of the bytes and of the normalised text, SimHash of the text.
 
     The text is read as UTF-8 and normalised with the defaults of a recipe. Nothing is stored.
     """
@@ -74,9 +74,10 @@ def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
 @recipe_option
 @json_option
 def find_(settings: Settings, as_json: bool) -> None:
-    """Show which files of the store hold text that hits the lists as they are published now; changes nothing.
+    """List the files of the store whose text hits the published lists; nothing is changed.
 
-    For lists that grew: run the line again first, then remove what only older assets hold (docs/illegal-content.md).
+    After a list has grown, run the pipeline first, then remove files that only older assets hold
+    (docs/illegal-content.md).
     """
     from jobs.cli import output
     from plinth.corpus.illegal.search import find
@@ -90,11 +91,11 @@ def find_(settings: Settings, as_json: bool) -> None:
         output.emit_json([row.model_dump() for row in rows])
         return
     columns = ("file", "documents", "lists", "published", "older")
-    told = ((r.path, r.documents, ", ".join(r.lists), ", ".join(r.published), ", ".join(r.older)) for r in rows)
+    shown = ((r.path, r.documents, ", ".join(r.lists), ", ".join(r.published), ", ".join(r.older)) for r in rows)
     if rows:
-        output.table(columns, told, right=("documents",))
+        output.table(columns, shown, right=("documents",))
     held = sum(bool(row.published) for row in rows)
-    output.say(f"{len(rows)} files hold listed text; {held} of them belong to what is published.")
+    output.say(f"{len(rows)} files hold listed text; {held} of them belong to published assets.")
 
 
 def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
@@ -133,7 +134,7 @@ def _hashes(path: Path, shingle_words: int) -> dict[str, Any]:
         text = normalize(decode_text(data), Normalisation())
     except UnicodeDecodeError as error:
         raise SourceError(
-            f"{path} is no text", found=f"byte {error.start}: {error.reason}", expected="UTF-8"
+            f"{path} is not text", found=f"byte {error.start}: {error.reason}", expected="UTF-8"
         ) from error
     (value,), (filled,) = simhashes(pa.array([text], pa.large_string()), shingle_words)
     return {

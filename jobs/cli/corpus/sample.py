@@ -1,4 +1,4 @@
-"""`plinth sample`, `plinth review`, `plinth label`: look at what was removed, and say whether that was right."""
+"""`plinth sample`, `plinth review`, `plinth label`: human review of removed documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 WORDS = {"g": "good", "b": "bad", "s": None, "good": "good", "bad": "bad"}
 
 reviewer_option = click.option(
-    "--reviewer", envvar="PLINTH_REVIEWER", metavar="NAME", help="Who says so; by default the user of this machine."
+    "--reviewer",
+    envvar="PLINTH_REVIEWER",
+    metavar="NAME",
+    help="Name of the reviewer; by default the user of this machine.",
 )
 
 
@@ -32,12 +35,12 @@ reviewer_option = click.option(
         "plinth sample --reason extract_timeout --json | jq -r '.[].uri'",
     )
 )
-@click.option("--reason", required=True, help="Of a verdict or of a reject; `plinth funnel` lists them.")
+@click.option("--reason", required=True, help="Reason of a verdict or reject, as `plinth funnel` lists them.")
 @shared
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed draws another sample.")
-@click.option("--fired", is_flag=True, help="Every document that the rule fires on, though another was first.")
+@click.option("--fired", is_flag=True, help="Every document that the rule fires on, also where another rule was first.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth review`.")
 @json_option
 def sample(
@@ -50,7 +53,7 @@ def sample(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw documents or records that a reason removed, the same for everybody who draws."""
+    """Draw a sample of the documents or records that a reason removed. The same seed draws the same sample."""
     from jobs.cli import output
     from plinth.corpus import review
     from plinth.storage.atomic import write_bytes
@@ -77,7 +80,7 @@ def sample(
 @reviewer_option
 @json_option
 def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -> None:
-    """Keep the labels of a sample; ask for those that are missing. `summary` shows what all labels say.
+    """Store the labels of a sample and prompt for missing ones. `summary` shows the precision of every reason.
 
     `bad` means that the document was rightly removed, `good` that it should have stayed.
     """
@@ -86,7 +89,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
 
     ctx = settings.context()
     if what == "summary":
-        return _tell_summary(ctx, as_json)
+        return _show_summary(ctx, as_json)
     rows = list(_rows(Path(what)))
     given = [row for row in rows if row.get("label")]
     asked = [] if as_json or not sys.stdin.isatty() else list(_asked([row for row in rows if not row.get("label")]))
@@ -97,7 +100,7 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
     if as_json:
         output.emit_json({"kept": len(labels), "without_label": left})
     else:
-        output.say(f"{len(labels)} labels kept, {left} of {what} have none yet. `plinth review summary` shows all.")
+        output.say(f"{len(labels)} labels stored, {left} of {what} have none yet. `plinth review summary` shows all.")
     return None
 
 
@@ -107,24 +110,24 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
 @click.argument("document", metavar="ID")
 @click.argument("word", metavar="good|bad", type=click.Choice(["good", "bad"]))
 @shared
-@click.option("--reason", help="For which it was removed; by default that of its verdict.")
-@click.option("--note", default="", help="Why.")
+@click.option("--reason", help="Reason of the removal; by default that of its verdict.")
+@click.option("--note", default="", help="Comment on the label.")
 @reviewer_option
 @json_option
 def label(
     settings: Settings, document: str, word: str, reason: str | None, note: str, reviewer: str | None, as_json: bool
 ) -> None:
-    """Say of one document that it was rightly removed (bad) or should have stayed (good)."""
+    """Label one document: rightly removed (bad) or wrongly removed (good)."""
     from jobs.cli import output
     from plinth.corpus.slices import reviews
 
     ctx = settings.context()
-    said = _label(document, reason or _reason(ctx, document), word, reviewer, note)
-    path = reviews.append(ctx.workspace, [said])
+    made = _label(document, reason or _reason(ctx, document), word, reviewer, note)
+    path = reviews.append(ctx.workspace, [made])
     if as_json:
-        output.emit_json(said)
+        output.emit_json(made)
     else:
-        output.say(f"{said.id} is {said.label} for {said.reason}, says {said.reviewer}; kept in {path}")
+        output.say(f"{made.id} is {made.label} for {made.reason}, by {made.reviewer}; stored in {path}")
 
 
 def _buckets(ctx: Context, bucket: str | None) -> list[str]:
@@ -138,12 +141,12 @@ def _buckets(ctx: Context, bucket: str | None) -> list[str]:
 
 def _reason(ctx: Context, document: str) -> str:
     from plinth.errors import MissingError
-    from plinth.provenance.explain import document as story
+    from plinth.provenance.explain import document as trace
 
-    told = story(ctx, document)
-    if not told["reason"]:
-        raise MissingError(f"{document} was not removed ({told['status']})", remedy="name a reason with --reason")
-    return str(told["reason"])
+    found = trace(ctx, document)
+    if not found["reason"]:
+        raise MissingError(f"{document} was not removed ({found['status']})", remedy="name a reason with --reason")
+    return str(found["reason"])
 
 
 def _label(document: str, reason: str, word: str, reviewer: str | None, note: str) -> Review:
@@ -187,7 +190,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asked(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One by one, until the reviewer has had enough."""
+    """One by one, until the reviewer quits."""
     for row in rows:
         click.echo(_page(row))
         word = click.prompt("[g]ood, [b]ad, [s]kip, [q]uit", type=click.Choice([*WORDS, "q"]), show_choices=False)
@@ -212,7 +215,7 @@ def _page(row: dict[str, Any]) -> str:
     return f"{head}  {row['bucket']} {row['id']}\n  {row['reason']}{why}\n  {row['excerpt']}\n"
 
 
-def _tell_summary(ctx: Context, as_json: bool) -> None:
+def _show_summary(ctx: Context, as_json: bool) -> None:
     from jobs.cli import output
     from plinth.corpus.review import summary
     from plinth.corpus.slices import reviews

@@ -1,4 +1,4 @@
-"""`plinth slices`: how often learned gates are right, by slice."""
+"""`plinth slices`: error rates of learned gates by slice."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from jobs.cli.options import Settings, examples, json_option, shared
 )
 @shared
 @click.argument("gates", nargs=-1)
-@click.option("--misses", type=click.IntRange(min=0), default=0, help="Show so many documents that were judged wrong.")
+@click.option("--misses", type=click.IntRange(min=0), default=0, help="Number of wrongly judged documents to show.")
 @click.option(
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write generated sets to train with, a lexicon of invented words, and lists for the illegal-content gate.",
+    help="Write generated training sets, a lexicon of invented words, and lists for the illegal-content gate.",
 )
 @json_option
 def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path | None, as_json: bool) -> None:
-    """Show what learned gates remove of good and of bad text, by slice, with 95% intervals.
+    """Show the shares of good and bad text that learned gates remove, by slice, with 95% intervals.
 
-    The numbers are those of the assets `slices/…`, which the recipe asks for by `corpus.slices`.
+    The numbers come from the assets `slices/…`, which `corpus.slices` of the recipe defines.
     """
     from jobs.cli import output
 
@@ -53,7 +53,7 @@ def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path
         output.table(HEADER, table(one.stats), right=HEADER[1:])
         bounds = {key: value for key, value in one.stats["bounds"].items() if key != "min_documents"}
         output.say("bounds: " + ", ".join(f"{key} {value:g}" for key, value in bounds.items()))
-        _tell_origin(one.stats)
+        _show_origin(one.stats)
         for row in _wrong(ctx, one, misses):
             output.say(f"  {output.plain_markup(row)}")
 
@@ -76,7 +76,7 @@ def _published(ctx: Any) -> list[str]:
     return sorted(found)
 
 
-def _tell_origin(stats: Mapping[str, Any]) -> None:
+def _show_origin(stats: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
     kinds = ((name, row["documents"], row["removed"]) for name, row in stats["made_as"].items())

@@ -1,4 +1,4 @@
-"""`plinth source value`: what a source would be worth, before it is taken."""
+"""`plinth source value`: the value of a new source, from a sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("warc", "html", "jsonl", "parquet", "text", "tree")
 
 @click.group(epilog=examples("plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"))
 def source() -> None:
-    """Sources that are not in the corpus yet."""
+    """New sources."""
 
 
 @source.command(
@@ -31,12 +31,14 @@ def source() -> None:
 @click.argument("new", metavar="BUCKET|PATH|URI")
 @shared
 @recipe_option
-@click.option("--kind", type=click.Choice(KINDS), help="Reader; needed for a path.")
-@click.option("--licence", help="SPDX expression or `per-document`; needed for a path.")
-@click.option("--text-field", default="text", show_default=True, help="JSONL and Parquet: field with the text.")
-@click.option("--suffix", "suffixes", multiple=True, help="Trees and text: endings to read.")
-@click.option("--policy", "policy", default="default", show_default=True, help="That judges it, for a path.")
-@click.option("--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Read of it.")
+@click.option("--kind", type=click.Choice(KINDS), help="Kind of the reader; required for a path.")
+@click.option("--licence", help="SPDX expression or `per-document`; required for a path.")
+@click.option("--text-field", default="text", show_default=True, help="Text field of JSONL and Parquet.")
+@click.option("--suffix", "suffixes", multiple=True, help="File suffixes to read, of trees and text.")
+@click.option("--policy", "policy", default="default", show_default=True, help="Policy to apply to a path.")
+@click.option(
+    "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Size of the sample."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another seed takes another sample.")
 @json_option
 def value(
@@ -51,11 +53,11 @@ def value(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Take a sample of a source down the line and compare it with the corpus; nothing of it is kept.
+    """Run a sample of a source through the pipeline and compare it with the corpus; nothing is stored.
 
-    The source is a bucket of the recipe that has not been run yet, or a path with its --kind and --licence. Shown are
-    the share that would be accepted, the share of text and of word 5-grams that the corpus does not have, bytes per
-    token, what D_eff would gain, and whether a small byte model learns more from it than from more of the corpus.
+    The source is a bucket of the recipe that has not been run yet, or a path with --kind and --licence. The result
+    has the accepted share, the shares of text and of word 5-grams new to the corpus, bytes per token, the gain in
+    D_eff, and the bits per byte of a small byte model trained with it or with more of the corpus.
     """
     from assets.annotate import annotator_parameters
     from jobs.cli import output
@@ -81,7 +83,7 @@ def value(
     if as_json:
         output.emit_json(found)
     else:
-        _tell(new, found)
+        _show(new, found)
 
 
 def _bucket(
@@ -93,7 +95,7 @@ def _bucket(
     text_field: str,
     suffixes: tuple[str, ...],
 ) -> Bucket:
-    """A path described as the recipe would; what its owner lets us do is asked, not assumed."""
+    """A path as a bucket; its terms are the least that training needs."""
     from pydantic import ValidationError
 
     from plinth.corpus.sources.parameters import Bucket
@@ -102,7 +104,7 @@ def _bucket(
     if kind is None or licence is None:
         have = ", ".join(recipe.corpus.buckets)
         raise MissingError(
-            f"{new} is no bucket of the recipe",
+            f"{new} is not a bucket of the recipe",
             expected=f"one of {have}; or a path with --kind and --licence",
             remedy=f"plinth source value {new} --kind jsonl --licence SPDX",
         )
@@ -123,7 +125,7 @@ def _bucket(
         ) from error
 
 
-def _tell(new: str, found: dict[str, Any]) -> None:
+def _show(new: str, found: dict[str, Any]) -> None:
     from jobs.cli import output
 
     sample, accepted, density = found["sample"], found["acceptance"], found["density"]
@@ -140,7 +142,7 @@ def _tell(new: str, found: dict[str, Any]) -> None:
         }
     )
     if found["reasons"]:
-        output.table(("why not", "documents"), [tuple(row.values()) for row in found["reasons"]], right=("documents",))
+        output.table(("reason", "documents"), [tuple(row.values()) for row in found["reasons"]], right=("documents",))
     own, held = density["new_ngrams"], density["new_ngrams_of_held_out"]
     facts = {
         "text the corpus lacks": _share(density["unique_text"]),
@@ -150,12 +152,12 @@ def _tell(new: str, found: dict[str, Any]) -> None:
         rate = found["tokenizer"]["bytes_per_token"]
         facts["bytes per token"] = f"{rate['value']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})"
         facts["bytes per token"] += f"; the corpus has {found['tokenizer']['corpus']:.2f}"
-    output.heading("what it would bring")
+    output.heading("gain")
     output.facts({**facts, **_gain(found["effective"])})
     if found["proxy"]:
-        _tell_proxy(found["proxy"])
+        _show_proxy(found["proxy"])
     output.say(
-        "\nA run of the small model settles it: add the bucket to a copy of the recipe, then "
+        "\nTo confirm it with a training run, add the bucket to a copy of the recipe, then "
         "`plinth run -r copy.yaml -w other --select evaluation`, and compare bits per byte."
     )
 
@@ -172,7 +174,7 @@ def _gain(effective: dict[str, Any]) -> dict[str, str]:
     return facts
 
 
-def _tell_proxy(proxy: dict[str, Any]) -> None:
+def _show_proxy(proxy: dict[str, Any]) -> None:
     from jobs.cli import output
 
     output.heading("bits per byte of held-out text, small byte model")
@@ -192,7 +194,7 @@ def _tell_proxy(proxy: dict[str, Any]) -> None:
     output.table(columns, rows, right=columns[1:])
     output.say(
         f"{output.size(proxy['base_bytes'])} of the corpus, and {output.size(proxy['added_bytes'])} added: of the "
-        "source, or more of the corpus. Below zero the source teaches more."
+        "source, or more of the corpus. Below zero, the source is the better addition."
     )
 
 

@@ -1,4 +1,4 @@
-"""`plinth restore` and `plinth export`: bytes out of the content store."""
+"""`plinth restore` and `plinth export`: files out of the content store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 def restore(settings: Settings, digest: str, directory: Path, as_json: bool) -> None:
     """Write every part of the manifest DIGEST below DIRECTORY, verified.
 
-    DIGEST may be shortened while it stays unambiguous; `plinth status` lists what is published.
+    DIGEST may be a unique prefix; `plinth status` lists the published digests.
     """
     from jobs.cli import output
     from plinth.storage import dvc
@@ -64,11 +64,11 @@ class Exports(click.Group):
     ),
 )
 def export() -> None:
-    """Write what is published for other programs.
+    """Export published assets for other programs.
 
     `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export tokens NAME`: token files for other trainers.
-    `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. A folder that is called like one of these
-    is written `./tokens`.
+    `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. For a folder of one of these
+    names, write `./tokens`.
     """
 
 

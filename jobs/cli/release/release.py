@@ -1,4 +1,4 @@
-"""`plinth approve`, `promote`, `rollback`, `taint`: what people decide about models. Each is signed or recorded."""
+"""`plinth approve`, `promote`, `rollback`, `taint`: decisions about models, each signed or recorded."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ version_argument = click.argument("version", default="latest")
 
 
 def person(required: bool = True) -> Callable[[F], F]:
-    """`--by` and `--reason`: whoever decides says who they are and why."""
+    """`--by` and `--reason`: the person who decides, and the reason."""
 
     def decorate(function: F) -> F:
-        function = click.option("--reason", required=required, metavar="TEXT", help="Why, in a sentence.")(function)
+        function = click.option("--reason", required=required, metavar="TEXT", help="The reason, in a sentence.")(
+            function
+        )
         return click.option("--by", required=required, metavar="PERSON", help="Name or e-mail address.")(function)
 
     return decorate
@@ -29,7 +31,7 @@ def person(required: bool = True) -> Callable[[F], F]:
 
 @click.command(
     epilog=examples(
-        "plinth approve                      shows who waits, and for what",
+        "plinth approve                      lists waiting candidates with their gates",
         "plinth approve --by ada@example.org --reason 'beats the baseline on every slice'",
         "plinth approve 3 --reject --by ada@example.org --reason 'worse on code'",
     )
@@ -43,8 +45,8 @@ def person(required: bool = True) -> Callable[[F], F]:
 def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
     """Sign an approval of candidate VERSION (default: the newest) with your own key, made on first use.
 
-    Without --by: show the candidates that wait, with every gate and its reason. Approving in the MLflow
-    pages, by setting the version's `approval` tags, is as good.
+    Without --by: list the waiting candidates, with every gate and its reason. Setting the version's `approval`
+    tags in the MLflow pages has the same effect.
     """
     from jobs.cli import output
     from registry import api
@@ -78,7 +80,7 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
 def promote(
     settings: Settings, version: str, by: str, reason: str, stage: Literal["canary", "champion"], as_json: bool
 ) -> None:
-    """Release candidate VERSION (default: the newest): verify everything again, judge every gate, move the alias."""
+    """Release candidate VERSION (default: the newest): verify everything, evaluate every gate, move the alias."""
     from jobs.cli import output
     from registry import api
 
@@ -93,10 +95,10 @@ def promote(
 @shared
 @recipe_option
 @person()
-@click.option("--withdraw", is_flag=True, help="Take the alias away when there is no good earlier version.")
+@click.option("--withdraw", is_flag=True, help="Remove the alias when there is no good earlier version.")
 @json_option
 def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: bool) -> None:
-    """Give the champion's alias back to the last good version: released before, verified now, not tainted."""
+    """Return the champion's alias to the last good version: released before, verified now, not tainted."""
     from jobs.cli import output
     from registry import api
 
@@ -120,10 +122,9 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
 @person()
 @json_option
 def taint(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
-    """Mark TARGET as unfit: an asset, a digest, a source or a document id. All that was made of it is frozen.
+    """Mark TARGET as unfit: an asset, a digest, a source or a document id. Everything derived from it is frozen.
 
-    No gate lets anything downstream pass from then on. What is released is named here, and stays until
-    `plinth rollback`.
+    No gate passes anything downstream from then on. Released versions are listed, and stay until `plinth rollback`.
     """
     from jobs.cli import output
     from registry import api

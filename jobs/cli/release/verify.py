@@ -1,4 +1,4 @@
-"""`plinth verify`: from a target back to its raw sources, or the first broken link."""
+"""`plinth verify`: every link from a target to its raw sources."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 @click.argument("target")
 @shared
 @recipe_option
-@click.option("--fast", is_flag=True, help="Look for every blob and its length without reading it.")
+@click.option("--fast", is_flag=True, help="Check presence and length of every blob without reading it.")
 @json_option
 def verify(settings: Settings, target: str, fast: bool, as_json: bool) -> None:
-    """Walk from TARGET back to its raw sources and prove every link; name the first that is broken.
+    """Verify every link from TARGET back to its raw sources; name the first broken one.
 
     TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an
-    asset, or a digest. Exit code 8 when a link, a signature or the release's record does not hold.
+    asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
     """
     from jobs.cli import output
 

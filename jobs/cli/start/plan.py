@@ -1,4 +1,4 @@
-"""`plinth plan`: a run in numbers, before it is spent."""
+"""`plinth plan`: an estimate of a training run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 @click.option(
     "--tokens-per-second", type=click.FloatRange(min=0, min_open=True), help="Speed of all ranks, for the wall clock."
 )
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Of the machine, where the recipe says `auto`.")
-@click.option("--device", type=click.Choice(sorted(DEVICES)), help="Say whether the run fits on it.")
+@click.option(
+    "--precision", type=click.Choice(["fp32", "bf16"]), help="Precision of the machine, where the recipe has `auto`."
+)
+@click.option("--device", type=click.Choice(sorted(DEVICES)), help="Device to check the memory against.")
 @json_option
 def plan(
     settings: Settings,
@@ -33,9 +35,9 @@ def plan(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
+    """Estimate parameters, tokens, steps, FLOPs, wall clock and memory per device of a recipe's run.
 
-    Every assumption is printed below the numbers. Without --tokens-per-second there is no wall clock.
+    Every assumption is printed below the numbers. The wall clock needs --tokens-per-second.
     """
     from jobs.cli import output
     from plinth.operation.planning.plan import plan as make
@@ -44,10 +46,10 @@ def plan(
     if as_json:
         output.emit_json(made)
     else:
-        _tell(made)
+        _show(made)
 
 
-def _tell(made: Plan) -> None:
+def _show(made: Plan) -> None:
     from jobs.cli import output
 
     size = "" if made.tokens == made.steps * made.global_batch_tokens else "up to "
@@ -57,7 +59,9 @@ def _tell(made: Plan) -> None:
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
             "FLOPs": f"{made.flops_exact:.3g} exact, {made.flops_6nd:.3g} as 6 N D",
-            "wall clock": output.duration(made.wall_clock_s) if made.wall_clock_s is not None else "no speed stated",
+            "wall clock": output.duration(made.wall_clock_s)
+            if made.wall_clock_s is not None
+            else "needs --tokens-per-second",
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
         }
     )
@@ -72,6 +76,6 @@ def _tell(made: Plan) -> None:
     if made.device_bytes is not None:
         word = "fits" if made.fits else "does NOT fit"
         output.say(f"  {word} on {made.device} ({output.size(made.device_bytes)}, of which nine tenths are counted on)")
-    output.heading("Assumed")
+    output.heading("Assumptions")
     for line in made.assumptions:
         output.say(f"  - {line}")

@@ -1,4 +1,4 @@
-"""`plinth recipe check | show | schema`: the user's YAML, before anything runs."""
+"""`plinth recipe check | show | schema`: the recipe, before anything runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ path_argument = click.argument("path", required=False, type=RecipeFile())
 
 @click.group(
     epilog=examples("plinth recipe check jobs/recipes/demo.yaml", "plinth recipe show | less", "plinth recipe schema"),
-    short_help="Check, show or describe a recipe.",
+    short_help="Check, print or describe a recipe.",
 )
 def recipe() -> None:
     """The recipe: one YAML file that describes a whole run. docs/recipe.md lists every key."""
@@ -25,9 +25,9 @@ def recipe() -> None:
 @shared
 @json_option
 def check(settings: Settings, path: Path | None, as_json: bool) -> int:
-    """Say whether a recipe is right; name every problem by file, line and key.
+    """Check a recipe; list every problem by file, line and key.
 
-    Without PATH: the recipe that this workspace ran last. Exit code 2 when something is wrong.
+    Without PATH: the recipe that this workspace ran last. Exit code 2 when there are problems.
     """
     from jobs.cli import output
     from jobs.recipes import check as check_recipe
@@ -43,9 +43,9 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
             for problem in problems
         ]
         identity = fingerprint(checked) if checked else None
-        said = notes(checked) if checked else []
+        advice = notes(checked) if checked else []
         output.emit_json(
-            {"path": str(path), "right": not problems, "fingerprint": identity, "problems": found, "notes": said}
+            {"path": str(path), "right": not problems, "fingerprint": identity, "problems": found, "notes": advice}
         )
         return 2 if problems else 0
     loaded = load(path)
@@ -69,9 +69,9 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
 @shared
 @json_option
 def show(settings: Settings, path: Path | None, as_json: bool) -> None:
-    """Print the whole recipe: `extends:` followed, defaults filled in.
+    """Print the whole recipe: `extends:` resolved, defaults filled in.
 
-    What is printed is a recipe itself, and has the same fingerprint.
+    The output is itself a recipe, with the same fingerprint.
     """
     import yaml
 

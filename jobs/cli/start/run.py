@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 @shared
 @recipe_option
 @click.option(
-    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and what it needs; `*/curated` names many."
+    "-s", "--select", multiple=True, metavar="ASSET", help="Only this asset and its inputs; `*/curated` selects many."
 )
 @click.option(
     "-n",
     "--workers",
     type=click.IntRange(1, 1024),
-    help="Worker processes of the corpus stages; by default one a core.",
+    help="Worker processes of the corpus stages; one per core by default.",
 )
 @click.option(
     "--engine",
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     envvar="PLINTH_ENGINE",
     default="local",
     show_default=True,
-    help="Where corpus stages run.",
+    help="Engine of the corpus stages.",
 )
 @click.option(
     "--ray-address",
     envvar="PLINTH_RAY_ADDRESS",
     default="",
     metavar="HOST:PORT",
-    help="A running Ray cluster (`auto` finds this machine's); without it one is started here.",
+    help="A running Ray cluster (`auto` finds this machine's); without it a local one is started.",
 )
 @click.option(
     "--harvest",
@@ -78,7 +78,7 @@ def run(
     if as_json:
         output.emit_json(summary)
     else:
-        _tell(summary, settings.workspace)
+        _show(summary, settings.workspace)
 
 
 @click.command(epilog=examples("plinth up", "plinth up -r jobs/recipes/demo.yaml --dagster-port 3100"))
@@ -88,14 +88,14 @@ def run(
 def up(settings: Settings, dagster_port: int) -> int:
     """Serve the Dagster and MLflow pages on loopback until Ctrl-C; both addresses are printed.
 
-    Meanwhile schedules and sensors work: new source files, approvals, failures.
+    Schedules and sensors are active meanwhile: new source files, approvals, failures.
     """
     from jobs.up import up as serve
 
     return serve(settings.workspace, settings.recipe_path(), dagster_port)
 
 
-def _tell(summary: RunSummary, workspace: Path) -> None:
+def _show(summary: RunSummary, workspace: Path) -> None:
     from jobs.cli import output
 
     made = f"made {len(summary.done)} assets" if summary.done else "nothing to do"
@@ -110,15 +110,15 @@ def _tell(summary: RunSummary, workspace: Path) -> None:
 
 
 def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Commands worth trying now, each with what it shows."""
+    """Commands to try next, each with its result."""
     made = {*summary.done, *summary.fresh}
-    commands = [("status", "", "every asset, up to date or not")]
+    commands = [("status", "", "the state of every asset")]
     if "funnel" in made:
-        commands.append(("funnel", "", "what each stage let through"))
+        commands.append(("funnel", "", "documents through every stage"))
     if "run" in made:
         commands.append(("batch", " latest 1", "the documents of a training step"))
     if summary.release:
-        commands.append(("verify", " release", "the way back to the sources"))
+        commands.append(("verify", " release", "every link back to the sources"))
     return [*commands, ("up", "", "Dagster and MLflow in a browser")]
 
 

@@ -1,4 +1,4 @@
-"""`plinth scale`: what a corpus of any size costs, from measured speeds."""
+"""`plinth scale`: an estimate of a corpus of any size, from measured speeds."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Bytes(click.ParamType[float]):
 )
 @shared
 @click.argument("text", type=Bytes())
-@click.option("--html", type=Bytes(), default="0", help="HTML that the text is extracted from, if it is.")
-@click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Cores at the same time.")
+@click.option("--html", type=Bytes(), default="0", help="HTML that the text is extracted from; 0 for plain text.")
+@click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Cores in use at once.")
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean length of a document.")
 @click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Price of a core hour.")
 @click.option(
@@ -50,9 +50,9 @@ def scale(
     network: float,
     as_json: bool,
 ) -> None:
-    """Tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
+    """Estimate tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
 
-    Speeds are measured ones, per core; docs/scale.md says what is estimated. The rest is multiplication.
+    Speeds per core are measured, a few are estimated (docs/scale.md). All else is multiplication.
     """
     from jobs.cli import output
     from plinth.operation.planning.corpus import Scale, estimate
@@ -69,10 +69,10 @@ def scale(
     if as_json:
         output.emit_json(made)
     else:
-        _tell(made, cores)
+        _show(made, cores)
 
 
-def _tell(made: Estimate, cores: int) -> None:
+def _show(made: Estimate, cores: int) -> None:
     from jobs.cli import output
 
     output.heading(f"{made.documents:,} documents in {made.parts:,} parts, {cores:,} cores")

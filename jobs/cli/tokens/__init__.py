@@ -1,7 +1,7 @@
 """Commands about tokens and mixtures.
 
-    export_tokens  `plinth export tokens`: the shards of a bucket or of a run, for other trainers.
-    mixture        `plinth mixture`: what a run sees, phase by phase, and what can be weighed.
-    packing        `plinth packing`: what concatenating and best-fit make of the published shards, before one of them
-    tokenizer      `plinth tokenizer`: what the audit found, and how a text is written.
+tokenizer      `plinth tokenizer`: the audit, or the tokens of a text
+packing        `plinth packing`: both packings of the published shards compared
+mixture        `plinth mixture`: shares and epochs of every stream by phase
+export_tokens  `plinth export tokens`: shards for other trainers
 """

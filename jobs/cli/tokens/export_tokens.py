@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 @shared
 @json_option
 def tokens(settings: Settings, name: str, kind: Any, to: str, as_json: bool) -> None:
-    """Write the tokens of NAME (a bucket, or a run: `latest`, its id or the beginning of it) for another trainer.
+    """Write the tokens of NAME (a bucket, or a run: `latest`, its id or a prefix of it) for another trainer.
 
-    Every stream is a data set of its own. Of a run, the share of its sequences that each stream gives is told too:
-    the weights of a blend.
+    Every stream is a data set of its own. For a run, the output also has the share of sequences of each stream: the
+    weights of a blend.
     """
     from jobs.cli import output
     from plinth.tokens.shards.export import export
@@ -57,7 +57,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, as_json: bool) -> 
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
-    """The shard sets of a bucket, or of a run with the share that each stream gives.
+    """The shard sets of a bucket, or of a run with the share of each stream.
 
     Raises:
         MissingError: neither is there.

@@ -1,4 +1,4 @@
-"""`plinth mixture`: what a run sees, phase by phase, and what can be weighed."""
+"""`plinth mixture`: shares and epochs of every stream by phase."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 )
 @shared
 @recipe_option
-@click.option("--try", "as_written", is_flag=True, help="Of the recipe as it is now, from the shards that are there.")
-@click.option("--streams", is_flag=True, help="List what can be weighed, and its tokens, instead.")
-@click.option("--course", is_flag=True, help="Also the shares along the run.")
+@click.option(
+    "--try", "as_written", is_flag=True, help="Compute the mixture of the present recipe from the published shards."
+)
+@click.option("--streams", is_flag=True, help="List the streams of the shards with their tokens instead.")
+@click.option("--course", is_flag=True, help="Add the shares along the run.")
 @json_option
 def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
-    """Show what the run sees: the share of every bucket and stream by phase, and how often its text is repeated.
+    """Show the share of every bucket and stream by phase, and the epochs over its text.
 
-    Shares are exact in every block of sequences; the largest difference from the recipe is shown with where it is.
-    `--try` computes the mixture of the recipe as it is now and stores nothing.
+    Shares are exact in every block of sequences; the largest difference from the recipe is shown with its place.
+    `--try` computes the mixture of the present recipe and stores nothing.
     """
     from jobs.cli import output
 
@@ -47,17 +49,17 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
                 ("stream", "tokens", "documents"), [tuple(row.values()) for row in found], right=("tokens", "documents")
             )
         return
-    told = describe(_tried(ctx, settings.load_recipe()) if as_written else ctx.refs.current("mixture"))
+    shown = describe(_tried(ctx, settings.load_recipe()) if as_written else ctx.refs.current("mixture"))
     if not course:
-        told.pop("course")
+        shown.pop("course")
     if as_json:
-        output.emit_json(told)
+        output.emit_json(shown)
     else:
-        _tell(told)
+        _show(shown)
 
 
 def describe(made: Manifest) -> dict[str, Any]:
-    """A mixture as JSON: phases, streams, what was realised along the run, advice."""
+    """A mixture as JSON: phases, streams, realised shares along the run, advice."""
     from plinth.tokens.mixture import mixture as arithmetic
     from plinth.tokens.mixture.advice import advice
     from plinth.tokens.mixture.mixture_audit import course
@@ -94,25 +96,25 @@ def _streams(ctx: Context, recipe: Recipe) -> Iterator[dict[str, Any]]:
         yield {"stream": stream.name, "tokens": stream.tokens, "documents": stream.documents}
 
 
-def _tell(told: Mapping[str, Any]) -> None:
+def _show(shown: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
-    output.heading(f"{told['tokens']:,} tokens")
+    output.heading(f"{shown['tokens']:,} tokens")
     columns = ("phase", "stream", "asked", "realised", "tokens")
-    output.table(columns, _phase_rows(told["phases"]), right=columns[2:])
+    output.table(columns, _phase_rows(shown["phases"]), right=columns[2:])
     output.heading("text")
-    width = told["sequence_tokens"]
+    width = shown["sequence_tokens"]
     columns = ("stream", "tokens of text", "tokens seen", "epochs", "at most")
     rows = (
         (name, own["sequences"] * width, own["needed"] * width, f"{own['epochs']:.3f}", f"{own['max_epochs']:g}")
-        for name, own in told["streams"].items()
+        for name, own in shown["streams"].items()
     )
     output.table(columns, rows, right=columns[1:])
-    output.say(_nearness(told["realised"]))
-    for row in told.get("course", ()):
+    output.say(_nearness(shown["realised"]))
+    for row in shown.get("course", ()):
         shares = "  ".join(f"{name} {share:.1%}" for name, share in row["realised"].items())
         output.say(f"{row['stop'] * width:>16,}  {shares}")
-    for sentence in told["advice"]:
+    for sentence in shown["advice"]:
         output.say(output.coloured("note ", "yellow"), sentence)
 
 

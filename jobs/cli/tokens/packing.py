@@ -1,4 +1,4 @@
-"""`plinth packing`: what concatenating and best-fit make of the published shards, before one of them is chosen."""
+"""`plinth packing`: both packings of the published shards compared."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     multiple=True,
     default=(512, 2048, 4096, 8192),
     show_default=True,
-    help="Tokens of a sequence; may be repeated.",
+    help="Tokens per sequence; repeatable.",
 )
 @shared
 @json_option
 def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
-    """Show what either packing pads, leaves out of the loss, drops and cuts, for every stream of the shards.
+    """Compare the shares of padded, masked, dropped and cut tokens of both packings, for every stream.
 
-    Nothing is written: documents are packed on paper, by their lengths. `needlessly` cut are documents that would
-    have fitted a sequence.
+    Nothing is written: the shares are computed from document lengths. Documents cut `needlessly` would have fitted
+    one sequence.
     """
     from jobs.cli import output
 

@@ -1,4 +1,4 @@
-"""`plinth tokenizer`: what the audit found, and how a text is written."""
+"""`plinth tokenizer`: the audit, or the tokens of a text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @shared
 @json_option
 def tokenizer(settings: Settings, text: str | None, as_json: bool) -> None:
-    """Show how many tokens words cost by bucket, language and domain, and which tokens are dead."""
+    """Show the audit: tokens per word by bucket, language and domain, dead tokens, white space, digits."""
     from jobs.cli import output
 
     ctx = settings.context()

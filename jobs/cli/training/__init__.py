@@ -1,10 +1,10 @@
-"""Commands about runs.
+"""Commands about training runs.
 
-    audit         `plinth audit resume`: prove again that a resumed run equals the uninterrupted one.
-    batch         `plinth batch`: the documents of one training step, computed from the manifests and never logged.
-    checkpoint    `plinth checkpoint`: what a run has committed, on which layout, and whether every byte is as committ
-    export_model  `plinth export model`: a checkpoint as a folder that Hugging Face and its kin load.
-    forensics     `plinth replay` and `plinth blame`: what happened at a step. Torch runs in a process of its own.
-    job           `plinth job`: the job behind a run, wherever it runs. The same commands for every launcher.
-    timeline      `plinth timeline`: the page of one run, at any moment.
+job           `plinth job`: status, logs, cancel, submit, manifest; the same for every launcher
+timeline      `plinth timeline`: the page of one run
+batch         `plinth batch`: the documents of one training step
+forensics     `plinth replay` and `plinth blame`: the loss of a step by document and source
+checkpoint    `plinth checkpoint list | verify`
+audit         `plinth audit resume`: proof that a resumed run equals the uninterrupted one
+export_model  `plinth export model`: a checkpoint in Hugging Face's layout
 """

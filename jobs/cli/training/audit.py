@@ -1,4 +1,4 @@
-"""`plinth audit resume`: prove again that a resumed run equals the uninterrupted one."""
+"""`plinth audit resume`: proof that a resumed run equals the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 
 @click.group(epilog=examples("plinth audit resume latest", "plinth audit resume latest --from 100"))
 def audit() -> None:
-    """Prove what the run claims."""
+    """Audits of a run."""
 
 
 @audit.command(
@@ -23,11 +23,11 @@ def audit() -> None:
 @shared
 @json_option
 def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> int:
-    """Replay RUN from a committed checkpoint to its newest and compare every step and commit on the way.
+    """Replay RUN from a committed checkpoint to its newest one and compare every step and commit.
 
-    Loss, gradient norm, learning rate, batches, steps left out, interventions; parameters, optimizer state,
-    random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier evidence
-    stays in the run's folder audits/. Exit code 6 when anything differs.
+    Compared are loss, gradient norm, learning rate, batches, skipped steps and interventions; parameters, optimizer
+    state, random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier
+    evidence stays in the folder audits/ of the run. Exit code 6 when anything differs.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
@@ -38,20 +38,20 @@ def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> in
     if as_json:
         output.emit_json(found)
     else:
-        _tell(config.run_id, found)
+        _show(config.run_id, found)
     return 0 if found["bit_exact"] else 6
 
 
-def _tell(run: str, found: dict[str, Any]) -> None:
+def _show(run: str, found: dict[str, Any]) -> None:
     from jobs.cli import output
 
-    verdict = "bit for bit the same" if found["bit_exact"] else "NOT the same"
+    verdict = "bit for bit equal" if found["bit_exact"] else "NOT equal"
     output.heading(f"{run}: steps {found['from_step'] + 1} to {found['to_step']} replayed, {verdict}")
     largest = found["max_abs_difference"]
     output.facts(
         {
             "steps compared": found["compared_steps"],
-            "steps left out": len(found["skipped_steps"]["replayed"]),
+            "skipped steps": len(found["skipped_steps"]["replayed"]),
             "ranks": f"{found['ranks']}, ZeRO-{found['zero_stage']}",
             **{f"equal {name}": equal for name, equal in found["equal"].items()},
             **{f"largest difference, {name}": value for name, value in largest.items()},

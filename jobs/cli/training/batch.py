@@ -1,4 +1,4 @@
-"""`plinth batch`: the documents of one training step, computed from the manifests and never logged."""
+"""`plinth batch`: the documents of one training step, computed from the manifests."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SHOWN = 60
 @shared
 @json_option
 def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
-    """List the documents, buckets and token spans of STEP of RUN (`latest`, a run id or its beginning).
+    """List the documents, buckets and token spans of STEP of RUN (`latest`, a run id or a prefix of it).
 
-    Steps count from 1, as in the run's timeline. Nothing of this was logged: the order of the data is
-    arithmetic, and is computed again from the mixture that the run was made of.
+    Steps count from 1, as in the run's timeline. Nothing was logged: the data order is arithmetic, and is computed
+    again from the run's mixture.
     """
     from jobs.cli import output
 
@@ -39,7 +39,7 @@ def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
     if as_json:
         output.emit_json(found)
     else:
-        _tell(found)
+        _show(found)
 
 
 def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
 
 
 def find_run(ctx: Context, run: str) -> RunConfig:
-    """The configuration of a run: `latest`, its id, or a beginning of it that only one has.
+    """The configuration of a run: `latest`, its id, or a unique prefix of it.
 
     Raises:
         MissingError: no run, or more than one, of that name.
@@ -130,7 +130,7 @@ def _uris(
     return found
 
 
-def _tell(found: Mapping[str, Any]) -> None:
+def _show(found: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
     counts: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""`plinth checkpoint`: what a run has committed, on which layout, and whether every byte is as committed."""
+"""`plinth checkpoint list | verify`: the committed checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 if TYPE_CHECKING:
     from plinth.training.directory import RunDirectory
 
-#: Sizes of a layout that are worth a word when they are not 1.
+#: Degrees of a layout that are shown when they are not 1.
 _DEGREES = ("tensor", "pipeline", "sequence")
 
 CHANGED = 1
@@ -19,7 +19,7 @@ CHANGED = 1
 
 @click.group(epilog=examples("plinth checkpoint list latest", "plinth checkpoint verify latest"))
 def checkpoint() -> None:
-    """Look at the checkpoints of a run. Any of them resumes on any number of ranks."""
+    """The checkpoints of a run. Each resumes on any number of ranks."""
 
 
 @checkpoint.command("list", epilog=examples("plinth checkpoint list latest", "plinth checkpoint list latest --json"))
@@ -57,7 +57,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
-    """Compare every byte of the committed checkpoints of RUN, or of STEP, with its record. Exit status 1: changed."""
+    """Compare every byte of the checkpoints of RUN, or of STEP, with its record. Exit code 1 when any differs."""
     from jobs.cli import output
     from plinth.errors import CheckpointError
     from plinth.training.checkpoint import checkpoint as files
@@ -80,7 +80,7 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
 
 
 def in_words(layout: dict[str, int]) -> str:
-    """A layout for a person: `4 ranks, ZeRO 1, tensor 2`."""
+    """A layout in words: `4 ranks, ZeRO 1, tensor 2`."""
     ranks = layout["ranks"]
     divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
     return ", ".join([f"{ranks} rank{'' if ranks == 1 else 's'}", f"ZeRO {layout['zero_stage']}", *divided])

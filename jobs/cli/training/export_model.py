@@ -1,4 +1,4 @@
-"""`plinth export model`: a checkpoint as a folder that Hugging Face and its kin load."""
+"""`plinth export model`: a checkpoint in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ from jobs.cli.options import Settings, examples, json_option, shared
     type=click.Choice(["saved", "float32", "bfloat16", "float16"]),
     default="saved",
     show_default=True,
-    help="Precision of the weights; saved: that of the checkpoint.",
+    help="Precision of the weights; `saved` keeps that of the checkpoint.",
 )
 @click.option(
-    "--file-gb", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Of a file."
+    "--file-gb",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Maximum size of a file.",
 )
 @shared
 @json_option
 def model(
     settings: Settings, run: str, folder: Path, checkpoint: int | None, dtype: str, file_gb: float, as_json: bool
 ) -> None:
-    """Write a checkpoint of RUN (`latest`, its id or the beginning of it) as FOLDER: weights, configuration, tokenizer.
+    """Write a checkpoint of RUN (`latest`, its id or a prefix of it) to FOLDER: weights, configuration, tokenizer.
 
-    `AutoModelForCausalLM` and `AutoTokenizer` load it as a Llama, or as a Qwen3 where queries and keys are normalised.
+    `AutoModelForCausalLM` and `AutoTokenizer` load it as Llama, or as Qwen3 where queries and keys are normalised.
     Every byte of the checkpoint is compared with its record first; muP's multipliers are folded into the weights.
-    FOLDER appears whole or not at all.
+    FOLDER appears complete or not at all.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run

@@ -1,4 +1,4 @@
-"""`plinth replay` and `plinth blame`: what happened at a step. Torch runs in a process of its own."""
+"""`plinth replay` and `plinth blame`: the loss of a step by document and source. Torch runs in a child process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ SHOWN = 15
 SPAN_CHARACTERS = 48
 
 _checkpoint = click.option(
-    "--checkpoint", type=click.IntRange(min=1), metavar="STEP", help="Whose parameters; the newest before STEP."
+    "--checkpoint",
+    type=click.IntRange(min=1),
+    metavar="STEP",
+    help="Checkpoint to score with; the newest before STEP by default.",
 )
 
 
@@ -36,12 +39,12 @@ _checkpoint = click.option(
 def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_json: bool) -> None:
     """Score the batch of STEP of RUN again, offline: the loss of every document, and its worst spans.
 
-    The parameters are those of the newest committed checkpoint that has not learnt from the batch; the batch is
-    computed from the mixture, whether or not the run trained on it.
+    The parameters are those of the newest committed checkpoint before the batch; the batch is computed from the
+    mixture, whether or not the run trained on it.
     """
     from jobs.cli import output
 
-    found = ask(_config(settings, run), "replay", step, checkpoint)
+    found = _forensics(_config(settings, run), "replay", step, checkpoint)
     if as_json:
         output.emit_json(found)
         return
@@ -57,18 +60,20 @@ def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_j
 @click.argument("run")
 @click.argument("step", type=click.IntRange(min=1))
 @_checkpoint
-@click.option("--baseline", type=click.IntRange(1, 64), default=4, show_default=True, help="Earlier steps to compare.")
+@click.option(
+    "--baseline", type=click.IntRange(1, 64), default=4, show_default=True, help="Number of earlier steps to compare."
+)
 @shared
 @json_option
 def blame(settings: Settings, run: str, step: int, checkpoint: int | None, baseline: int, as_json: bool) -> None:
-    """Say which documents, sources and buckets the loss of STEP of RUN came from.
+    """Attribute the loss of STEP of RUN to documents, sources and buckets.
 
-    Earlier steps are scored under the same parameters. What a document lies above the typical loss of its
-    bucket, weighted with its share of the batch, is its excess; excesses add up to that of the batch.
+    Earlier steps are scored under the same parameters. The excess of a document is its loss above the typical loss
+    of its bucket, weighted by its share of the batch; excesses add up to that of the batch.
     """
     from jobs.cli import output
 
-    found = ask(_config(settings, run), "blame", step, checkpoint, baseline)
+    found = _forensics(_config(settings, run), "blame", step, checkpoint, baseline)
     if as_json:
         output.emit_json(found)
         return
@@ -88,12 +93,14 @@ def blame(settings: Settings, run: str, step: int, checkpoint: int | None, basel
     _rest(found["documents_count"])
 
 
-def ask(config: RunConfig, what: str, step: int, checkpoint: int | None, baseline: int | None = None) -> dict[str, Any]:
-    """What `plinth.training.forensics.replay` answers.
+def _forensics(
+    config: RunConfig, what: str, step: int, checkpoint: int | None, baseline: int | None = None
+) -> dict[str, Any]:
+    """The result of `plinth.training.forensics.replay`, run as a child process.
 
     Raises:
-        MissingError: the run has no such step, or no checkpoint or manifest to look at it with.
-        TrainingError: it could not answer.
+        MissingError: the run has no such step, or no checkpoint or manifest to score it with.
+        TrainingError: the child process failed.
     """
     from plinth.errors import MissingError, TrainingError
 
@@ -122,7 +129,9 @@ def _head(found: dict[str, Any]) -> None:
 
     trained = "trained" if found["trained"] else "not trained"
     output.heading(f"{found['run']} step {found['step']} ({trained}) under checkpoint {found['checkpoint']}")
-    output.facts({"loss now": found["loss"], "loss then": found["seen_loss"], "gradient norm": found["seen_grad_norm"]})
+    output.facts(
+        {"loss now": found["loss"], "loss in training": found["seen_loss"], "gradient norm": found["seen_grad_norm"]}
+    )
 
 
 def _span(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`plinth job`: the job behind a run, wherever it runs. The same commands for every launcher."""
+"""`plinth job`: the job of a run. The same commands for every launcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog=examples("plinth job status latest", "plinth job logs latest -n 20", "plinth job cancel latest"))
 def job() -> None:
-    """Look at the job behind a run, and steer it, from any machine that sees the workspace."""
+    """Inspect and control the job of a run, from any machine that reads the workspace."""
 
 
 @job.command(epilog=examples("plinth job status latest", "plinth job status latest --json | jq -r .status"))
@@ -22,16 +22,18 @@ def job() -> None:
 @shared
 @json_option
 def status(settings: Settings, run: str, as_json: bool) -> None:
-    """Say where the job of RUN is, whether it waits, runs or has gone, and how far it came."""
-    _tell(_facts(_config(settings, run)), as_json)
+    """Show the job of RUN: launcher, host, state and last step."""
+    _show(_facts(_config(settings, run)), as_json)
 
 
 @job.command(epilog=examples("plinth job logs latest", "plinth job logs latest -n 200"))
 @click.argument("run")
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="So many, from the end.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of lines, from the end."
+)
 @shared
 def logs(settings: Settings, run: str, lines: int) -> None:
-    """Show the last lines that supervisor and ranks of RUN have written."""
+    """Show the last log lines of the supervisor and ranks of RUN."""
     from plinth.training.job import launcher_of
 
     config = _config(settings, run)
@@ -43,15 +45,15 @@ def logs(settings: Settings, run: str, lines: int) -> None:
 @shared
 @json_option
 def cancel(settings: Settings, run: str, as_json: bool) -> None:
-    """Ask the job of RUN to save and stop; end it when it does not within the grace of the recipe.
+    """Signal the job of RUN to save and stop; kill it after the grace period of the recipe.
 
-    It is not requeued. `plinth job submit RUN` goes on from the last committed checkpoint.
+    It is not requeued. `plinth job submit RUN` continues from the last committed checkpoint.
     """
     from plinth.training.job import cancel as stop
 
     config = _config(settings, run)
     stop(settings.context(), config)
-    _tell(_facts(config), as_json)
+    _show(_facts(config), as_json)
 
 
 @job.command(epilog=examples("plinth job submit latest"))
@@ -59,19 +61,19 @@ def cancel(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def submit(settings: Settings, run: str, as_json: bool) -> None:
-    """Submit the job of RUN as it is configured, detached, unless it is alive or has finished."""
+    """Submit the job of RUN, detached, unless it is alive or has finished."""
     from plinth.training.job import submit_or_find
 
     config = _config(settings, run)
     submit_or_find(settings.context(), config)
-    _tell(_facts(config), as_json)
+    _show(_facts(config), as_json)
 
 
 @job.command(epilog=examples("plinth job manifest latest > job.yaml", "plinth job manifest latest | kubectl diff -f -"))
 @click.argument("run")
 @shared
 def manifest(settings: Settings, run: str) -> None:
-    """Print what the scheduler is given for RUN: Slurm's batch script, or Kubernetes' manifests."""
+    """Print the scheduler's input for RUN: a Slurm batch script, or Kubernetes manifests."""
     from plinth.launch.preview import given
     from plinth.training.job import command
 
@@ -111,7 +113,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _tell(facts: dict[str, Any], as_json: bool) -> None:
+def _show(facts: dict[str, Any], as_json: bool) -> None:
     from jobs.cli import output
 
     if as_json:

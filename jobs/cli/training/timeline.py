@@ -1,4 +1,4 @@
-"""`plinth timeline`: the page of one run, at any moment."""
+"""`plinth timeline`: the page of one run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from jobs.cli.options import Settings, examples, json_option, shared
 
 @click.command(epilog=examples("plinth timeline latest", "plinth timeline latest --peak-tflops 989 --price 2.5"))
 @click.argument("run")
-@click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="Where to write it.")
-@click.option("--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="Of a device, for the utilisation.")
-@click.option("--price", type=click.FloatRange(min=0), help="Of a rank and hour; the recipe's by default.")
+@click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option(
+    "--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="Peak of a device, for the utilisation."
+)
+@click.option("--price", type=click.FloatRange(min=0), help="Price per rank and hour; the recipe's by default.")
 @shared
 @json_option
 def timeline(
     settings: Settings, run: str, target: Path | None, peak_tflops: float | None, price: float | None, as_json: bool
 ) -> None:
-    """Draw RUN (`latest`, a run id or its beginning) on one page: loss, slices, gradient norm, speed, waits, memory,
-    checkpoint age, interventions, restarts and mixture over one axis, and where the time and the money went.
+    """Write the page of RUN (`latest`, a run id or a prefix of it): loss, slices, gradient norm, speed, waits, memory,
+    checkpoint age, interventions, restarts and mixture over one axis, and the use of time and money.
 
-    Works while the run is going on. The page needs nothing but itself.
+    The run may still be under way. The page is self-contained.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run

@@ -1,4 +1,4 @@
-"""Errors become words and exit codes; options work on either side of the command's name."""
+"""Errors become messages and exit codes; options work on either side of the command's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from jobs.cli import root
 from jobs.cli.options import Settings, shared
-from jobs.cli.root import COMMANDS, Lazy, cli
+from jobs.cli.root import COMMANDS, SECTIONS, Lazy, cli
 from plinth import errors
 
 Plinth = Callable[..., Any]
@@ -55,11 +55,19 @@ def test_every_command_teaches_with_an_example(plinth: Plinth, name: str) -> Non
     assert max(map(len, shown.out.splitlines())) <= 100
 
 
-def test_help_lists_commands_with_their_line(plinth: Plinth) -> None:
-    shown = plinth("--help").out
-    for name, (_, line) in COMMANDS.items():
-        assert f"  {name} " in shown
-        assert line.split()[0] in shown
+def test_help_lists_commands_by_section_in_the_order_of_the_pipeline(plinth: Plinth) -> None:
+    lines = plinth("--help").out.splitlines()
+    expected = []
+    for title, commands in SECTIONS.values():
+        expected.append(f"{title}:")
+        expected += [" ".join((name, line)) for name, (_, line) in commands.items()]
+    listed = [" ".join(line.split()) for line in lines[lines.index(f"{SECTIONS['start'][0]}:") :] if line]
+    assert listed[: len(expected)] == expected
+
+
+def test_a_section_is_a_folder() -> None:
+    folders = {path.parent.name for path in Path(root.__file__).parent.glob("*/__init__.py")}
+    assert folders == set(SECTIONS)
 
 
 @pytest.mark.parametrize(("kind", "code"), BRANCHES.items())

@@ -1,4 +1,4 @@
-"""`plinth explain`: the whole story of one document."""
+"""`plinth explain`: one document through every stage."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PREVIEW_LINES = 4
 @shared
 @json_option
 def explain(settings: Settings, target: str, as_json: bool) -> None:
-    """Tell where a document came from and what became of it.
+    """Trace a document from its source to the training steps that read it.
 
-    Source, terms and licence, every score, the rules that fired with their values, its duplicates, the verdict
-    with its reason, edits, shard and position, and the training steps and checkpoints that saw it. A record that
-    was rejected has its reason. TEXT is the beginning of the document's text.
+    Shows source, terms and licence, every score, the rules that fired with their values, duplicates, the verdict
+    with its reason, edits, shard and position, training steps and checkpoints. A rejected record shows its reason.
+    TEXT is the beginning of the document's text.
     """
     from jobs.cli import output
     from plinth.provenance.explain import document
@@ -38,10 +38,10 @@ def explain(settings: Settings, target: str, as_json: bool) -> None:
     if as_json:
         output.emit_json(story)
     else:
-        _tell(story)
+        _show(story)
 
 
-def _tell(story: Mapping[str, Any]) -> None:
+def _show(story: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
     reason = f" ({story['reason']})" if story.get("reason") else ""

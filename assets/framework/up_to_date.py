@@ -1,0 +1,52 @@
+"""The one decision of what is up to date.
+
+An asset is up to date when its reference holds the key that its stage has now (`Stage.key`: code version, parameters,
+digests of the inputs, identity of what is read from outside) and the store has every blob of its manifest. The Dagster
+asset, `plinth run`, `plinth status` and the arrival sensor read the decision here. The step cache below it decides
+nothing of an asset: it spares the finished items of a stage that has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from assets.framework.stage import Stage
+from plinth.compute.context import Context
+from plinth.records import Manifest
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Assets that are up to date, and assets that must or may have to run."""
+
+    fresh: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
+    """The published manifest if this very work made it from inputs with these digests, else None.
+
+    Raises:
+        PlinthError: what the stage reads from outside the workspace cannot be read.
+    """
+    if any(dep not in digests for dep in stage.deps):
+        return None
+    key, ref = stage.key(ctx, {dep: digests[dep] for dep in stage.deps}), ctx.refs.ref(stage.asset)
+    if ref is None or ref.key != key:
+        return None
+    manifest = ctx.refs.load(ref.digest)
+    return manifest if all(ctx.store.has(part.blob) for part in manifest.parts) else None
+
+
+def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
+    """Decide for all stages, upstream first; an asset that reads a stale one is stale until that one has run."""
+    digests: dict[str, str] = {}
+    stale = []
+    for stage in stages:
+        manifest = up_to_date(stage, ctx, digests)
+        if manifest is None:
+            stale.append(stage.asset)
+        else:
+            digests[stage.asset] = manifest.digest
+    return Decision(tuple(digests), tuple(stale))
