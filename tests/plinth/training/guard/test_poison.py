@@ -155,5 +155,5 @@ def test_the_commands_tell_the_same(guarded: tuple[RunConfig, Story], capsys: py
     assert "has no step 121" in said("replay", "latest", "121", code=3)
     assert "nothing to replay from step 3" in said("audit", "resume", "latest", "--from", "3", code=3)
     page = said("audit", "resume", "latest")
-    assert "bit for bit the same" in page
+    assert "bit for bit equal" in page
     assert sorted(path.name for path in config.directory.audits.iterdir())[-1] >= "0001.json"
