@@ -68,9 +68,10 @@ define bring
 	fi
 endef
 
-setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm
+setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium, a Slurm, groff
 	$(call bring,Chromium,command -v chromium || command -v chromium-browser || command -v google-chrome,chromium)
 	$(call bring,Slurm,command -v slurmctld && command -v slurmd && command -v sbatch && command -v munged,$(SLURM))
+	$(call bring,groff,command -v groff,groff-base)
 
 # ---- work -----------------------------------------------------------------------------------------
 

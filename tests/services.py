@@ -32,6 +32,8 @@ def missing(service: str) -> str | None:
     """Why tests of a service cannot run here, or None."""
     if service == "Chromium":
         return None if program(*CHROMIUM) else "not installed"
+    if service == "groff":
+        return None if program("groff") else "not installed"
     if service == "Slurm":
         absent = [name for name in SLURM if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"

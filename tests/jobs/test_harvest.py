@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from jobs.harvest import Caps, harvest, manuals, pages, run, spdx, web
 from jobs.harvest.output import Output, level, take
 from jobs.harvest.web import render, warc_record
+from tests.services import demand
 
 SMALL = Caps(web=300_000, code=600_000, prose=200_000, manuals=200_000)
-needs_groff = pytest.mark.skipif(not shutil.which("groff"), reason="groff is not installed")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,6 @@ def test_rendered_pages_lose_the_blanks_of_their_layout() -> None:
     assert manuals.plain(rendered) == "LS(1) User Commands LS(1)\n\nNAME\n       ls - list the files"
 
 
-@needs_groff
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -80,6 +78,7 @@ def test_rendered_pages_lose_the_blanks_of_their_layout() -> None:
     ],
 )
 def test_pages_are_rendered(tmp_path: Path, source: str, expected: str) -> None:
+    demand("groff")
     page = tmp_path / "ls.1.gz"
     page.write_bytes(gzip.compress(source.encode()))
     assert expected in manuals.page_text(page)
