@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from assets.catalog import stages
-from jobs.pipeline import plan
+from assets.framework.up_to_date import decide
 from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.recipe.load import load
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def _stale(workspace, recipe):
-    return set(plan(Context(Workspace(workspace)), stages(load(recipe))).stale)
+    return set(decide(Context(Workspace(workspace)), stages(load(recipe))).stale)
 
 
 def test_a_changed_threshold_judges_again_and_annotates_nothing(corpus, tmp_path):

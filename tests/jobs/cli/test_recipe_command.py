@@ -100,7 +100,7 @@ def test_show_prints_a_recipe_with_the_same_fingerprint(plinth: Plinth, right: P
 
 def test_schema_is_a_json_schema_of_recipes(plinth: Plinth) -> None:
     schema = json.loads(plinth("recipe", "schema").out)
-    assert set(schema["required"]) == {"name", "corpus", "mixture", "release"}
+    assert set(schema["required"]) == {"name", "corpus"}
     assert schema["additionalProperties"] is False
 
 
