@@ -78,7 +78,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
         },
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
-    registered = candidate.Run(id=prepared.run_id, key=prepared.key)
+    registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
     found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts)
     say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}

@@ -95,12 +95,12 @@ def _release(ctx: Context, recipe: Recipe) -> report.ReleaseCard | None:
     )
 
 
-def _gates(ctx: Context, recipe: Recipe, candidate: Manifest | None) -> tuple[report.Gate, ...]:
+def _gates(ctx: Context, recipe: Recipe, candidate: Manifest | None) -> tuple[report.GateOutcome, ...]:
     """The gates of the published candidate, judged now."""
     if candidate is None or recipe.release is None:
         return ()
     gates = api.status(ctx, recipe, candidate.stats["version"]).gates
-    return tuple(report.Gate(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
+    return tuple(report.GateOutcome(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
 
 
 def _story(ctx: Context, run: Manifest) -> report.RunStory:

@@ -13,18 +13,18 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from registry import approval, candidate, materialise, promotion, registration, releases, taint, timeline
 from registry import client as mlflow_client
-from registry.candidate import Candidate, Facts, Run
+from registry.candidate import Candidate, CandidateRun, Facts
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage
-from registry.releases import Release
+from registry.releases import ReleaseRecord
 
 __all__ = [
     "Candidate",
+    "CandidateRun",
+    "CandidateStatus",
     "Facts",
     "GateResult",
-    "Release",
-    "Run",
-    "Status",
+    "ReleaseRecord",
     "Tainted",
     "approve",
     "history",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-class Status(Frozen):
+class CandidateStatus(Frozen):
     """A candidate that is not yet settled: its gates, and whether only approval is missing."""
 
     model: str
@@ -71,7 +71,7 @@ class Tainted(Frozen):
 
 @mlflow_client.named("register a candidate")
 def register_candidate(
-    ctx: Context, recipe: Recipe, checkpoint: Manifest, evaluation: Manifest, run: Run, facts: Facts
+    ctx: Context, recipe: Recipe, checkpoint: Manifest, evaluation: Manifest, run: CandidateRun, facts: Facts
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
     """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
 
@@ -116,14 +116,14 @@ def keep_files(ctx: Context, recipe: Recipe, run_id: str, paths: Iterable[Path])
 
 
 @mlflow_client.named("judge the candidates")
-def pending(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
+def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """Candidates that have not reached their goal, judged now, oldest first."""
     client = mlflow_client.connect(ctx.workspace)
     return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @mlflow_client.named("judge a candidate")
-def status(ctx: Context, recipe: Recipe, version: str | None) -> Status:
+def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
     """A candidate version (None: the newest) with its gates, judged now, settled or not.
 
     Raises:
@@ -163,7 +163,7 @@ def approve(
 @mlflow_client.named("promote a candidate")
 def promote(
     ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
-) -> Release:
+) -> ReleaseRecord:
     """Promote a candidate version (None: the newest), after everything was verified again.
 
     Raises:
@@ -175,7 +175,7 @@ def promote(
 
 
 @mlflow_client.named("judge the approved candidates")
-def ready(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
+def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """Unsettled candidates that may be promoted now. Weights are read only where people have approved enough."""
     client = mlflow_client.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, recipe, version)]
@@ -183,13 +183,13 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[Status, ...]:
     return tuple(status for status in judged if status.ready)
 
 
-def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[Release, ...]:
+def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate whose gates, approvals among them, all pass. What the sensor's job calls."""
     return tuple(promote(ctx, recipe, status.version, by, "every gate passed") for status in ready(ctx, recipe))
 
 
 @mlflow_client.named("roll back")
-def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> Release:
+def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> ReleaseRecord:
     """Give the champion's alias back to the last good version; see `promotion.rollback`."""
     return promotion.rollback(
         ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw
@@ -227,7 +227,7 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
     )
 
 
-def history(ctx: Context, recipe: Recipe) -> tuple[Release, ...]:
+def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:
     """Signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)
 
@@ -248,16 +248,18 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
     return approvals(recipe.required_release().gates, known).passed
 
 
-def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Status:
+def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> CandidateStatus:
     """A candidate that cannot even be read is reported, and does not hide the others."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
         judged = promotion.judge(ctx, client, recipe, version)
     except TrustError as error:
-        return Status(
+        return CandidateStatus(
             model=version.name, version=str(version.version), checkpoint=checkpoint, gates=(), error=str(error)
         )
-    return Status(model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results)
+    return CandidateStatus(
+        model=version.name, version=str(version.version), checkpoint=checkpoint, gates=judged.results
+    )
 
 
 def _version(client: Any, recipe: Recipe, version: str | None) -> Any:

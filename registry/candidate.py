@@ -43,7 +43,7 @@ class Facts(Frozen):
         return self.model_dump(mode="json", exclude={"requested_by", "cost"})
 
 
-class Run(Frozen):
+class CandidateRun(Frozen):
     """The training run that made a checkpoint."""
 
     id: str
@@ -58,7 +58,7 @@ class Candidate(Frozen):
     key: str
     checkpoint: str
     evaluation: str
-    run: Run
+    run: CandidateRun
     facts: Facts
     directory: Path
 
@@ -106,7 +106,9 @@ def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
     return found
 
 
-def state_facts(ctx: Context, directory: Path, checkpoint: str, evaluation: str, run: Run, facts: Facts) -> str:
+def state_facts(
+    ctx: Context, directory: Path, checkpoint: str, evaluation: str, run: CandidateRun, facts: Facts
+) -> str:
     """Sign the facts beside the directory, unless they are stated already. Returns the candidate's key."""
     key = key_of(checkpoint, evaluation, facts)
     path = evidence_path(directory, key)
@@ -144,7 +146,7 @@ def read(ctx: Context, version: Any) -> Candidate:
     subjects = dsse.subjects(statement)
     try:
         facts = Facts.model_validate(statement["predicate"]["facts"])
-        run = Run.model_validate(statement["predicate"]["run"])
+        run = CandidateRun.model_validate(statement["predicate"]["run"])
         stated = key_of(subjects["checkpoint"], subjects["evaluation"], facts)
     except (KeyError, ValidationError) as error:
         raise SignatureError(f"{path} does not state what it should", found=error) from error

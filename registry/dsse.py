@@ -15,7 +15,7 @@ from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.provenance.statements import STATEMENT_TYPE
 from plinth.storage.atomic import write_bytes
-from registry.keys import Key
+from registry.keys import KeyPair
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
@@ -30,7 +30,7 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
     }
 
 
-def seal(content: Mapping[str, Any], key: Key) -> dict[str, Any]:
+def seal(content: Mapping[str, Any], key: KeyPair) -> dict[str, Any]:
     """The signed envelope of a statement, as JSON.
 
     Raises:
@@ -43,7 +43,7 @@ def seal(content: Mapping[str, Any], key: Key) -> dict[str, Any]:
     return dict(envelope.to_dict())
 
 
-def opened(envelope: Any, key: Key, predicate_type: str, where: str) -> dict[str, Any]:
+def opened(envelope: Any, key: KeyPair, predicate_type: str, where: str) -> dict[str, Any]:
     """The statement in an envelope whose signature was made with `key`.
 
     Args:
@@ -76,7 +76,7 @@ def opened(envelope: Any, key: Key, predicate_type: str, where: str) -> dict[str
     return content
 
 
-def write(path: Path, content: Mapping[str, Any], key: Key) -> None:
+def write(path: Path, content: Mapping[str, Any], key: KeyPair) -> None:
     """Sign a statement and write its envelope whole or not at all.
 
     Raises:
@@ -85,7 +85,7 @@ def write(path: Path, content: Mapping[str, Any], key: Key) -> None:
     write_bytes(path, json.dumps(seal(content, key), indent=1, sort_keys=True).encode())
 
 
-def read(path: Path, key: Key, predicate_type: str) -> dict[str, Any]:
+def read(path: Path, key: KeyPair, predicate_type: str) -> dict[str, Any]:
     """A statement file whose signature was made with `key`.
 
     Raises:

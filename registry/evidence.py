@@ -20,7 +20,7 @@ from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from registry import approval, keys, signing, taint
 from registry.candidate import Candidate, signed_chain
-from registry.gates import Evidence, Finding, SliceScore
+from registry.gates import CheckResult, Evidence, SliceScore
 
 RESUME_FILE = "resume.json"
 
@@ -51,25 +51,25 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
     )
 
 
-def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, Finding]:
+def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, CheckResult]:
     try:
         provenance = signing.verify(candidate.directory, keys.trainer(ctx.workspace))
     except TrustError as error:
-        return None, Finding(holds=False, detail=_sentence(error))
-    return provenance, Finding(holds=True, detail=f"every file is as the {keys.TRAINER} signed it")
+        return None, CheckResult(holds=False, detail=_sentence(error))
+    return provenance, CheckResult(holds=True, detail=f"every file is as the {keys.TRAINER} signed it")
 
 
 def _lineage(
     ctx: Context, candidate: Candidate, provenance: Mapping[str, Any] | None
-) -> tuple[Chain | None, Finding | None]:
+) -> tuple[Chain | None, CheckResult | None]:
     if provenance is None:
         return None, None
     try:
         chain = signed_chain(ctx, candidate, provenance)
     except TrustError as error:
-        return None, Finding(holds=False, detail=_sentence(error))
+        return None, CheckResult(holds=False, detail=_sentence(error))
     detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
-    return chain, Finding(holds=True, detail=detail)
+    return chain, CheckResult(holds=True, detail=detail)
 
 
 def _slices(ctx: Context, candidate: Candidate) -> dict[str, SliceScore] | None:
@@ -92,7 +92,7 @@ def _score(row: Any) -> SliceScore:
         return SliceScore(bytes=0, model=math.inf, gzip=0.0, trigram=0.0)
 
 
-def _resume(candidate: Candidate) -> Finding | None:
+def _resume(candidate: Candidate) -> CheckResult | None:
     """The proof of resume inside the signed directory."""
     path = candidate.directory / RESUME_FILE
     try:
@@ -100,12 +100,12 @@ def _resume(candidate: Candidate) -> Finding | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        return Finding(holds=False, detail=f"{RESUME_FILE} cannot be read: {error}")
+        return CheckResult(holds=False, detail=f"{RESUME_FILE} cannot be read: {error}")
     exact = proof.get("bit_exact") if isinstance(proof, dict) else None
     if exact is None:
         return None
     detail = "a resumed run is bit-identical to an uninterrupted one" if exact is True else "a resumed run differs"
-    return Finding(holds=exact is True, detail=detail)
+    return CheckResult(holds=exact is True, detail=detail)
 
 
 def _sentence(error: PlinthError) -> str:

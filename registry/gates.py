@@ -29,7 +29,7 @@ from plinth.records import Frozen
 APPROVALS = "approvals"
 
 
-class Finding(Frozen):
+class CheckResult(Frozen):
     """The outcome of a check that ran elsewhere, with what it saw."""
 
     holds: bool
@@ -57,14 +57,14 @@ class Approval(Frozen):
 class Evidence(Frozen):
     """Everything the gates look at. None means: nobody could show it."""
 
-    signature: Finding | None = None
-    lineage: Finding | None = None
+    signature: CheckResult | None = None
+    lineage: CheckResult | None = None
     slices: Mapping[str, SliceScore] | None = None
     expected_slices: tuple[str, ...] = ()
     contaminated_documents: int | None = None
     licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
     permitted_licences: tuple[str, ...] = ()
-    resume: Finding | None = None
+    resume: CheckResult | None = None
     stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind.")
     taints: tuple[str, ...] | None = None
     requested_by: str | None = None
@@ -134,7 +134,7 @@ def _asked(policy: Gates, evidence: Evidence) -> Iterator[GateResult]:
     yield approvals(policy, evidence)
 
 
-def _finding(name: str, found: Finding | None) -> GateResult:
+def _finding(name: str, found: CheckResult | None) -> GateResult:
     if found is None:
         return _missing(name)
     return GateResult(name=name, passed=found.holds, reason=found.detail)

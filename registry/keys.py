@@ -26,13 +26,13 @@ PROMOTER = "promoter"
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyPair:
     """Where the two halves of a key lie; either may be absent."""
 
     private: Path
     public: Path
 
-    def ensure(self) -> Key:
+    def ensure(self) -> KeyPair:
         """Make the pair when neither half exists.
 
         Raises:
@@ -47,7 +47,7 @@ class Key:
                 self._generate()
         return self.checked()
 
-    def checked(self) -> Key:
+    def checked(self) -> KeyPair:
         """This key, when its private half is here and is private.
 
         Raises:
@@ -129,17 +129,17 @@ class Key:
         write_bytes(self.public, private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
-def trainer(workspace: Workspace) -> Key:
+def trainer(workspace: Workspace) -> KeyPair:
     """The key that signs models."""
     return _key(workspace.keys, TRAINER)
 
 
-def promoter(workspace: Workspace) -> Key:
+def promoter(workspace: Workspace) -> KeyPair:
     """The key that signs releases."""
     return _key(workspace.keys, PROMOTER)
 
 
-def approver(workspace: Workspace, person: str) -> Key:
+def approver(workspace: Workspace, person: str) -> KeyPair:
     """The key of one person, by name or e-mail address.
 
     Raises:
@@ -163,5 +163,5 @@ def file_name(person: str) -> str:
     return name
 
 
-def _key(folder: Path, name: str) -> Key:
-    return Key(private=folder / f"{name}.key", public=folder / f"{name}.pub")
+def _key(folder: Path, name: str) -> KeyPair:
+    return KeyPair(private=folder / f"{name}.key", public=folder / f"{name}.pub")

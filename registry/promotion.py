@@ -23,7 +23,7 @@ from registry import evidence, gates, releases, taint
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.registration import locked, show_gates
-from registry.releases import Release
+from registry.releases import ReleaseRecord
 
 Stage = Literal["canary", "champion"]
 CANARY: Final = "canary"
@@ -58,7 +58,7 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
 
 def promote(
     ctx: Context, client: Any, recipe: Recipe, version: str, *, by: str, reason: str, stage: Stage = CHAMPION
-) -> Release:
+) -> ReleaseRecord:
     """Make a candidate version a release and give it the stage's alias; doing it twice is doing it once.
 
     Raises:
@@ -90,7 +90,9 @@ def promote(
         return record
 
 
-def rollback(ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, withdraw: bool = False) -> Release:
+def rollback(
+    ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, withdraw: bool = False
+) -> ReleaseRecord:
     """Give the champion's alias back to the last good version before it.
 
     Good is: was champion, verifies, and is not tainted.
@@ -186,7 +188,7 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate) -> str:
         return str(client.copy_model_version(source, name).version)
 
 
-def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Release:
+def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
     """Point a stage's alias to a version and record it, unless it stands there or further already."""
     name, version = facts["model"], facts["version"]
     last = next((record for record in reversed(releases.history(ctx, name)) if record.version == version), None)
@@ -204,7 +206,7 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
     return releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
 
 
-def _go_back(ctx: Context, client: Any, record: Release) -> Release:
+def _go_back(ctx: Context, client: Any, record: ReleaseRecord) -> ReleaseRecord:
     """Carry out a recorded rollback; can be repeated."""
     name, bad, good = record.model, record.previous, record.version
     _point(client, name, PREVIOUS, _last_good(ctx, client, name, good) if good else None)
@@ -241,7 +243,7 @@ def _last_good(ctx: Context, client: Any, name: str, before: str) -> str | None:
     return None
 
 
-def _record_of(ctx: Context, name: str, version: str) -> Release:
+def _record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
     for record in reversed(releases.history(ctx, name)):
         if record.version == version:
             return record

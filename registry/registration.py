@@ -18,7 +18,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import locks
 from registry import client as mlflow_client
-from registry.candidate import Facts, Run, model_name
+from registry.candidate import CandidateRun, Facts, model_name
 from registry.gates import GateResult, failed
 
 RUN_TAG = "plinth.run"
@@ -54,7 +54,7 @@ def ensure_version(
     chain: Chain,
     checkpoint: Manifest,
     evaluation: Manifest,
-    run: Run,
+    run: CandidateRun,
     facts: Facts,
     source: str,
 ) -> Any:
@@ -125,7 +125,7 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
 
 
 def _tags(
-    recipe: Recipe, key: str, chain: Chain, checkpoint: Manifest, evaluation: Manifest, run: Run, facts: Facts
+    recipe: Recipe, key: str, chain: Chain, checkpoint: Manifest, evaluation: Manifest, run: CandidateRun, facts: Facts
 ) -> dict[str, str]:
     tags = {
         "candidate": key,

@@ -27,7 +27,7 @@ PREDICATE = "urn:plinth:release:v1"
 Action = Literal["canary", "champion", "rollback", "withdrawn"]
 
 
-class Release(Frozen):
+class ReleaseRecord(Frozen):
     """One movement of an alias.
 
     `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial.
@@ -51,7 +51,7 @@ class Release(Frozen):
     at: str
 
 
-def append(ctx: Context, **fields: Any) -> Release:
+def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     """Sign and write the next record; the caller holds the registry's lock.
 
     Raises:
@@ -59,7 +59,7 @@ def append(ctx: Context, **fields: Any) -> Release:
     """
     earlier = history(ctx)
     prior = hashlib.sha256(_path(ctx, len(earlier)).read_bytes()).hexdigest() if earlier else None
-    record = Release(number=len(earlier) + 1, prior=prior, **fields)
+    record = ReleaseRecord(number=len(earlier) + 1, prior=prior, **fields)
     path, key = _path(ctx, record.number), keys.promoter(ctx.workspace).ensure()
     content = record.model_dump(mode="json")
     envelope = dsse.seal(dsse.statement(PREDICATE, record.candidate, content), key)
@@ -67,13 +67,13 @@ def append(ctx: Context, **fields: Any) -> Release:
     return record
 
 
-def history(ctx: Context, model: str | None = None) -> tuple[Release, ...]:
+def history(ctx: Context, model: str | None = None) -> tuple[ReleaseRecord, ...]:
     """Every record, oldest first, or those of one release.
 
     Raises:
         SignatureError: a record is missing, was changed, or was not signed by the promoter.
     """
-    found: list[Release] = []
+    found: list[ReleaseRecord] = []
     prior: str | None = None
     for number, path in enumerate(sorted(ctx.workspace.releases.glob("*.json")), start=1):
         record = _read(ctx, path)
@@ -89,7 +89,7 @@ def history(ctx: Context, model: str | None = None) -> tuple[Release, ...]:
     return tuple(record for record in found if model in (None, record.model))
 
 
-def _read(ctx: Context, path: Path) -> Release:
+def _read(ctx: Context, path: Path) -> ReleaseRecord:
     try:
         content = json.loads(path.read_bytes())
         shown, envelope = content["record"], content["envelope"]
@@ -104,7 +104,7 @@ def _read(ctx: Context, path: Path) -> Release:
             remedy="restore the file from a backup",
         )
     try:
-        return Release.model_validate(signed)
+        return ReleaseRecord.model_validate(signed)
     except ValidationError as error:
         raise SignatureError(f"{path} is not a release record", found=error) from error
 

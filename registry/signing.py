@@ -19,7 +19,7 @@ from typing import Any
 from plinth.errors import SignatureError
 from plinth.provenance.statements import PROVENANCE_SCHEMA, SLSA_PREDICATE, slsa_statement
 from registry import dsse
-from registry.keys import Key
+from registry.keys import KeyPair
 
 PROVENANCE_FILE = "provenance.json"
 
@@ -47,7 +47,7 @@ def discard(directory: Path) -> None:
     signature_path(directory).unlink(missing_ok=True)
 
 
-def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], key: Key) -> None:
+def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], key: KeyPair) -> None:
     """Sign every file of a directory, and state where they come from.
 
     Args:
@@ -74,7 +74,7 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
     dsse.write(slsa_path(directory), slsa_statement(provenance, subjects), key)
 
 
-def verify(directory: Path, key: Key) -> dict[str, Any]:
+def verify(directory: Path, key: KeyPair) -> dict[str, Any]:
     """Prove that a directory holds what was signed, and nothing else. Returns its provenance.
 
     Raises:

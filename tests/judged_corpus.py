@@ -33,7 +33,7 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 RULES = (
     {"reason": "licence", "drop": "not licence.permitted"},
@@ -80,10 +80,8 @@ def build(folder: Path, rules: Policy = POLICY) -> Context:
         b: _keep(ctx, verdicts.run(ctx, b, documents[b], policies[b], same, near, held, overlap)) for b in PLANTED
     }
     curated = {b: _keep(ctx, curate.run(ctx, b, documents[b], decided[b])) for b in PLANTED}
-    trained = _keep(ctx, tokenizer.run(ctx, Tokenizer(vocab_size=300), curated))
-    cut = {
-        b: _keep(ctx, shards.run(ctx, b, Shards(tokens_per_shard=1024), trained, curated[b])) for b in PLANTED
-    }
+    trained = _keep(ctx, tokenizer.run(ctx, TokenizerParameters(vocab_size=300), curated))
+    cut = {b: _keep(ctx, shards.run(ctx, b, Shards(tokens_per_shard=1024), trained, curated[b])) for b in PLANTED}
     phases = (Phase(name="main", fraction=1.0, weights={"web": 0.75, "prose": 0.25}),)
     wanted = Mixture(sequence_tokens=16, total_tokens=16 * 40, phases=phases, block_sequences=4, max_epochs=50)
     mixed = _keep(ctx, mixture.run(ctx, wanted, cut))

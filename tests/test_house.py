@@ -164,6 +164,22 @@ def test_no_absolute_path_of_a_machine_in_the_tree() -> None:
     assert found == []
 
 
+def classes() -> Iterator[tuple[str, str]]:
+    """Public classes of the four packages: name, module."""
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, module
+
+
+def test_no_two_classes_of_one_name() -> None:
+    by_name: dict[str, list[str]] = {}
+    for name, module in classes():
+        by_name.setdefault(name, []).append(module)
+    assert len(by_name) > 300
+    assert {name: found for name, found in by_name.items() if len(found) > 1} == {}
+
+
 def test_every_module_says_what_it_is() -> None:
     silent = [
         name

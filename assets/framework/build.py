@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 from dagster import BetaWarning
 
-from assets.framework.expectations import Outcome, Suite, validate
+from assets.framework.expectations import Suite, SuiteOutcome, validate
 from assets.framework.present import metadata
 from assets.framework.resources import PlinthResource, Session
 from assets.framework.stage import Stage
@@ -95,7 +95,7 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
     )
 
 
-def _check_result(stage: Stage, suite: Suite, outcome: Outcome) -> dg.AssetCheckResult:
+def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(stage.asset.split("/")),
         check_name=CHECK,

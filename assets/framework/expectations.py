@@ -40,7 +40,7 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SuiteOutcome:
     """The result of a suite: whether anything critical failed, and a line for every failure."""
 
     blocked: bool
@@ -75,7 +75,7 @@ def docs_index(workspace: Workspace) -> Path:
     return workspace.root / "gx" / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
 
 
-def validate(suite: Suite, workspace: Workspace) -> Outcome:
+def validate(suite: Suite, workspace: Workspace) -> SuiteOutcome:
     """Run a suite over its table and store the result for Data Docs.
 
     Raises:
@@ -105,7 +105,7 @@ def build_docs(workspace: Workspace) -> Path:
     return docs_index(workspace)
 
 
-def _outcome(results: Sequence[Any]) -> Outcome:
+def _outcome(results: Sequence[Any]) -> SuiteOutcome:
     failures: list[str] = []
     warnings: list[str] = []
     for result in results:
@@ -117,7 +117,7 @@ def _outcome(results: Sequence[Any]) -> Outcome:
         raised = (result.exception_info or {}).get("exception_message")
         line = f"{config.type} {arguments}: found {raised or observed}"
         (warnings if str(config.severity).upper().endswith("WARNING") else failures).append(line)
-    return Outcome(bool(failures), tuple(failures), tuple(warnings), len(results))
+    return SuiteOutcome(bool(failures), tuple(failures), tuple(warnings), len(results))
 
 
 @lru_cache(maxsize=4)

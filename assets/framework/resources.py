@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine
-from plinth.compute.progress import Lines, Progress
+from plinth.compute.progress import Progress, ProgressLines
 from plinth.compute.select_engine import Compute
 from plinth.errors import PlinthError
 from plinth.storage.workspace import Workspace
@@ -27,7 +27,7 @@ class Session:
         failures: errors of the assets that failed, in order.
     """
 
-    progress: Progress = field(default_factory=Lines)
+    progress: Progress = field(default_factory=ProgressLines)
     failures: list[PlinthError] = field(default_factory=list)
 
 

@@ -61,7 +61,7 @@ class _Ours:
         return super().from_function(py_func, py_file) if ROOT in Path(py_file).parents else None  # type: ignore[misc]
 
 
-class Given(_Ours, UserProvidedCacheLocator):
+class InGivenFolder(_Ours, UserProvidedCacheLocator):
     """In the folder that NUMBA_CACHE_DIR names."""
 
 
@@ -69,12 +69,12 @@ class InTree(_Ours, InTreeCacheLocator):
     """Beside the source."""
 
 
-class OfUser(_Ours, UserWideCacheLocator):
+class InUserFolder(_Ours, UserWideCacheLocator):
     """In the user's cache folder, where the source's cannot be written."""
 
 
 _THEIRS = ("UserProvidedCacheLocator", "InTreeCacheLocator", "UserWideCacheLocator", "IPythonCacheLocator")
-_LOCATORS = ",".join([*(f"{__name__}.{each.__name__}" for each in (Given, InTree, OfUser)), *_THEIRS])
+_LOCATORS = ",".join([*(f"{__name__}.{each.__name__}" for each in (InGivenFolder, InTree, InUserFolder)), *_THEIRS])
 
 if TYPE_CHECKING:
     from numba import njit  # noqa: TID251

@@ -38,7 +38,7 @@ from plinth.corpus.slices import generate  # noqa: E402
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Step  # noqa: E402
 from plinth.storage.parts import write_table  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
-from plinth.text.terms.terms import Terms  # noqa: E402
+from plinth.text.terms.terms import TermTable  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "classifier.json"
 REPEATS, BITS = 3, 20
@@ -146,9 +146,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     size = sum(len(text.encode()) for text in every) / 1e6
     batches = pa.table({"text": pa.array(every, pa.large_string())}).to_batches(max_chunksize=BATCH_ROWS)
     files = {f"models/{key}": {p.name: ctx.store.open_path(p.blob) for p in one.parts} for key, one in trained.items()}
-    quality = quality_classifier.prepare(quality_classifier.Params(), files)
-    tagger = domain.prepare(domain.Params(), files)
-    terms = Terms([term.text for term in generate.invented(0, 2000)])
+    quality = quality_classifier.prepare(quality_classifier.QualityClassifierParams(), files)
+    tagger = domain.prepare(domain.DomainParams(), files)
+    terms = TermTable([term.text for term in generate.invented(0, 2000)])
     works: dict[str, Callable[[pa.RecordBatch], Any]] = {
         "first stage": lambda batch: quality[1].probabilities(batch.column("text")),
         "quality_classifier": lambda batch: quality_classifier.annotate(batch, quality),

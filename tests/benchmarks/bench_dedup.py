@@ -30,7 +30,7 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Inline, Local
+from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.compute.stage import manifest
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
@@ -117,7 +117,7 @@ def run(ctx: Context) -> Manifest:
 
 def measure(workspace: Path, workers: int) -> dict[str, Any]:
     """Seconds and peak resident memory of the stage from nothing but signatures and exact duplicates."""
-    engine = Local(workers) if workers else Inline()
+    engine = LocalEngine(workers) if workers else InlineEngine()
     started = time.perf_counter()
     found = run(Context(Workspace(workspace), engine=engine))
     seconds = time.perf_counter() - started

@@ -102,7 +102,7 @@ def accuracy() -> dict[str, dict[str, float]]:
         if len(texts) < 10 or folder.name not in language.LANGUAGES:
             continue
         rows = language.annotate(
-            pa.record_batch({"text": pa.array(texts, pa.large_string())}), language.Params()
+            pa.record_batch({"text": pa.array(texts, pa.large_string())}), language.LanguageParams()
         ).to_pylist()
         right = [row for row in rows if row["label"] == folder.name]
         share = sum(row["label_share"] for row in right) / len(rows)
@@ -113,7 +113,7 @@ def accuracy() -> dict[str, dict[str, float]]:
 def rates(each: int) -> dict[str, dict[str, float]]:
     """Precision and recall by kind on the generated sentences of the tests."""
     made = samples(seed=23, each=each)
-    rows = pii.annotate(pa.record_batch({"text": pa.array([m.text for m in made], pa.large_string())}), pii.Params())
+    rows = pii.annotate(pa.record_batch({"text": pa.array([m.text for m in made], pa.large_string())}), pii.PiiParams())
     pairs: dict[str, list[int]] = {}
     for sample, row in zip(made, rows.to_pylist(), strict=True):
         hits = {(s["reason"].partition("/")[0], sample.text[s["start_cp"] : s["end_cp"]]) for s in row["spans"]}

@@ -94,7 +94,7 @@ def seconds_of(config: Any, rank: Any) -> list[float]:
     import numpy as np
     import torch
 
-    from plinth.training.data import Batch
+    from plinth.training.data import StepBatch
     from plinth.training.engine.engine import open_engine
 
     engine, random = open_engine(config, rank), np.random.default_rng(1)
@@ -102,7 +102,7 @@ def seconds_of(config: Any, rank: Any) -> list[float]:
     seconds = []
     for _ in range(config.total_steps):
         tokens = random.integers(0, config.vocab_size, shape, dtype=np.int32)
-        batch = Batch.of(tokens)
+        batch = StepBatch.of(tokens)
         begun = time.perf_counter()
         loss, _ = engine.train_step(batch, 1e-4)
         if rank.device.type == "cuda":

@@ -35,7 +35,7 @@ import pyarrow.compute as pc  # noqa: E402
 import yaml  # noqa: E402
 
 from plinth.compute.context import Context  # noqa: E402
-from plinth.compute.engine import Inline  # noqa: E402
+from plinth.compute.engine import InlineEngine  # noqa: E402
 from plinth.compute.stage import manifest  # noqa: E402
 from plinth.compute.threads import Threads, cores  # noqa: E402
 from plinth.corpus.annotate.registry import annotator  # noqa: E402
@@ -185,7 +185,7 @@ def filled(schema: pa.Schema, columns: dict[str, pa.Array], rows: int) -> pa.Rec
     return pa.record_batch([columns[field.name] for field in schema], schema=schema)
 
 
-def published(ctx: Context, docs: Manifest, judged: Manifest, sides: dict[str, Manifest]) -> whatif.Bucket:
+def published(ctx: Context, docs: Manifest, judged: Manifest, sides: dict[str, Manifest]) -> whatif.PublishedBucket:
     """What the rest of the line would say of documents: all that the policy keeps are trained on."""
     decided, lengths = [], []
     for number, part in enumerate(judged.parts):
@@ -201,7 +201,7 @@ def published(ctx: Context, docs: Manifest, judged: Manifest, sides: dict[str, M
     one, all_ = (manifest(*given) for given in (
         (f"{BUCKET}/verdicts", step, {}, decided, {"policy_reasons": {}}), ("dedup/exact", step, {}, lengths)
     ))  # fmt: skip
-    return whatif.Bucket(docs, judged, one, all_, sides)
+    return whatif.PublishedBucket(docs, judged, one, all_, sides)
 
 
 def reworded(chosen: Policy, reasons: set[str]) -> Policy:
@@ -212,7 +212,7 @@ def reworded(chosen: Policy, reasons: set[str]) -> Policy:
     return chosen.model_copy(update={"rules": tuple(rules)})
 
 
-def tried(ctx: Context, bucket: whatif.Bucket, new: Policy) -> tuple[float, float]:
+def tried(ctx: Context, bucket: whatif.PublishedBucket, new: Policy) -> tuple[float, float]:
     """Least CPU seconds on one thread, and least seconds of the clock on all cores."""
 
     def ask() -> None:
@@ -225,7 +225,7 @@ def tried(ctx: Context, bucket: whatif.Bucket, new: Policy) -> tuple[float, floa
         started = time.perf_counter()
         ask()
         clock.append(time.perf_counter() - started)
-    ctx.engine = Inline()
+    ctx.engine = InlineEngine()
     return alone, min(clock)
 
 

@@ -37,7 +37,7 @@ def corpus(ctx: Any, documents: int) -> tuple[Any, Any]:
     from plinth.tokens.shards import shards
     from plinth.tokens.shards.parameters import Shards
     from plinth.tokens.tokenizer import tokenizer
-    from plinth.tokens.tokenizer.parameters import Tokenizer
+    from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefghijklmnopqrst", k=draw.randint(2, 9))) for _ in range(2000)]
@@ -46,7 +46,7 @@ def corpus(ctx: Any, documents: int) -> tuple[Any, Any]:
     rows = [{"id": i.to_bytes(16, "big"), "text": text, "uri": str(i), **fixed} for i, text in enumerate(texts)]
     part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
     curated = {"web": Manifest(asset="web/curated", step="x", version="1", params={}, inputs={}, parts=(part,))}
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=4096, sample_bytes=2_000_000), curated)
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=4096, sample_bytes=2_000_000), curated)
     return trained, {"web": shards.run(ctx, "web", Shards(), trained, curated["web"])}
 
 

@@ -128,10 +128,10 @@ def start(config: RunConfig, through: str, folder: Path) -> dict[str, float]:
 
 def _batch(config: RunConfig, rank: int) -> Any:
     """Any tokens, as the engine takes them."""
-    from plinth.training.data import Batch
+    from plinth.training.data import StepBatch
 
     shape = (4 // config.data_ranks, 1, LENGTH + 1)
-    return Batch.of(np.random.default_rng(rank).integers(0, config.vocab_size, shape).astype(np.int32))
+    return StepBatch.of(np.random.default_rng(rank).integers(0, config.vocab_size, shape).astype(np.int32))
 
 
 def rows(preset: str, precision: str, through: str) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import Lines, Semantic, Substring
+from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
 from plinth.storage.parts import write_table
@@ -104,7 +104,7 @@ def stages(ctx: Context, given: dict[str, Manifest]) -> dict[str, Any]:
         found[name] = {"seconds": time.process_time() - start, "stats": dict(made.stats)}
         return made
 
-    cut = clock("lines", lambda: lines.run(ctx, Lines(), documents, before, range_rows=RANGE_ROWS))
+    cut = clock("lines", lambda: lines.run(ctx, LineParameters(), documents, before, range_rows=RANGE_ROWS))
     clock("substring", lambda: substring.run(ctx, Substring(), documents, before, range_rows=RANGE_ROWS))
     clock("substring after lines", lambda: substring.run(ctx, Substring(), documents, cut, range_rows=RANGE_ROWS))
     chosen = Semantic(buckets=(BUCKET,))

@@ -24,7 +24,7 @@ import pyarrow as pa
 from bench_minhash import megabytes, real_documents
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Step
 from plinth.storage.parts import write_table
@@ -32,7 +32,7 @@ from plinth.storage.workspace import Workspace
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import encode, tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 RESULTS = Path(__file__).parent / "results" / "tokenize.json"
 CORES = 2
@@ -55,7 +55,7 @@ def main() -> None:
         home = Path(folder)
         ctx = Context(Workspace(home / "workspace").ensure())
         curated = _curated(ctx, texts)
-        params = Tokenizer(vocab_size=given.vocabulary, sample_bytes=8 * 2**20)
+        params = TokenizerParameters(vocab_size=given.vocabulary, sample_bytes=8 * 2**20)
         trained = tokenizer.run(ctx, params, {"bench": curated})
         (home / "tokenizer.json").write_text(tokenizer.load(ctx.store, trained).to_str())
         _write_jsonl(home / "documents", texts)
@@ -78,10 +78,8 @@ def _contestants(
         fresh = Context(Workspace(home / f"ours-{number}").ensure())  # nothing of an earlier round is found again
         for part in (*trained.parts, *curated.parts):
             fresh.store.put_file(_copy(ctx.store.open_path(part.blob), home / "copy"))
-        with Local(CORES) as engine:
-            shards.run(
-                Context(fresh.workspace, engine), "bench", Shards(tokens_per_shard=2**22), trained, curated
-            )
+        with LocalEngine(CORES) as engine:
+            shards.run(Context(fresh.workspace, engine), "bench", Shards(tokens_per_shard=2**22), trained, curated)
 
     def library() -> None:
         with encode.parallel(True):

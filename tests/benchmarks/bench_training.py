@@ -44,7 +44,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
     from plinth.tokens.shards import shards
     from plinth.tokens.shards.parameters import Shards
     from plinth.tokens.tokenizer import tokenizer
-    from plinth.tokens.tokenizer.parameters import Tokenizer
+    from plinth.tokens.tokenizer.parameters import TokenizerParameters
     from plinth.training import config
     from plinth.training.parallel.parameters import Parallel
     from plinth.training.parameters import Training
@@ -60,7 +60,7 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> Any:
             break
     part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
     curated = {"code": Manifest(asset="code/curated", step="x", version="1", params={}, inputs={}, parts=(part,))}
-    trained = tokenizer.run(ctx, Tokenizer(sample_bytes=TEXT_BYTES), curated)
+    trained = tokenizer.run(ctx, TokenizerParameters(sample_bytes=TEXT_BYTES), curated)
     sharded = {"code": shards.run(ctx, "code", Shards(), trained, curated["code"])}
     steps = arguments.steps + WARMUP_STEPS
     phase = Phase(name="all", fraction=1.0, weights={"code": 1.0})
@@ -100,11 +100,11 @@ def rank_main(path: str) -> None:
     started = time.perf_counter()
     from plinth.training import config as configuration
     from plinth.training.engine import engine as engines
-    from plinth.training.loop import Run
+    from plinth.training.loop import TrainingRun
 
     config = configuration.load(path)
     rank = engines.join(config)
-    run = Run(config, rank)
+    run = TrainingRun(config, rank)
     ready_s = time.perf_counter() - started
     engine = run.trainer.engine
     bare = Bare(config, rank, engine.precision)

@@ -19,7 +19,7 @@ from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from registry import candidate, materialise, server
-from registry.candidate import Candidate, Facts, Run
+from registry.candidate import Candidate, CandidateRun, Facts
 
 
 def document_table(*texts: str) -> pa.Table:
@@ -55,7 +55,7 @@ class Line:
         self.run_manifest = self.made("run", {"mixture": mixture, "tokenizer": self.tokenizer})
         self.checkpoint = self._checkpoint()
         self.evaluation = self.evaluate(model=2.0)
-        self.run = Run(id=f"{recipe.name}-{seed:012x}", key=fingerprint.digest(seed))
+        self.run = CandidateRun(id=f"{recipe.name}-{seed:012x}", key=fingerprint.digest(seed))
 
     def made(self, asset: str, inputs: dict[str, Manifest | str], table: pa.Table | None = None) -> Manifest:
         parts = () if table is None else (write_table(self.ctx.store, "part-00000.parquet", table),)

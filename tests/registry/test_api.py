@@ -31,7 +31,7 @@ def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, A
     return found, {gate.name: gate for gate in gates}
 
 
-def release(ctx: Context, line: Any) -> releases.Release:
+def release(ctx: Context, line: Any) -> releases.ReleaseRecord:
     """Register, approve and promote."""
     found, _ = register(ctx, line)
     api.approve(ctx, line.recipe, found.version, ADA, "good")
@@ -229,7 +229,7 @@ def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     api.approve(ctx, line.recipe, None, ADA, "good")
     append = releases.append
 
-    def crash(*args: Any, **fields: Any) -> releases.Release:
+    def crash(*args: Any, **fields: Any) -> releases.ReleaseRecord:
         if fields["action"] == broken:
             raise KeyboardInterrupt
         return append(*args, **fields)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.recipe.release import Gates
-from registry.gates import Approval, Evidence, Finding, GateResult, SliceScore, evaluate, failed, open_gates
+from registry.gates import Approval, CheckResult, Evidence, GateResult, SliceScore, evaluate, failed, open_gates
 
 EVERY_GATE = Gates(max_bits_per_byte=2.4, max_stability_events=1)
 NAMES = [
@@ -25,7 +25,7 @@ def person(by: str, decision: str = "approved") -> Approval:
 
 def proof(**changes: Any) -> Evidence:
     """Evidence that opens every gate, with some of it changed."""
-    holds = Finding(holds=True, detail="as it should be")
+    holds = CheckResult(holds=True, detail="as it should be")
     good = {
         "signature": holds,
         "lineage": holds,
@@ -137,7 +137,7 @@ def test_stability_is_reported_and_bounded_only_where_asked() -> None:
 
 
 def test_a_resume_that_differs_fails_unless_it_is_not_asked_for() -> None:
-    evidence = proof(resume=Finding(holds=False, detail="a resumed run differs"))
+    evidence = proof(resume=CheckResult(holds=False, detail="a resumed run differs"))
     assert closed(Gates(), evidence) == ["resume"]
     assert closed(Gates(require_resume_evidence=False), evidence) == []
 

@@ -9,10 +9,10 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from registry import keys, releases
-from registry.releases import Release
+from registry.releases import ReleaseRecord
 
 
-def write(ctx: Context, version: str, model: str = "demo") -> Release:
+def write(ctx: Context, version: str, model: str = "demo") -> ReleaseRecord:
     return releases.append(
         ctx,
         action="champion",

@@ -61,13 +61,13 @@ def value(
     """
     from assets.annotate import annotator_parameters
     from jobs.cli import output
-    from plinth.compute.engine import Local
+    from plinth.compute.engine import LocalEngine
     from plinth.experiment.value import value as worth
 
     ctx, recipe = settings.context(), settings.load_recipe()
     bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
     have = worth.known(ctx, without=new if new in recipe.corpus.buckets else None)
-    ctx.engine = Local(_cores())
+    ctx.engine = LocalEngine(_cores())
     try:
         found = worth.assess(
             ctx,

@@ -10,7 +10,7 @@ import click
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 if TYPE_CHECKING:
-    from registry.api import Status
+    from registry.api import CandidateStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -141,7 +141,7 @@ def taint(settings: Settings, target: str, by: str, reason: str, as_json: bool) 
     return None
 
 
-def _show(waiting: tuple[Status, ...]) -> None:
+def _show(waiting: tuple[CandidateStatus, ...]) -> None:
     from jobs.cli import output
 
     if not waiting:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
-from jobs.cli.start.machine import Finding
+from jobs.cli.start.machine import MachineFinding
 
 #: Characters of the last column: the table fits 80.
 WORDS_WIDTH = 50
@@ -45,11 +45,11 @@ def doctor(settings: Settings, as_json: bool) -> int:
     return 1 if any(finding.state == "missing" for finding in findings) else 0
 
 
-def examine(workspace: Path) -> Iterator[Finding]:
+def examine(workspace: Path) -> Iterator[MachineFinding]:
     """Every finding, in the order in which to fix them."""
     from jobs.cli.start import machine
 
-    checks: tuple[Callable[[], Finding], ...] = (
+    checks: tuple[Callable[[], MachineFinding], ...] = (
         machine.python,
         machine.packages,
         machine.cores,
@@ -70,6 +70,6 @@ def examine(workspace: Path) -> Iterator[Finding]:
         yield check()
 
 
-def _words(finding: Finding) -> str:
+def _words(finding: MachineFinding) -> str:
     shown = [finding.found, finding.advice] if finding.advice and finding.state != "ok" else [finding.found]
     return "\n".join(textwrap.fill(text, WORDS_WIDTH, break_long_words=False) for text in shown)

@@ -22,7 +22,7 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFinding:
     """The result of one check; `advice` is the remedy where the state is not `ok`."""
 
     name: str
@@ -31,39 +31,39 @@ class Finding:
     advice: str = ""
 
 
-def python() -> Finding:
+def python() -> MachineFinding:
     """The interpreter: 3.11 or 3.12."""
     found = ".".join(map(str, sys.version_info[:3]))
     right = (3, 11) <= sys.version_info < (3, 13)
-    return Finding("Python", "ok" if right else "missing", found, "Plinth is tested on Python 3.11")
+    return MachineFinding("Python", "ok" if right else "missing", found, "Plinth is tested on Python 3.11")
 
 
-def packages() -> Finding:
+def packages() -> MachineFinding:
     """Whether the imports of a run are installed, and the pin that keeps Dagster and DVC compatible holds."""
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
-        return Finding("packages", "missing", f"not installed: {', '.join(absent)}", "run `make setup`")
+        return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", "run `make setup`")
     antlr = _version("antlr4-python3-runtime") or "absent"
     if not antlr.startswith("4.13"):
-        return Finding(
+        return MachineFinding(
             "packages",
             "missing",
             f"antlr4-python3-runtime {antlr}: Dagster selections fail with it",
             "run `make setup`, which installs under constraints.txt (hydra-core 1.4 brings 4.13)",
         )
     shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc", "pyarrow"))
-    return Finding("packages", "ok", shown)
+    return MachineFinding("packages", "ok", shown)
 
 
-def cores() -> Finding:
+def cores() -> MachineFinding:
     """Cores that this process may use."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Finding(
+    return MachineFinding(
         "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks; one core is slow"
     )
 
 
-def memory() -> Finding:
+def memory() -> MachineFinding:
     """Memory that is free now, within the control group's limit."""
     import psutil
 
@@ -72,92 +72,100 @@ def memory() -> Finding:
     total, free = min(total, limit), min(free, limit)
     state: Literal["ok", "warn"] = "ok" if free >= 6 * GIB else "warn"
     found = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}"
-    return Finding("memory", state, found, "the demo needs about 6 GiB with its servers; close large programs")
+    return MachineFinding("memory", state, found, "the demo needs about 6 GiB with its servers; close large programs")
 
 
-def workspace(path: Path) -> Finding:
+def workspace(path: Path) -> MachineFinding:
     """Whether the workspace can be written, or made."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return Finding("workspace", "missing", f"{existing} cannot be written", "fix it, or choose another --workspace")
+        return MachineFinding(
+            "workspace", "missing", f"{existing} cannot be written", "fix it, or choose another --workspace"
+        )
     note = "" if existing == path.absolute() else " (made by the first run)"
-    return Finding("workspace", "ok", f"{path}{note}")
+    return MachineFinding("workspace", "ok", f"{path}{note}")
 
 
-def disk(path: Path) -> Finding:
+def disk(path: Path) -> MachineFinding:
     """Free space where the workspace is."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     free = shutil.disk_usage(existing).free
     state: Literal["ok", "warn", "missing"] = "ok" if free >= 5 * GIB else "warn" if free >= GIB else "missing"
-    return Finding("disk", state, f"{free / GIB:.1f} GiB free", "a demo workspace takes about 1 GiB, checkpoints more")
+    return MachineFinding(
+        "disk", state, f"{free / GIB:.1f} GiB free", "a demo workspace takes about 1 GiB, checkpoints more"
+    )
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> MachineFinding:
     """/dev/shm, over which ranks on one machine communicate."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Finding("shared memory", "warn", "no /dev/shm", "ranks use loopback instead, which is slower")
+        return MachineFinding("shared memory", "warn", "no /dev/shm", "ranks use loopback instead, which is slower")
     free = shutil.disk_usage(folder).free
     state: Literal["ok", "warn"] = "ok" if free >= GIB // 4 else "warn"
-    return Finding("shared memory", state, f"{free / GIB:.2f} GiB free", "start the container with a larger --shm-size")
+    return MachineFinding(
+        "shared memory", state, f"{free / GIB:.2f} GiB free", "start the container with a larger --shm-size"
+    )
 
 
-def compiler() -> Finding:
+def compiler() -> MachineFinding:
     """g++, which DeepSpeed uses for its own operators."""
     found = shutil.which("g++") or shutil.which("c++")
     advice = "only needed for DeepSpeed's compiled operators, such as CPU offload: install g++"
-    return Finding("C++ compiler", "ok" if found else "warn", found or "none", advice)
+    return MachineFinding("C++ compiler", "ok" if found else "warn", found or "none", advice)
 
 
-def deep_learning() -> Finding:
+def deep_learning() -> MachineFinding:
     """torch and DeepSpeed, by their metadata: importing them takes seconds."""
     found = {name: _version(name) for name in ("torch", "deepspeed")}
     absent = [name for name, number in found.items() if number is None]
     shown = ", ".join(f"{name} {number or 'absent'}" for name, number in found.items())
-    return Finding("training stack", "missing" if absent else "ok", shown, "run `make setup`")
+    return MachineFinding("training stack", "missing" if absent else "ok", shown, "run `make setup`")
 
 
-def cuda() -> Finding:
+def cuda() -> MachineFinding:
     """GPUs, as listed by the driver's own tool."""
     tool = shutil.which("nvidia-smi")
     listed = _output([tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]) if tool else ""
     names = [line.strip() for line in listed.splitlines() if line.strip()]
     if names:
-        return Finding("GPU", "ok", f"{len(names)}: {names[0]}")
-    return Finding("GPU", "warn", "none visible: training runs on the CPU", "enough for the demo, not for more")
+        return MachineFinding("GPU", "ok", f"{len(names)}: {names[0]}")
+    return MachineFinding("GPU", "warn", "none visible: training runs on the CPU", "enough for the demo, not for more")
 
 
-def bf16() -> Finding:
+def bf16() -> MachineFinding:
     """Whether the CPU computes in BF16 or emulates it."""
     flags = _cpu_flags()
     found = sorted({"amx_bf16", "avx512_bf16"} & flags)
     if found:
-        return Finding("BF16 on the CPU", "ok", ", ".join(found))
+        return MachineFinding("BF16 on the CPU", "ok", ", ".join(found))
     advice = "`precision: auto` trains in FP32 on this CPU; emulated BF16 is three to four times slower"
-    return Finding("BF16 on the CPU", "warn", "emulated", advice)
+    return MachineFinding("BF16 on the CPU", "warn", "emulated", advice)
 
 
-def manuals() -> Finding:
+def manuals() -> MachineFinding:
     """Manual pages and the program that renders them, one of the demo's four sources."""
     root = Path("/usr/share/man")
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
     groff = shutil.which("groff")
     advice = "the demo's `manuals` bucket is small without groff and manual pages"
     found = f"{pages:,} files, {'groff' if groff else 'no groff'}"
-    return Finding("manual pages", "ok" if groff and pages >= 100 else "warn", found, advice)
+    return MachineFinding("manual pages", "ok" if groff and pages >= 100 else "warn", found, advice)
 
 
-def chromium() -> Finding:
+def chromium() -> MachineFinding:
     """A browser, for the browser tests and `make screenshots`."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    return Finding("Chromium", "ok" if found else "warn", found or "none", "only tests need it: `make setup-test`")
+    return MachineFinding(
+        "Chromium", "ok" if found else "warn", found or "none", "only tests need it: `make setup-test`"
+    )
 
 
-def dagster(port: int) -> Finding:
+def dagster(port: int) -> MachineFinding:
     """Whether the Dagster pages answer on their usual port, and whether it is free if not."""
     import urllib.error
     import urllib.request
@@ -165,23 +173,23 @@ def dagster(port: int) -> Finding:
     url, advice = f"http://127.0.0.1:{port}", "`plinth up --dagster-port N` takes another"
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=5):
-            return Finding("Dagster pages", "ok", f"answer at {url}")
+            return MachineFinding("Dagster pages", "ok", f"answer at {url}")
     except urllib.error.HTTPError as error:
-        return Finding("Dagster pages", "warn", f"port {port} has another server (status {error.code})", advice)
+        return MachineFinding("Dagster pages", "warn", f"port {port} has another server (status {error.code})", advice)
     except (OSError, ValueError):
         if _port_free(port):
-            return Finding("Dagster pages", "ok", f"not running; port {port} is free for `plinth up`")
-        return Finding("Dagster pages", "warn", f"port {port} is taken", advice)
+            return MachineFinding("Dagster pages", "ok", f"not running; port {port} is free for `plinth up`")
+        return MachineFinding("Dagster pages", "warn", f"port {port} is taken", advice)
 
 
-def mlflow(path: Path) -> Finding:
+def mlflow(path: Path) -> MachineFinding:
     """Whether the workspace's MLflow server runs and answers."""
     from plinth.storage.workspace import Workspace
     from registry.server import find_server
 
     state = find_server(Workspace(path))
     found = f"answers at {state.uri}" if state else "not running; started when it is needed"
-    return Finding("MLflow pages", "ok", found)
+    return MachineFinding("MLflow pages", "ok", found)
 
 
 def _port_free(port: int) -> bool:

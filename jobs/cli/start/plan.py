@@ -10,7 +10,7 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 from plinth.operation.planning.memory import DEVICES
 
 if TYPE_CHECKING:
-    from plinth.operation.planning.plan import Plan
+    from plinth.operation.planning.plan import TrainingPlan
 
 
 @click.command(
@@ -49,7 +49,7 @@ def plan(
         _show(made)
 
 
-def _show(made: Plan) -> None:
+def _show(made: TrainingPlan) -> None:
     from jobs.cli import output
 
     size = "" if made.tokens == made.steps * made.global_batch_tokens else "up to "

@@ -10,7 +10,7 @@ import click
 from jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
-    from plinth.operation.planning.corpus import Estimate
+    from plinth.operation.planning.corpus import CorpusEstimate
 
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
@@ -55,9 +55,9 @@ def scale(
     Speeds per core are measured, a few are estimated (docs/scale.md). All else is multiplication.
     """
     from jobs.cli import output
-    from plinth.operation.planning.corpus import Scale, estimate
+    from plinth.operation.planning.corpus import CorpusScale, estimate
 
-    given = Scale(
+    given = CorpusScale(
         text_bytes=text,
         html_bytes=html,
         document_bytes=document,
@@ -72,7 +72,7 @@ def scale(
         _show(made, cores)
 
 
-def _show(made: Estimate, cores: int) -> None:
+def _show(made: CorpusEstimate, cores: int) -> None:
     from jobs.cli import output
 
     output.heading(f"{made.documents:,} documents in {made.parts:,} parts, {cores:,} cores")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from plinth.compute.engine import Engine, Inline
+from plinth.compute.engine import Engine, InlineEngine
 from plinth.compute.progress import Progress, Silent
 from plinth.storage.state import State
 
@@ -17,5 +17,5 @@ from plinth.storage.state import State
 class Context(State):
     """The workspace, the engine that runs tasks, and where progress is shown."""
 
-    engine: Engine = field(default_factory=Inline)
+    engine: Engine = field(default_factory=InlineEngine)
     progress: Progress = field(default_factory=Silent)

@@ -37,7 +37,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class Inline:
+class InlineEngine:
     """Runs tasks in this process; for tests and debuggers. Time limits do not apply."""
 
     def map(
@@ -73,7 +73,7 @@ class _Worker:
         self.pipe.close()
 
 
-class Local:
+class LocalEngine:
     """A pool of worker processes, started on first use and kept until `close`.
 
     Args:
@@ -86,7 +86,7 @@ class Local:
         # Runs before multiprocessing waits for its children, which would wait for their parent.
         atexit.register(self.close)
 
-    def __enter__(self) -> Local:
+    def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -140,9 +140,9 @@ class Local:
 
 
 class _Map:
-    """The tasks of one map on the workers of `Local`."""
+    """The tasks of one map on the workers of `LocalEngine`."""
 
-    def __init__(self, local: Local, fn: Callable[..., Any], timeout_s: float | None) -> None:
+    def __init__(self, local: LocalEngine, fn: Callable[..., Any], timeout_s: float | None) -> None:
         self._local, self._fn, self._limit_s = local, fn, timeout_s or float("inf")
 
     def start(self, index: int, task: Any) -> bool:

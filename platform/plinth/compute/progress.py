@@ -42,7 +42,7 @@ class _SilentMeter:
         return
 
 
-class Lines:
+class ProgressLines:
     """At most one line every few seconds while work goes on, and one at the end.
 
     Args:
@@ -80,7 +80,7 @@ class _LineMeter:
         print(f"{self.label}: {self.done}/{self.total} {note}".rstrip(), file=self.stream or sys.stderr, flush=True)
 
 
-class Bars:
+class ProgressBars:
     """Rich bars; finished ones stay on screen.
 
     Args:
@@ -125,4 +125,4 @@ def for_terminal() -> Progress:
     The stream is kept apart from `sys.stderr`, which an orchestrator may turn into a file while a step runs.
     """
     stream = os.fdopen(os.dup(2), "w", buffering=1)
-    return Bars(stream) if stream.isatty() else Lines(stream)
+    return ProgressBars(stream) if stream.isatty() else ProgressLines(stream)

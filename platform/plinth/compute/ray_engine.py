@@ -28,7 +28,7 @@ TICK_S = 1.0
 ANSWER_S = 10.0
 
 
-class Ray:
+class RayEngine:
     """Maps over a Ray cluster, connected to on first use.
 
     Args:
@@ -40,7 +40,7 @@ class Ray:
         self.address, self.workers = address, max(1, workers)
         self._connected = False
 
-    def __enter__(self) -> Ray:
+    def __enter__(self) -> RayEngine:
         return self
 
     def __exit__(self, *args: object) -> None:

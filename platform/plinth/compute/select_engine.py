@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from plinth.compute.engine import Engine, Local
+from plinth.compute.engine import Engine, LocalEngine
 from plinth.errors import RecipeError
 
 ENGINES = ("local", "ray")
@@ -46,11 +46,11 @@ class Compute:
             RecipeError: there is no engine of this name.
         """
         if self.engine == "local":
-            return Local(self.workers)
+            return LocalEngine(self.workers)
         if self.engine == "ray":
-            from plinth.compute.ray_engine import Ray
+            from plinth.compute.ray_engine import RayEngine
 
-            return Ray(self.address, self.workers)
+            return RayEngine(self.address, self.workers)
         raise RecipeError(f"no engine {self.engine!r}", expected=" or ".join(ENGINES))
 
 

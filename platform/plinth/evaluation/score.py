@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from plinth.errors import CheckpointError, TrainingError
-from plinth.evaluation.windows import Window, windows
+from plinth.evaluation.windows import ScoringWindow, windows
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import load_model
 from plinth.tokens.tokenizer.encode import encode_texts
@@ -136,7 +136,7 @@ def _encode(checkpoint: Checkpoint, texts: Sequence[str]) -> list[NDArray[np.int
 
 @torch.inference_mode()
 def _batch(
-    checkpoint: Checkpoint, encoded: Sequence[NDArray[np.int64]], batch: Sequence[tuple[int, Window]]
+    checkpoint: Checkpoint, encoded: Sequence[NDArray[np.int64]], batch: Sequence[tuple[int, ScoringWindow]]
 ) -> list[float]:
     """Bits of each window; padding comes last, where causal attention never looks back from."""
     longest = max(window.length for _, window in batch)

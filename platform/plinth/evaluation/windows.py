@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Window(NamedTuple):
+class ScoringWindow(NamedTuple):
     """Inputs are stream[start : end], targets stream[start + 1 : end + 1]; those from `scored` on count."""
 
     start: int
@@ -31,11 +31,11 @@ def carried(sequence_tokens: int) -> int:
     return sequence_tokens // 8
 
 
-def windows(tokens: int, sequence_tokens: int) -> Iterator[Window]:
+def windows(tokens: int, sequence_tokens: int) -> Iterator[ScoringWindow]:
     """The windows over a document of `tokens` tokens (without the end-of-text before it)."""
     scored = 1
     while scored <= tokens:
         start = max(0, scored - 1 - (carried(sequence_tokens) if scored > 1 else 0))
         end = min(start + sequence_tokens, tokens)
-        yield Window(start, end, scored)
+        yield ScoringWindow(start, end, scored)
         scored = end + 1

@@ -14,6 +14,6 @@
 A launcher knows a command, a directory and a log; not what the job does.
 """
 
-from plinth.launch.base import Handle, Launcher, Status
+from plinth.launch.base import Handle, JobStatus, Launcher
 
-__all__ = ["Handle", "Launcher", "Status"]
+__all__ = ["Handle", "JobStatus", "Launcher"]

@@ -10,7 +10,7 @@ from typing import Protocol
 from plinth.records import Frozen
 
 
-class Status(StrEnum):
+class JobStatus(StrEnum):
     """Whether a job is there. How it ended is the job's own to say."""
 
     PENDING = "pending"  # it waits for its turn, for the first time or after a preemption
@@ -20,7 +20,7 @@ class Status(StrEnum):
     @property
     def alive(self) -> bool:
         """Whether the job runs or will run without anybody's help."""
-        return self is not Status.GONE
+        return self is not JobStatus.GONE
 
 
 class Handle(Frozen):
@@ -55,7 +55,7 @@ class Launcher(Protocol):
         """
         ...
 
-    def poll(self, handle: Handle) -> Status:
+    def poll(self, handle: Handle) -> JobStatus:
         """Whether the job is there.
 
         Raises:

@@ -19,19 +19,19 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
         LaunchError: no launcher of this kind.
     """
     if kind == "local":
-        from plinth.launch.local import Local
+        from plinth.launch.local import LocalLauncher
 
-        return Local()
+        return LocalLauncher()
     if kind == "slurm":
-        from plinth.launch.slurm import Slurm
+        from plinth.launch.slurm import SlurmLauncher
 
-        return Slurm(launch, grace_s)
+        return SlurmLauncher(launch, grace_s)
     if kind == "ray":
-        from plinth.launch.ray_jobs import RayJobs
+        from plinth.launch.ray_jobs import RayLauncher
 
-        return RayJobs(launch, grace_s)
+        return RayLauncher(launch, grace_s)
     if kind == "kubernetes":
-        from plinth.launch.kubernetes import Kubernetes
+        from plinth.launch.kubernetes import KubernetesLauncher
 
-        return Kubernetes(launch, grace_s)
+        return KubernetesLauncher(launch, grace_s)
     raise LaunchError(f"no launcher {kind!r}", expected="local, slurm, ray or kubernetes")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plinth import fingerprint
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 from plinth.storage import locks
 from plinth.storage.atomic import write_bytes
 
@@ -43,7 +43,7 @@ def write_handle(directory: Path, handle: Handle) -> Handle:
 def submit_once(
     directory: Path,
     find: Callable[[Path], Handle | None],
-    ask: Callable[[Handle], Status],
+    ask: Callable[[Handle], JobStatus],
     start: Callable[[], Handle],
 ) -> Handle:
     """The job of this directory that is alive, or one that is started now; its handle is written.

@@ -16,7 +16,7 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import manifest
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 from plinth.launch.files import locked, read_handle, tail, write_handle
 from plinth.launch.parameters import Launch
 from plinth.launch.status_cache import EVERY_S, Patience
@@ -31,7 +31,7 @@ VANISH_S = 120.0
 NOT_FOUND, CONFLICT = 404, 409
 
 
-class Kubernetes:
+class KubernetesLauncher:
     """A job is the Job of the handle's name and uid."""
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
@@ -58,7 +58,7 @@ class Kubernetes:
             return None if found is None else self._handle(found)
         return handle
 
-    def poll(self, handle: Handle) -> Status:
+    def poll(self, handle: Handle) -> JobStatus:
         """Whether the Job waits, runs or has gone, as the server said at most some seconds ago."""
         return self._patience(handle)
 
@@ -119,10 +119,10 @@ class Kubernetes:
         with contextlib.suppress(_Exists):
             self._call("create_namespaced_service", body=wanted)
 
-    def _ask(self, handle: Handle) -> Status:
+    def _ask(self, handle: Handle) -> JobStatus:
         found = self._read(handle.id)
         if found is None or found.metadata.uid != handle.started:
-            return Status.GONE
+            return JobStatus.GONE
         return _status(found)
 
     def _read(self, name: str) -> Any:
@@ -189,12 +189,12 @@ class _Exists(Exception):
     """Something of this name already."""
 
 
-def _status(job: Any) -> Status:
+def _status(job: Any) -> JobStatus:
     """Gone when it is complete or has failed; a Job being deleted is there until its pods have ended."""
     for condition in job.status.conditions or ():
         if condition.type in ("Complete", "Failed") and condition.status == "True":
-            return Status.GONE
-    return Status.RUNNING if job.status.ready or job.metadata.deletion_timestamp else Status.PENDING
+            return JobStatus.GONE
+    return JobStatus.RUNNING if job.status.ready or job.metadata.deletion_timestamp else JobStatus.PENDING
 
 
 def _import() -> Any:

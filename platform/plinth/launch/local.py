@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.storage.atomic import named_failures
 
 
-class Local:
+class LocalLauncher:
     """A job is a process that leads a session of its own: it survives the one who submitted it."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
@@ -30,7 +30,7 @@ class Local:
         """The handle in `directory`, or None when nothing was submitted there."""
         return read_handle(directory)
 
-    def poll(self, handle: Handle) -> Status:
+    def poll(self, handle: Handle) -> JobStatus:
         """Alive means: a process of this id that began at the recorded moment and is no zombie.
 
         Raises:
@@ -44,17 +44,17 @@ class Local:
                 remedy="run the command there",
             )
         process = _process(handle)
-        return Status.RUNNING if process is not None else Status.GONE
+        return JobStatus.RUNNING if process is not None else JobStatus.GONE
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM to the job's leader, which tells its own; after `grace_s`, SIGKILL to the whole group."""
-        if self.poll(handle) is Status.GONE:
+        if self.poll(handle) is JobStatus.GONE:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(handle.id), signal.SIGTERM)
         until = time.monotonic() + grace_s
         while time.monotonic() < until:
-            if self.poll(handle) is Status.GONE:
+            if self.poll(handle) is JobStatus.GONE:
                 return
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):

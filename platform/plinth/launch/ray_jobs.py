@@ -25,7 +25,7 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch, Ray
 from plinth.launch.status_cache import EVERY_S, Patience
@@ -37,12 +37,12 @@ POLL_S = 0.5
 #: On top of the grace of the recipe, for the supervisor to write down how it ended.
 LEAVE_S = 30
 
-_STATUS = {"PENDING": Status.PENDING, "RUNNING": Status.RUNNING}
+_STATUS = {"PENDING": JobStatus.PENDING, "RUNNING": JobStatus.RUNNING}
 
 _ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
 
-class RayJobs:
+class RayLauncher:
     """A job is what the cluster of the handle shows under its submission identifier, with its mark."""
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
@@ -64,7 +64,7 @@ class RayJobs:
         alive = [job for job in self._jobs(base_name(directory.absolute())) if job["status"] in _STATUS]
         return self._handle(alive[0]) if alive else None
 
-    def poll(self, handle: Handle) -> Status:
+    def poll(self, handle: Handle) -> JobStatus:
         """Whether the job waits, runs or has gone, as the cluster said at most some seconds ago."""
         return self._patience(handle)
 
@@ -142,11 +142,11 @@ class RayJobs:
         return Handle(launcher="ray", id=job["submission_id"], started=mark, host=self._address)
 
     @staticmethod
-    def _ask(handle: Handle) -> Status:
+    def _ask(handle: Handle) -> JobStatus:
         found = _request(handle.host, "GET", handle.id)
         if found is None or (found["metadata"] or {}).get("plinth_mark") != handle.started or found["status"] in _ENDED:
-            return Status.GONE
-        return _STATUS.get(found["status"], Status.RUNNING)
+            return JobStatus.GONE
+        return _STATUS.get(found["status"], JobStatus.RUNNING)
 
 
 def _bundle(asked: Ray) -> dict[str, float]:

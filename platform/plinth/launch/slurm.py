@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch
 from plinth.launch.status_cache import EVERY_S, Patience
@@ -36,7 +36,7 @@ _ENDED = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY 
 _UNKNOWN_JOB = "Invalid job id"
 
 
-class Slurm:
+class SlurmLauncher:
     """A job is what `squeue` shows under the identifier and the name of the handle."""
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
@@ -58,7 +58,7 @@ class Slurm:
             return _queued(directory.absolute())
         return handle
 
-    def poll(self, handle: Handle) -> Status:
+    def poll(self, handle: Handle) -> JobStatus:
         """Whether the job waits, runs or has gone, as Slurm said at most some seconds ago."""
         return self._patience(handle)
 
@@ -66,11 +66,11 @@ class Slurm:
         """SIGTERM to the supervisors; after `grace_s`, `scancel`. The job is not requeued."""
         status = self._ask(handle)
         self._patience.forget()
-        if status is Status.RUNNING:
+        if status is JobStatus.RUNNING:
             _call("scontrol", "update", f"JobId={handle.id}", "Requeue=0", check=False)
             _call("scancel", "--batch", "--signal=TERM", handle.id, check=False)
             until = time.monotonic() + grace_s
-            while status is Status.RUNNING and time.monotonic() < until:
+            while status is JobStatus.RUNNING and time.monotonic() < until:
                 time.sleep(0.5)
                 status = self._ask(handle)
         if status.alive:
@@ -80,14 +80,14 @@ class Slurm:
         """The last lines of `log`, to which all nodes write; empty when there is none."""
         return tail(log, lines)
 
-    def _ask(self, handle: Handle) -> Status:
+    def _ask(self, handle: Handle) -> JobStatus:
         done = _call("squeue", "--noheader", "--states=all", f"--jobs={handle.id}", "--format=%T|%j", check=False)
         if done.returncode and _UNKNOWN_JOB in done.stderr:
-            return Status.GONE
+            return JobStatus.GONE
         if done.returncode:
             raise _refused("squeue", done)
         state, _, name = done.stdout.strip().partition("|")
-        return _status(state) if name == handle.started else Status.GONE
+        return _status(state) if name == handle.started else JobStatus.GONE
 
     def _submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         path = directory / SCRIPT
@@ -170,10 +170,10 @@ def _queued(directory: Path) -> Handle | None:
     return None
 
 
-def _status(state: str) -> Status:
+def _status(state: str) -> JobStatus:
     if state in _ENDED.split() or not state:
-        return Status.GONE
-    return Status.PENDING if state in _WAITING.split() else Status.RUNNING
+        return JobStatus.GONE
+    return JobStatus.PENDING if state in _WAITING.split() else JobStatus.RUNNING
 
 
 def _cluster() -> str:

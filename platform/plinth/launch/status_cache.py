@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 
 #: A finished job is noticed this late at most.
 EVERY_S = 5.0
@@ -22,19 +22,21 @@ SILENCE_S = 900.0
 class Patience:
     """The last answer to `ask`, no older than `every_s`."""
 
-    def __init__(self, ask: Callable[[Handle], Status], every_s: float = EVERY_S, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self, ask: Callable[[Handle], JobStatus], every_s: float = EVERY_S, silence_s: float = SILENCE_S
+    ) -> None:
         self._ask, self._every_s, self._silence_s = ask, every_s, silence_s
-        self._answers: dict[Handle, tuple[Status, float]] = {}  # answer and when it came
+        self._answers: dict[Handle, tuple[JobStatus, float]] = {}  # answer and when it came
         self._asked = -every_s
 
-    def __call__(self, handle: Handle) -> Status:
+    def __call__(self, handle: Handle) -> JobStatus:
         """Whether the job is there, as far as is known.
 
         Raises:
             LaunchError: nobody answers, and has not for long, or ever.
         """
         known, now = self._answers.get(handle), time.monotonic()
-        if known is not None and (known[0] is Status.GONE or now - self._asked < self._every_s):
+        if known is not None and (known[0] is JobStatus.GONE or now - self._asked < self._every_s):
             return known[0]
         self._asked = now
         try:

@@ -31,7 +31,7 @@ MAX_MEMBERS = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class DocumentPlace:
     """A row of a bucket's documents, or of its rejects. `part` counts the parts of that kind."""
 
     bucket: str
@@ -53,7 +53,7 @@ def published(ctx: Context, ending: str) -> Iterator[tuple[str, Manifest]]:
             yield ref.asset.removesuffix(ending), ctx.refs.load(ref.digest)
 
 
-def locate(ctx: Context, target: str) -> list[Place]:
+def locate(ctx: Context, target: str) -> list[DocumentPlace]:
     """Every place of a document id (32 hexadecimal digits) or of a URI: documents first, then rejects.
 
     Raises:
@@ -63,7 +63,7 @@ def locate(ctx: Context, target: str) -> list[Place]:
     by_id = DOCUMENT_ID.fullmatch(target) is not None
     wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
     found = [
-        Place(bucket, manifest, number, row, rejected)
+        DocumentPlace(bucket, manifest, number, row, rejected)
         for rejected, stem in ((False, "part-"), (True, "rejects-"))
         for bucket, manifest in buckets
         for number, part in enumerate(manifest.named(stem))
@@ -80,7 +80,7 @@ def locate(ctx: Context, target: str) -> list[Place]:
     )
 
 
-def sidecar(ctx: Context, place: Place, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:
+def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:
     """The row of a sidecar that belongs to the document, or None when it was made from other documents."""
     own = manifest.inputs.get(f"{place.bucket}{DOCUMENTS}")
     parts = manifest.named(stem)

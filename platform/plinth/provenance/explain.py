@@ -19,7 +19,7 @@ from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
 from plinth.provenance import document as evidence
 from plinth.provenance import exposure, search
-from plinth.provenance.document import Place
+from plinth.provenance.document import DocumentPlace
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
 
@@ -57,7 +57,7 @@ def document(ctx: Context, target: str) -> dict[str, Any]:
     return story
 
 
-def _places(ctx: Context, target: str) -> list[Place]:
+def _places(ctx: Context, target: str) -> list[DocumentPlace]:
     try:
         return evidence.locate(ctx, target)
     except MissingError:
@@ -67,7 +67,7 @@ def _places(ctx: Context, target: str) -> list[Place]:
         return found
 
 
-def _reject(ctx: Context, place: Place) -> dict[str, Any]:
+def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     row = evidence.plain(read_row(ctx.store, place.source, place.row))
     return {
         "uri": row["uri"],
@@ -78,7 +78,7 @@ def _reject(ctx: Context, place: Place) -> dict[str, Any]:
     }
 
 
-def _document(ctx: Context, place: Place) -> dict[str, Any]:
+def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     row = read_row(ctx.store, place.source, place.row)
     text = row.pop("text")
     facts = evidence.plain(row)
@@ -96,7 +96,7 @@ def _document(ctx: Context, place: Place) -> dict[str, Any]:
     return story | ({"stale": sorted(stale)} if stale else {})
 
 
-def _scores(ctx: Context, place: Place, stale: list[str]) -> dict[str, Any]:
+def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:
     """Every annotator's row, by the annotator's name."""
     scores: dict[str, Any] = {}
     for ref in ctx.refs.all():
@@ -111,7 +111,7 @@ def _scores(ctx: Context, place: Place, stale: list[str]) -> dict[str, Any]:
     return scores
 
 
-def _judgements(ctx: Context, place: Place, story: dict[str, Any], stale: list[str]) -> None:
+def _judgements(ctx: Context, place: DocumentPlace, story: dict[str, Any], stale: list[str]) -> None:
     """Policy, duplicates, holdout, contamination and the verdict that follows from them."""
     for key in ("policy", "verdicts"):
         row = _row(ctx, place, f"{place.bucket}/{key}", "part-", stale)
@@ -130,14 +130,14 @@ def _judgements(ctx: Context, place: Place, story: dict[str, Any], stale: list[s
         story["status"], story["reason"] = story["verdict"]["decision"], story["verdict"]["reason"]
 
 
-def _source(place: Place, facts: dict[str, Any]) -> dict[str, Any]:
+def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
     """What the recipe says of the document's source, where it can only be one."""
     sources = place.manifest.params.get("sources", ())
     at = source_of(sources, facts["extra"].get("domain"), facts["snapshot"])
     return {} if at is None else {"index": at, **sources[at]}
 
 
-def _reasons(ctx: Context, place: Place, story: dict[str, Any], text: str) -> None:
+def _reasons(ctx: Context, place: DocumentPlace, story: dict[str, Any], text: str) -> None:
     """The rules that fired with their values, and the edits with what they cut."""
     manifest = _current(ctx, f"{place.bucket}/policy")
     if manifest is None or "policy" not in story:
@@ -184,7 +184,7 @@ def _after(ctx: Context, story: dict[str, Any]) -> None:
     story["training"] = exposure.runs(ctx, bucket, id_)
 
 
-def _row(ctx: Context, place: Place, asset: str, stem: str, stale: list[str]) -> dict[str, Any] | None:
+def _row(ctx: Context, place: DocumentPlace, asset: str, stem: str, stale: list[str]) -> dict[str, Any] | None:
     manifest = _current(ctx, asset)
     if manifest is None:
         return None
@@ -199,7 +199,7 @@ def _current(ctx: Context, asset: str) -> Manifest | None:
     return ctx.refs.load(ref.digest) if ref else None
 
 
-def _name(ctx: Context, place: Place) -> dict[str, Any]:
+def _name(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     columns = ["uri", "reason"] if place.rejected else ["id", "uri"]
     row = evidence.plain(read_row(ctx.store, place.source, place.row, columns))
     return {"bucket": place.bucket, **row, "rejected": place.rejected}

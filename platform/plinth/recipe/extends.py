@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from plinth.recipe.yaml_lines import Lined, Mark, Problem, merge, read
+from plinth.recipe.yaml_lines import Lined, Position, Problem, merge, read
 
 SUFFIX = ".yaml"
 
@@ -47,7 +47,7 @@ def _candidates(name: str, beside: Path, packaged: Path | None) -> Iterator[Path
 
 def _follow(path: Path, packaged: Path | None, chain: tuple[Path, ...]) -> Lined:
     lined = read(path, shown(path))
-    mark = lined.marks.get(("extends",), Mark(shown(path), 1))
+    mark = lined.marks.get(("extends",), Position(shown(path), 1))
     if "extends" not in lined.data:
         return lined
     base = lined.data.pop("extends")

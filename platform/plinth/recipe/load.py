@@ -22,7 +22,7 @@ from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
 from plinth.recipe.extends import follow, shown
 from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
-from plinth.recipe.yaml_lines import Key, Lined, Mark, Problem, dotted, merge
+from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
 
 #: Messages of pydantic that a person who writes YAML would not understand.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
@@ -66,7 +66,7 @@ def check_over(path: Path | str, over: Lined, name: Path, without: str = "", pac
     if isinstance(corpus, dict) and without in corpus:
         kept = {key: value for key, value in corpus.items() if key != without}
         lined = replace(lined, data={**lined.data, "corpus": kept})
-    return _required(*_checked(lined, Mark(shown(name), 1)), name)
+    return _required(*_checked(lined, Position(shown(name), 1)), name)
 
 
 def _required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
@@ -83,10 +83,10 @@ def _required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) ->
 def check(path: Path | str, packaged: Path | None = None) -> tuple[Recipe | None, list[Problem]]:
     """The recipe, or None and its problems, in the order of files and lines."""
     path = Path(path)
-    return _checked(follow(path, packaged), Mark(shown(path), 1))
+    return _checked(follow(path, packaged), Position(shown(path), 1))
 
 
-def _checked(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
+def _checked(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
     """Validate what was read. No problem is reported that may only follow from a key that could not be read."""
     problems = list(lined.problems)
     recipe = None
@@ -114,7 +114,7 @@ def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude=unused)
 
 
-def _validate(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
+def _validate(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
     from plinth.recipe.column_checks import problems_of_columns
 
     inner = [(key, message, hint) for key, message, hint in problems_of_columns(lined.data)]
@@ -127,7 +127,7 @@ def _validate(lined: Lined, top: Mark) -> tuple[Recipe | None, list[Problem]]:
     return recipe, problems
 
 
-def _explain(error: ValidationError, lined: Lined, top: Mark) -> Iterator[Problem]:
+def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Problem]:
     details = error.errors(include_url=False)
     renamed = {near for detail in details if (near := _meant(detail)) is not None}
     for detail in details:

@@ -10,13 +10,13 @@ from pydantic_core import PydanticCustomError
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation
 from plinth.recipe.corpus import Corpus
-from plinth.recipe.release import Release
+from plinth.recipe.release import ReleaseParameters
 from plinth.records import Frozen
 from plinth.tokens.mixture import selectors
 from plinth.tokens.mixture.parameters import Mixture
 from plinth.tokens.order import parameters
 from plinth.tokens.shards.parameters import Shards
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
@@ -41,12 +41,12 @@ class Recipe(Frozen):
     description: str = Field("", description="What it is for, in a sentence.")
     harvest: bool = Field(False, description="Demo: harvest this machine's own text into `input/` first.")
     corpus: Corpus
-    tokenizer: Tokenizer = Tokenizer()
+    tokenizer: TokenizerParameters = TokenizerParameters()
     shards: Shards = Shards()
     mixture: Mixture | None = Field(None, description="Text of the run; without it the pipeline ends at the corpus.")
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    release: Release | None = Field(None, description="Registered model; without it nothing is registered.")
+    release: ReleaseParameters | None = Field(None, description="Registered model; without it nothing is registered.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -71,7 +71,7 @@ class Recipe(Frozen):
             raise self._lacks("mixture")
         return self.mixture
 
-    def required_release(self) -> Release:
+    def required_release(self) -> ReleaseParameters:
         """The release, for what cannot do without.
 
         Raises:

@@ -27,7 +27,7 @@ class Gates(Frozen):
     )
 
 
-class Release(Frozen):
+class ReleaseParameters(Frozen):
     """The registered model."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")

@@ -22,7 +22,7 @@ MAX_NODES = 100_000  # aliases may multiply a small file; no real recipe comes n
 
 
 @dataclass(frozen=True)
-class Mark:
+class Position:
     """A place in a file; lines count from 1."""
 
     file: str
@@ -36,7 +36,7 @@ class Mark:
 class Problem:
     """One thing that is wrong with a recipe, and where."""
 
-    mark: Mark
+    mark: Position
     key: str
     message: str
     hint: str = ""
@@ -58,11 +58,11 @@ class Lined:
     """
 
     data: dict[str, Any] = field(default_factory=dict)
-    marks: dict[Key, Mark] = field(default_factory=dict)
+    marks: dict[Key, Position] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     incomplete: bool = False
 
-    def mark(self, key: Key, default: Mark) -> Mark:
+    def mark(self, key: Key, default: Position) -> Position:
         """The place of a key, or of the nearest thing around it that was written."""
         for end in range(len(key), 0, -1):
             if key[:end] in self.marks:
@@ -86,15 +86,15 @@ def parse(text: str, file: str) -> Lined:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return _unread(Mark(file, mark.line + 1 if mark else 1), f"not YAML: {error.problem}")
+        return _unread(Position(file, mark.line + 1 if mark else 1), f"not YAML: {error.problem}")
     except yaml.YAMLError as error:  # a reader error: a character that YAML does not allow
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        return _unread(Mark(file, line), f"not YAML: {getattr(error, 'reason', error)}")
+        return _unread(Position(file, line), f"not YAML: {getattr(error, 'reason', error)}")
     except RecursionError:
-        return _unread(Mark(file, 1), "nested too deeply for a recipe")
+        return _unread(Position(file, 1), "nested too deeply for a recipe")
     if not isinstance(node, yaml.MappingNode):
         found = "nothing" if node is None else f"a {node.id}"
-        return _unread(Mark(file, 1), f"found {found}, expected a mapping of keys to values")
+        return _unread(Position(file, 1), f"found {found}, expected a mapping of keys to values")
     lined.data = _Builder(loader, lined, file).mapping(node, ())
     return lined
 
@@ -105,12 +105,12 @@ def read(path: Path, file: str) -> Lined:
         return parse(path.read_text(encoding="utf-8-sig"), file)
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
-        return _unread(Mark(file, line), f"not UTF-8: {error.reason}")
+        return _unread(Position(file, line), f"not UTF-8: {error.reason}")
     except OSError as error:
-        return _unread(Mark(file, 1), f"cannot be read: {error.strerror or error}")
+        return _unread(Position(file, 1), f"cannot be read: {error.strerror or error}")
 
 
-def _unread(mark: Mark, message: str) -> Lined:
+def _unread(mark: Position, message: str) -> Lined:
     return Lined(problems=[Problem(mark, "", message)], incomplete=True)
 
 
@@ -121,7 +121,9 @@ def merge(parent: Lined, child: Lined) -> Lined:
     return Lined(data, marks, parent.problems + child.problems, parent.incomplete or child.incomplete)
 
 
-def _merge(old: dict[str, Any], new: dict[str, Any], at: Key, marks: dict[Key, Mark], own: dict[Key, Mark]) -> Any:
+def _merge(
+    old: dict[str, Any], new: dict[str, Any], at: Key, marks: dict[Key, Position], own: dict[Key, Position]
+) -> Any:
     merged = dict(old)
     for name, value in new.items():
         key = (*at, name)
@@ -172,7 +174,7 @@ class _Builder:
                 self._problem(child, key, f"written twice; first on line {self.lined.marks[key].line}")
                 continue
             result[name] = None  # before the value: a problem inside must not hide a duplicate
-            self.lined.marks[key] = Mark(self.file, child[0].start_mark.line + 1)
+            self.lined.marks[key] = Position(self.file, child[0].start_mark.line + 1)
             result[name] = self.value(child[1], key)
         return result
 
@@ -206,7 +208,7 @@ class _Builder:
 
     def _sequence(self, node: yaml.SequenceNode, at: Key) -> list[Any]:
         for index, item in enumerate(node.value):
-            self.lined.marks[(*at, index)] = Mark(self.file, item.start_mark.line + 1)
+            self.lined.marks[(*at, index)] = Position(self.file, item.start_mark.line + 1)
         return [self.value(item, (*at, index)) for index, item in enumerate(node.value)]
 
     def _scalar(self, node: yaml.Node, at: Key) -> Any:
@@ -220,7 +222,7 @@ class _Builder:
         return None
 
     def _problem(self, pair: tuple[yaml.Node, yaml.Node], key: Key, message: str, hint: str = "") -> None:
-        mark = Mark(self.file, pair[0].start_mark.line + 1)
+        mark = Position(self.file, pair[0].start_mark.line + 1)
         self.lined.problems.append(Problem(mark, dotted(key), message, hint))
 
 

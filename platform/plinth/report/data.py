@@ -33,7 +33,7 @@ class RunStory(Frozen):
     facts: tuple[Fact, ...] = ()
 
 
-class Gate(Frozen):
+class GateOutcome(Frozen):
     """What one gate decided, and why."""
 
     name: str
@@ -74,7 +74,7 @@ class ReportData(Frozen):
     subtitle: str = ""
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
-    gates: tuple[Gate, ...] = ()
+    gates: tuple[GateOutcome, ...] = ()
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
     languages: Mapping[str, Row] = Field(default_factory=dict, description="`stats['languages']` of the evaluation.")
     run: RunStory | None = None

@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 20
 MEMORY_FILE = "source-digests.sqlite"
 
 
-class Piece(Frozen):
+class ByteRange(Frozen):
     """A byte range of a file that can be read by itself.
 
     `sha256` covers the range and then the file's last `tail` bytes; `before` counts what lies before it
@@ -37,12 +37,12 @@ class Piece(Frozen):
     tail: int = 0
 
 
-class Digests(Frozen):
+class FileDigests(Frozen):
     """What hashing a file gives: its size and SHA-256, and the same of its pieces (none: it is not cut)."""
 
     bytes: int
     sha256: str
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ByteRange, ...] = ()
 
 
 class Hashing:
@@ -59,7 +59,7 @@ class Hashing:
         self._stream, self._whole, self._piece = stream, hashlib.sha256(), hashlib.sha256()
         self._held, self._position = b"", 0  # the last chunk read, not yet in a piece's digest
         self._start, self._before = 0, 0
-        self._pieces: list[Piece] = []
+        self._pieces: list[ByteRange] = []
 
     def read(self, size: int = -1, /) -> bytes:
         """The next bytes; a short answer is allowed, an empty one is the end."""
@@ -90,18 +90,18 @@ class Hashing:
         self._end(at)
         self._held, self._before = self._held[at - held_from :], before
 
-    def finish(self) -> Digests:
+    def finish(self) -> FileDigests:
         """Read what is left; the digests."""
         while self.read(CHUNK_BYTES):
             pass
         if self._position > self._start:
             self._end(self._position)
         pieces = tuple(self._pieces) if len(self._pieces) > 1 else ()
-        return Digests(bytes=self._position, sha256=self._whole.hexdigest(), pieces=pieces)
+        return FileDigests(bytes=self._position, sha256=self._whole.hexdigest(), pieces=pieces)
 
     def _end(self, at: int) -> None:
         self._piece.update(self.tail)
-        found = Piece(
+        found = ByteRange(
             start=self._start,
             bytes=at - self._start,
             sha256=self._piece.hexdigest(),
@@ -120,7 +120,7 @@ class Cutter:
     find: Callable[[Hashing], None]
 
 
-def digests(stream: IO[bytes], size: int, cutter: Cutter | None) -> Digests:
+def digests(stream: IO[bytes], size: int, cutter: Cutter | None) -> FileDigests:
     """Hash a stream from its beginning, cut by `cutter` if there is one."""
     hashing = Hashing(stream, size)
     if cutter is not None:
@@ -139,14 +139,14 @@ class DigestMemory:
         self.path = path
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> Iterator[DigestSession]:
         """One listing's worth of questions and answers, written together at the end."""
         connection = self._connect()
         if connection is None:
-            yield Session(None)
+            yield DigestSession(None)
             return
         with closing(connection):
-            yield Session(connection)
+            yield DigestSession(connection)
             with suppress(sqlite3.Error):  # another process may hold it: then these are hashed again
                 connection.commit()
 
@@ -171,23 +171,23 @@ class DigestMemory:
         return None
 
 
-class Session:
+class DigestSession:
     """An open memory, or one that remembers nothing."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self._connection = connection
 
-    def get(self, uri: str, cutter: str, size: int, mark: str) -> Digests | None:
+    def get(self, uri: str, cutter: str, size: int, mark: str) -> FileDigests | None:
         """What was found when the file had this size and mark."""
         if self._connection is None:
             return None
         with suppress(sqlite3.Error, ValueError):
             query = "select found from digests where uri = ? and cutter = ? and size = ? and mark = ?"
             row = self._connection.execute(query, (uri, cutter, size, mark)).fetchone()
-            return Digests.model_validate(json.loads(row[0])) if row else None
+            return FileDigests.model_validate(json.loads(row[0])) if row else None
         return None
 
-    def put(self, uri: str, cutter: str, mark: str, found: Digests) -> None:
+    def put(self, uri: str, cutter: str, mark: str, found: FileDigests) -> None:
         """Remember what was found."""
         if self._connection is not None:
             with suppress(sqlite3.Error):

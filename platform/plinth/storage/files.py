@@ -12,7 +12,7 @@ from typing import IO
 
 from plinth.errors import IntegrityError
 from plinth.records import Frozen
-from plinth.storage.digests import Piece
+from plinth.storage.digests import ByteRange
 from plinth.storage.uris import filesystem, open_stream, readable
 
 CHUNK_BYTES = 1 << 20
@@ -30,7 +30,7 @@ class SourceFile(Frozen):
     name: str
     bytes: int
     sha256: str
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[ByteRange, ...] = ()
     start: int = 0
     before: int = 0
     tail: int = 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
-from plinth.storage.digests import Cutter, DigestMemory, Digests, Session, digests
+from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests
 from plinth.storage.files import SourceFile
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable
 
@@ -52,7 +52,7 @@ def inventory(
         _Entry(name, fs.unstrip_protocol(name), info["size"] or 0, _mark(info), cutter(name) if cutter else None)
         for name, info in found
     ]
-    with memory.session() if memory else nullcontext(Session(None)) as session:
+    with memory.session() if memory else nullcontext(DigestSession(None)) as session:
         hashed = _hashed(fs, entries, session)
     return [
         SourceFile(uri=entry.uri, name=_relative(entry.name, root), **dict(one))
@@ -112,7 +112,7 @@ def _relative(name: str, root: str) -> str:
     return printable(name[len(root) :].lstrip("/") or name.rsplit("/", 1)[-1])
 
 
-def _hashed(fs: Any, entries: Sequence[_Entry], session: Session) -> list[Digests]:
+def _hashed(fs: Any, entries: Sequence[_Entry], session: DigestSession) -> list[FileDigests]:
     """Digests of the entries in order, remembered where the mark is the same, read where it is not."""
     found = [session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None for one in entries]
     missing = [i for i, one in enumerate(found) if one is None]
@@ -126,7 +126,7 @@ def _hashed(fs: Any, entries: Sequence[_Entry], session: Session) -> list[Digest
     return [one for one in found if one is not None]
 
 
-def _digests(fs: Any, entry: _Entry) -> Digests:
+def _digests(fs: Any, entry: _Entry) -> FileDigests:
     with readable(entry.uri, "read"), open_stream(fs, entry.name) as stream:
         return digests(stream, entry.size, entry.cutter)
 

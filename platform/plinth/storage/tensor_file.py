@@ -32,7 +32,7 @@ def at_once(work: Callable[[], object]) -> None:
     work()
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """One tensor of a file: safetensors dtype, shape, and its bytes."""
 
     dtype: str
@@ -47,7 +47,7 @@ class Written(NamedTuple):
     sha256: str
 
 
-def write(path: Path, entries: Mapping[str, Entry], metadata: Mapping[str, str], do: Do = at_once) -> Written:
+def write(path: Path, entries: Mapping[str, TensorEntry], metadata: Mapping[str, str], do: Do = at_once) -> Written:
     """Write, hash and flush a file of tensors, in the order of `entries`.
 
     Raises:

@@ -16,7 +16,7 @@ import sys
 
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
-from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.watch import LEFT
 from plinth.training.telemetry.timeline import Timeline
 
@@ -40,7 +40,7 @@ def main() -> int:
     except PlinthError as error:
         print(f"rank {rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(PlinthError):  # the disk may be what failed
-            failure = Failure.of(error).model_dump()
+            failure = RankFailure.of(error).model_dump()
             Timeline(config.directory.events).append("rank_failed", rank=rank, attempt=arguments.attempt, **failure)
         return error.exit_code
     except RuntimeError as error:

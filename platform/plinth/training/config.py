@@ -26,7 +26,7 @@ from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.directory import RunDirectory
 from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import Guard
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.stopping.parameters import Stopping
@@ -81,7 +81,7 @@ class RunConfig(Frozen):
     telemetry: Telemetry = Telemetry()
     validation: Validation | None = None
     heldout: str = Field("", description="Digest of the held-out text to look at; see `heldout`.")
-    guard: Guard = Guard()
+    guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     supervision: Supervision
     reading: Reading = Reading()

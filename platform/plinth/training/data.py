@@ -21,11 +21,11 @@ from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, spl
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.shard_sources import open_shards, prefetching_shards
 from plinth.training.config import RunConfig
-from plinth.training.parallel.topology import Place, place_of
+from plinth.training.parallel.topology import RankPlace, place_of
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class StepBatch:
     """What one rank sees in one optimizer step.
 
     A  micro batches    M  rows of a micro batch    l  tokens of a row
@@ -51,7 +51,7 @@ class Batch:
         segments: npt.NDArray[Any] | None = None,
         scored: npt.NDArray[np.bool_] | None = None,
         scored_tokens: int | None = None,
-    ) -> Batch:
+    ) -> StepBatch:
         """From arrays token by token: [A, M, S + 1], and what is scored [A, M, S]."""
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
         micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
@@ -97,7 +97,7 @@ class Batch:
 class Batches(Protocol):
     """Batches of one rank from any step on (steps count from 1)."""
 
-    def __call__(self, first_step: int) -> Iterator[Batch]: ...
+    def __call__(self, first_step: int) -> Iterator[StepBatch]: ...
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
@@ -124,13 +124,13 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         world=config.data_ranks,
     )
 
-    def stream(first_step: int) -> Iterator[Batch]:
+    def stream(first_step: int) -> Iterator[StepBatch]:
         with prefetching_shards(opened, loader, first_step - 1, config.reading.ahead):
             for share in loader.batches(first_step - 1, config.total_steps):
                 count = len(share) // config.micro_batch_sequences
                 micro = tuple(share.micro_batch(each, config.micro_batch_sequences) for each in range(count))
                 total = None if share.unscored is None else share.scored_tokens
-                yield Batch(micro, config.steps.length(share.step), total)
+                yield StepBatch(micro, config.steps.length(share.step), total)
 
     return stream
 
@@ -151,7 +151,7 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
     return opener(config, rank)
 
 
-def fingerprint_of(batch: Batch, place: Place) -> tuple[int, int]:
+def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
     """Two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
 
     A sum over the rows of the global batch of a hash of row number and row, so that the total over ranks is the

@@ -31,8 +31,8 @@ from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
-from plinth.training.supervise.supervisor import Result
-from plinth.training.telemetry.timeline import Event, Reader, Story, Timeline, timeline
+from plinth.training.supervise.supervisor import JobResult
+from plinth.training.telemetry.timeline import Event, Story, Timeline, TimelineReader, timeline
 
 POLL_S = 0.5
 
@@ -103,7 +103,7 @@ def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
     amendments.record(config)
 
 
-def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> Result:
+def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> JobResult:
     """Relay events from the beginning of the timeline until the job ends; the job does not depend on it.
 
     Raises:
@@ -111,7 +111,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
         TrainingError: the job failed otherwise, was stopped, or vanished; with the end of its log.
     """
     run, launcher = config.directory, launcher_of(config)
-    reader, handle = Reader(run.events), launcher.find(run.root)
+    reader, handle = TimelineReader(run.events), launcher.find(run.root)
     if handle is None:
         raise TrainingError(f"run {config.run_id} was never submitted", remedy="run the command that trains it")
     while True:
@@ -132,10 +132,10 @@ def cancel(ctx: Context, config: RunConfig) -> None:
         launcher.cancel(handle, config.supervision.grace_s + 5.0)
 
 
-def result(config: RunConfig) -> Result | None:
+def result(config: RunConfig) -> JobResult | None:
     """How the last job ended, or None while it runs or when it was killed."""
     try:
-        return Result.model_validate_json(config.directory.result.read_bytes())
+        return JobResult.model_validate_json(config.directory.result.read_bytes())
     except FileNotFoundError:
         return None
 
@@ -235,7 +235,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _ended_well(config: RunConfig, launcher: Launcher) -> Result:
+def _ended_well(config: RunConfig, launcher: Launcher) -> JobResult:
     ended = result(config)
     if ended is not None and ended.status == "finished":
         return ended

@@ -62,7 +62,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
         CheckpointError, ResumeError: nothing committed can be used.
         DiskFullError, StorageError: a checkpoint could not be written; the last one is intact.
     """
-    run = Run(config, rank)
+    run = TrainingRun(config, rank)
     done = run.resume(attempt)
     try:
         while done < config.total_steps and not run.signal:
@@ -74,7 +74,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
     return run.signal in (0, ENOUGH) or done == config.total_steps
 
 
-class Run:
+class TrainingRun:
     """A trainer with its timeline, its checkpoints and what the guard does to it."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:

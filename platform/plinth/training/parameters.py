@@ -13,7 +13,7 @@ from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import Guard
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
@@ -21,7 +21,7 @@ from plinth.training.validation.parameters import Validation
 
 __all__ = [
     "Checkpoints",
-    "Guard",
+    "GuardParameters",
     "Launch",
     "Model",
     "Optimizer",
@@ -59,7 +59,7 @@ class Training(Frozen):
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
     telemetry: Telemetry = Telemetry()
-    guard: Guard = Guard()
+    guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()
     launch: Launch = Launch()

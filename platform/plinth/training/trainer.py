@@ -17,11 +17,11 @@ from typing import Any
 
 from plinth.training.checkpoint import snapshot
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, batches_of, fingerprint_of
+from plinth.training.data import StepBatch, batches_of, fingerprint_of
 from plinth.training.engine.engine import Rank, open_engine, seed
 from plinth.training.engine.schedule import learning_rate
-from plinth.training.guard.records import Intervention, Seen
-from plinth.training.guard.skipped_update import Result, Veto
+from plinth.training.guard.records import Intervention, TrainedStep
+from plinth.training.guard.skipped_update import PendingNumbers, Veto
 from plinth.training.guard.state_machine import Guard
 
 #: What the guard is told of a step.
@@ -62,7 +62,7 @@ class Launched:
 
     step: int
     lr: float
-    result: Result
+    result: PendingNumbers
     data_wait_s: float
     step_s: float
 
@@ -112,7 +112,7 @@ class Trainer:
         """What a checkpoint keeps of the host's side."""
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state()}
 
-    def launch(self, stream: Iterator[Batch], step: int, pending: int = 0) -> Launched:
+    def launch(self, stream: Iterator[StepBatch], step: int, pending: int = 0) -> Launched:
         """Take the next batch and train on it, unless the guard's limits forbid the update."""
         started = time.perf_counter()
         batch = next(stream)
@@ -131,4 +131,4 @@ class Trainer:
         seen = {name: getattr(measured, name) for name in SEEN}
         if layers is not None:
             seen |= {"gradients": layers.named("grad_norm"), "activations": layers.named("rms")}
-        return self.guard.see(Seen(**seen))
+        return self.guard.see(TrainedStep(**seen))

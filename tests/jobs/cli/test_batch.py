@@ -23,7 +23,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config
 from plinth.training.parameters import Training
 
@@ -58,7 +58,7 @@ def prepared(tmp_path: Path) -> tuple[Context, config.RunConfig]:
     """A run that is configured but was never trained: the order needs no training."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     texts = {bucket: curated(ctx, bucket, 2, 30) for bucket in ("code", "web")}
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=320), texts)
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320), texts)
     cut = {b: shards.run(ctx, b, Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
     phases = (Phase(name="all", fraction=1, weights={"code": 1, "web": 3}),)
     params = Mixture(sequence_tokens=SEQUENCE, total_tokens=SEQUENCE * 64, phases=phases, block_sequences=16)

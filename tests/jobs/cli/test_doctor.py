@@ -30,7 +30,7 @@ def test_findings_in_json(plinth: Plinth) -> None:
 
 
 def test_table_fits_80_columns(plinth: Plinth, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = machine.Finding("BF16 on the CPU", "warn", "found something " * 9, "do something about it " * 9)
+    long = machine.MachineFinding("BF16 on the CPU", "warn", "found something " * 9, "do something about it " * 9)
     monkeypatch.setattr(machine, "bf16", lambda: long)
     assert max(map(len, plinth("doctor").out.splitlines())) <= 80
 
@@ -77,7 +77,7 @@ def test_gpus_are_listed_by_the_drivers_tool(monkeypatch: pytest.MonkeyPatch, tm
     tool.write_text("#!/bin/sh\necho 'H200, 143771 MiB'\necho 'H200, 143771 MiB'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.cuda() == machine.Finding("GPU", "ok", "2: H200, 143771 MiB")
+    assert machine.cuda() == machine.MachineFinding("GPU", "ok", "2: H200, 143771 MiB")
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert machine.cuda().state == "warn"
 
@@ -107,7 +107,7 @@ def port() -> Iterator[int]:
 
 
 def test_dagster_answers(port: int) -> None:
-    assert machine.dagster(port) == machine.Finding("Dagster pages", "ok", f"answer at http://127.0.0.1:{port}")
+    assert machine.dagster(port) == machine.MachineFinding("Dagster pages", "ok", f"answer at http://127.0.0.1:{port}")
 
 
 def test_another_server_on_the_port(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

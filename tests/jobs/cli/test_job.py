@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plinth.compute.context import Context
-from plinth.launch.local import Local
+from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Kubernetes, Launch
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
@@ -36,7 +36,7 @@ def test_status_logs_submit_and_cancel(plinth: Any, workspace: Path) -> None:
     shown = json.loads(plinth("-w", workspace, "job", "status", "tiny", "--json").out)
     assert (shown["status"], shown["launcher"], shown["job"]) == ("never submitted", "local", "")
 
-    handle = Local().submit(["bash", "-c", "echo '[bold]up'; sleep 60"], run.root, run.log)
+    handle = LocalLauncher().submit(["bash", "-c", "echo '[bold]up'; sleep 60"], run.root, run.log)
     Timeline(run.events).append("step", step=7, loss=1.0)
     shown = json.loads(plinth("-w", workspace, "job", "status", "tiny", "--json").out)
     assert (shown["status"], shown["job"], shown["step"], shown["steps"]) == ("running", handle.id, 7, 12)

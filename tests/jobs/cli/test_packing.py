@@ -22,7 +22,7 @@ from plinth.tokens.packing import packed as packing_index
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config
 from plinth.training.parameters import Training
 
@@ -56,7 +56,7 @@ def packed(tmp_path: Path) -> dict[str, Manifest]:
     """Published shards of two buckets, and a run that is packed best-fit; their packed indexes."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=320), texts)
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320), texts)
     cut = {b: shards.run(ctx, b, Shards(tokens_per_shard=200), trained, each) for b, each in texts.items()}
     phases = (Phase(name="all", fraction=1, weights={"code": 1, "web": 1}),)
     params = Mixture(

@@ -16,7 +16,7 @@ from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.audit import audit
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 Plinth = Callable[..., Any]
 TEXTS = ["the house by the river 42", "import os\n\nprint(42)\n"] * 20
@@ -38,7 +38,7 @@ def audited(tmp_path: Path) -> Manifest:
         return {"web": Manifest(asset=asset, step="made", version="1", params={}, inputs={}, parts=(one,))}
 
     curated = made("web/curated", part)
-    params = Tokenizer(kind="bpe-fallback", vocab_size=400)
+    params = TokenizerParameters(kind="bpe-fallback", vocab_size=400)
     trained = tokenizer.run(ctx, params, curated)
     found = audit.run(ctx, params, trained, curated, made("web/documents", part), made("web/language", labels))
     for manifest in (trained, found):

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plinth.compute.engine import Engine, Inline, Local
+from plinth.compute.engine import Engine, InlineEngine, LocalEngine
 from plinth.errors import MissingError, WorkerError
 
 
@@ -49,7 +49,7 @@ def hang(n: int) -> int:
 
 @pytest.fixture(params=["inline", "local"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    made: Engine = Inline() if request.param == "inline" else Local(2)
+    made: Engine = InlineEngine() if request.param == "inline" else LocalEngine(2)
     yield made
     made.close()
 
@@ -68,33 +68,33 @@ def test_errors_on_purpose_arrive_as_they_were(engine: Engine) -> None:
 
 
 def test_other_errors_are_named_with_their_origin() -> None:
-    with Local(1) as engine, pytest.raises(WorkerError, match="ZeroDivisionError") as failure:
+    with LocalEngine(1) as engine, pytest.raises(WorkerError, match="ZeroDivisionError") as failure:
         list(engine.map(break_down, [0]))
     assert "break_down" in str(failure.value)
 
 
 def test_a_worker_that_dies_is_replaced_and_its_task_tried_again(tmp_path: Path) -> None:
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         marks = [str(tmp_path / str(i)) for i in range(3)]
         assert list(engine.map(die_once, marks, retries=1)) == ["survived"] * 3
 
 
 def test_a_task_that_kills_every_worker_is_a_named_error() -> None:
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         with pytest.raises(WorkerError, match="worker process died"):
             list(engine.map(die, [0], retries=1))
         assert list(engine.map(slow_square, [3])) == [9]
 
 
 def test_a_task_over_its_limit_is_killed() -> None:
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         with pytest.raises(WorkerError, match="time limit"):
             list(engine.map(hang, [0, 1, 2], timeout_s=1.0, retries=0))
         assert list(engine.map(slow_square, [2])) == [4]
 
 
 def test_no_worker_goes_on_for_a_caller_that_has_left() -> None:
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         results = engine.map(hang, [0, 1])
         assert next(results) == 0
         results.close()  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_no_worker_goes_on_for_a_caller_that_has_left() -> None:
 
 
 def test_closing_ends_the_workers() -> None:
-    engine = Local(2)
+    engine = LocalEngine(2)
     list(engine.map(slow_square, range(4)))
     pids = [worker.process.pid for worker in engine._pool]
     engine.close()
@@ -111,14 +111,14 @@ def test_closing_ends_the_workers() -> None:
 
 
 def test_a_pool_left_open_does_not_hold_up_the_end_of_its_process() -> None:
-    code = "from plinth.compute.engine import Local\nif __name__ == '__main__':\n"
-    code += " pool = Local(1)\n print(list(pool.map(abs, [-1])))\n raise SystemExit(3)\n"
+    code = "from plinth.compute.engine import LocalEngine\nif __name__ == '__main__':\n"
+    code += " pool = LocalEngine(1)\n print(list(pool.map(abs, [-1])))\n raise SystemExit(3)\n"
     ended = subprocess.run([sys.executable, "-c", code], timeout=300, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "[1]\n")
 
 
 def test_workers_that_die_while_idle_are_replaced() -> None:
-    with Local(2) as pool:
+    with LocalEngine(2) as pool:
         assert list(pool.map(slow_square, range(4))) == [0, 1, 4, 9]
         for worker in pool._pool:
             worker.process.kill()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plinth.compute.ray_engine import Ray
+from plinth.compute.ray_engine import RayEngine
 from plinth.compute.select_engine import Compute
 from plinth.errors import MissingError, RecipeError, WorkerError
 from tests.ray_patience import patient, two_nodes
@@ -34,8 +34,8 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def engine(cluster: Any) -> Iterator[Ray]:
-    with Ray(cluster.address) as made:
+def engine(cluster: Any) -> Iterator[RayEngine]:
+    with RayEngine(cluster.address) as made:
         yield made
 
 
@@ -82,7 +82,7 @@ def hang(n: int) -> int:
     return n
 
 
-def test_both_nodes_work_and_results_come_in_task_order(engine: Ray, tmp_path: Path) -> None:
+def test_both_nodes_work_and_results_come_in_task_order(engine: RayEngine, tmp_path: Path) -> None:
     assert len(set(engine.map(until_both, [str(tmp_path)] * 2))) == 2
     told: dict[int, Any] = {}
     found = list(engine.map(where, range(12), done=told.__setitem__))
@@ -90,7 +90,7 @@ def test_both_nodes_work_and_results_come_in_task_order(engine: Ray, tmp_path: P
     assert [told[n] for n in range(12)] == found
 
 
-def test_a_killed_worker_costs_only_its_task(engine: Ray, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_only_its_task(engine: RayEngine, tmp_path: Path) -> None:
     marks = [str(tmp_path / f"mark-{n}") for n in range(6)]
     for mark in marks[1:]:
         Path(mark).touch()
@@ -101,24 +101,24 @@ def test_a_killed_worker_costs_only_its_task(engine: Ray, tmp_path: Path) -> Non
     assert sorted(finished) == list(range(6))  # each exactly once
 
 
-def test_what_was_raised_on_purpose_arrives_as_it_was(engine: Ray) -> None:
+def test_what_was_raised_on_purpose_arrives_as_it_was(engine: RayEngine) -> None:
     with pytest.raises(MissingError, match="no 3") as caught:
         list(engine.map(refuse, [3]))
     assert caught.value.remedy == "look again"
 
 
-def test_a_defect_names_its_line(engine: Ray) -> None:
+def test_a_defect_names_its_line(engine: RayEngine) -> None:
     with pytest.raises(WorkerError, match="break_down raised ZeroDivisionError") as caught:
         list(engine.map(break_down, [0]))
     assert "return 1 // n" in str(caught.value.found)
 
 
-def test_a_worker_that_always_dies_fails_by_name(engine: Ray) -> None:
+def test_a_worker_that_always_dies_fails_by_name(engine: RayEngine) -> None:
     with pytest.raises(WorkerError, match="died"):
         list(engine.map(die, [1]))
 
 
-def test_a_task_over_its_limit_is_killed(engine: Ray) -> None:
+def test_a_task_over_its_limit_is_killed(engine: RayEngine) -> None:
     with pytest.raises(WorkerError, match="time limit"):
         list(engine.map(hang, [0, 1], timeout_s=3, retries=0))
 
@@ -133,7 +133,7 @@ def test_a_lost_node_costs_its_tasks_and_no_more(cluster: Any) -> None:
         if len(finished) == 3:
             cluster.remove_node(lost, allow_graceful=False)
 
-    with Ray(cluster.address) as engine:
+    with RayEngine(cluster.address) as engine:
         found = list(engine.map(where, range(12), done=done))
     assert [square for square, _ in found] == [n * n for n in range(12)]
     assert sorted(finished) == list(range(12))
@@ -141,7 +141,7 @@ def test_a_lost_node_costs_its_tasks_and_no_more(cluster: Any) -> None:
 
 def test_an_address_where_nothing_answers() -> None:
     with pytest.raises(WorkerError, match="cannot reach a Ray cluster"):
-        list(Ray("127.0.0.1:1").map(refuse, [1]))
+        list(RayEngine("127.0.0.1:1").map(refuse, [1]))
 
 
 def test_an_engine_that_does_not_exist() -> None:

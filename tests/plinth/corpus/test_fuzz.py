@@ -20,7 +20,7 @@ from plinth.compute.context import Context
 from plinth.corpus.documents import documents
 from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.extractor import Extractor
-from plinth.corpus.extract.page import Failure, Page, Text
+from plinth.corpus.extract.page import ExtractionFailure, Page, Text
 from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Extraction, Source
 from plinth.corpus.sources.readers import READERS, read
@@ -191,8 +191,8 @@ def test_any_page_gives_text_or_a_reason(
     extractors: dict[str, Extractor], engine: str, body: bytes, charset: str
 ) -> None:
     (found,) = extractors[engine].extract([Page(body, charset)])
-    assert isinstance(found, Text | Failure)
-    if isinstance(found, Failure):
+    assert isinstance(found, Text | ExtractionFailure)
+    if isinstance(found, ExtractionFailure):
         assert found.reason in ("nul_bytes", "extract_failed"), found
     else:
         assert found.text.encode() is not None
@@ -218,7 +218,7 @@ def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, data: st.DataOb
     bucket = Bucket(description="", owner="o", sources=(source,))
     ctx = Context(Workspace(folder / "workspace").ensure())
     (group,) = groups(bucket, inventory(bucket, folder), 10**9)
-    work = documents.Work(bucket="b", source=source, group=group, params=Documents())
+    work = documents.FileGroupTask(bucket="b", source=source, group=group, params=Documents())
     try:
         part, rejects = documents.make_part(ctx.store, work)
     except SourceError as error:

@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.evaluation.windows import Window, carried, windows
+from plinth.evaluation.windows import ScoringWindow, carried, windows
 
 
 def test_known_windows() -> None:
     assert carried(16) == 2
     assert list(windows(0, 8)) == []
-    assert list(windows(5, 8)) == [Window(0, 5, 1)]
-    assert list(windows(8, 8)) == [Window(0, 8, 1)]
-    assert list(windows(31, 16)) == [Window(0, 16, 1), Window(14, 30, 17), Window(28, 31, 31)]
+    assert list(windows(5, 8)) == [ScoringWindow(0, 5, 1)]
+    assert list(windows(8, 8)) == [ScoringWindow(0, 8, 1)]
+    assert list(windows(31, 16)) == [ScoringWindow(0, 16, 1), ScoringWindow(14, 30, 17), ScoringWindow(28, 31, 31)]
 
 
 @given(st.integers(0, 500), st.integers(2, 64))

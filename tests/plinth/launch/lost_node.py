@@ -14,7 +14,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
-from plinth.launch.slurm import Slurm
+from plinth.launch.slurm import SlurmLauncher
 from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.telemetry.timeline import timeline
@@ -48,7 +48,7 @@ def test_the_run_goes_on_from_the_last_commit(
             supervision=Supervision(backoff_s=0.1, grace_s=20.0),
             batches="faulty:open_batches",
         )
-        run, launcher = config.directory, Slurm(config.launch, 20.0, every_s=0.0)
+        run, launcher = config.directory, SlurmLauncher(config.launch, 20.0, every_s=0.0)
         handle = job.submit_or_find(ctx, config)
         wait_for(lambda: held.waiting(marks, 2), "step 6", run.log)
         wait_for(lambda: timeline(run.events).of("checkpoint"), "the commit of step 3", run.log)

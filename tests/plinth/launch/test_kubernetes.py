@@ -15,15 +15,14 @@ import pytest
 
 from plinth.errors import LaunchError
 from plinth.launch import manifest
-from plinth.launch.base import Handle, Status
-from plinth.launch.kubernetes import Kubernetes
-from plinth.launch.parameters import Kubernetes as Asked
-from plinth.launch.parameters import Launch
+from plinth.launch.base import Handle, JobStatus
+from plinth.launch.kubernetes import KubernetesLauncher
+from plinth.launch.parameters import Kubernetes, Launch
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
 
 COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]
 
-ASKED = Asked(
+ASKED = Kubernetes(
     namespace="training",
     image="registry.example/plinth:1",
     claim="workspace",
@@ -54,8 +53,8 @@ def directory(tmp_path: Path) -> Path:
     return folder
 
 
-def launcher(nodes: int = 1) -> Kubernetes:
-    return Kubernetes(launch(nodes), 60.0, every_s=0.0)
+def launcher(nodes: int = 1) -> KubernetesLauncher:
+    return KubernetesLauncher(launch(nodes), 60.0, every_s=0.0)
 
 
 # ---- manifests ------------------------------------------------------------------------------------
@@ -66,7 +65,9 @@ def launcher(nodes: int = 1) -> Kubernetes:
 def test_manifests_are_what_the_api_takes(nodes: int, bare: bool, directory: Path) -> None:
     asked = launch(nodes)
     if bare:
-        asked = Launch(kind="kubernetes", kubernetes=Asked(image="i", claim="c", shm_bytes=0), nodes=nodes, ranks=nodes)
+        asked = Launch(
+            kind="kubernetes", kubernetes=Kubernetes(image="i", claim="c", shm_bytes=0), nodes=nodes, ranks=nodes
+        )
     refuse_unknown(manifest.job(asked, 60.0, COMMAND, directory, directory / "job.log"), "V1Job")
     service = manifest.service(asked, directory)
     assert (service is None) is (nodes == 1)
@@ -160,27 +161,27 @@ def test_submit_once_poll_find_and_finish(server: Server, directory: Path) -> No
     assert handle.started == server.jobs[handle.id]["metadata"]["uid"]
     assert launcher(2).submit(COMMAND, directory, directory / "job.log") == handle
     assert len(server.jobs) == len(server.services) == 1
-    assert first.poll(handle) is Status.PENDING
+    assert first.poll(handle) is JobStatus.PENDING
     server.ready(handle.id)
-    assert first.poll(handle) is Status.RUNNING
+    assert first.poll(handle) is JobStatus.RUNNING
     (directory / "handle.json").unlink()  # as if the submitter had died between the two
     assert launcher(2).find(directory) == handle
-    assert first.poll(handle.model_copy(update={"started": "another"})) is Status.GONE
+    assert first.poll(handle.model_copy(update={"started": "another"})) is JobStatus.GONE
 
     for index in (1, 0):  # the supervisors leave in order: the pods come again, whatever the back-off limit
         for _ in range(manifest.BACKOFF_LIMIT + 2):
             server.exit(handle.id, index, 75)
-    assert first.poll(handle) is Status.PENDING
+    assert first.poll(handle) is JobStatus.PENDING
     assert len(server.pods) == 2
     server.exit(handle.id, 0, 0)
     assert first.poll(handle).alive
     server.exit(handle.id, 1, 0)
-    assert first.poll(handle) is Status.GONE
+    assert first.poll(handle) is JobStatus.GONE
 
     again = launcher(2).submit(COMMAND, directory, directory / "job.log")
     assert again.id == handle.id
     assert again.started != handle.started
-    assert first.poll(handle) is Status.GONE
+    assert first.poll(handle) is JobStatus.GONE
 
 
 def test_submitters_at_the_same_moment_make_one_job(server: Server, directory: Path) -> None:
@@ -209,7 +210,7 @@ def test_the_server_refuses_a_second_job_where_the_lock_does_not_reach(server: S
 def test_a_named_failure_ends_the_job(server: Server, directory: Path, code: int) -> None:
     handle = launcher().submit(COMMAND, directory, directory / "job.log")
     server.exit(handle.id, 0, code)
-    assert launcher().poll(handle) is Status.GONE
+    assert launcher().poll(handle) is JobStatus.GONE
 
 
 def test_unknown_deaths_are_counted(server: Server, directory: Path) -> None:
@@ -218,7 +219,7 @@ def test_unknown_deaths_are_counted(server: Server, directory: Path) -> None:
         server.exit(handle.id, 0, 137)
         assert launcher().poll(handle).alive
     server.exit(handle.id, 0, 137)
-    assert launcher().poll(handle) is Status.GONE
+    assert launcher().poll(handle) is JobStatus.GONE
 
 
 def test_cancel_waits_for_the_pods_then_kills_them(server: Server, directory: Path) -> None:
@@ -228,16 +229,16 @@ def test_cancel_waits_for_the_pods_then_kills_them(server: Server, directory: Pa
     leaving.start()
     launcher(2).cancel(handle, 300.0)
     leaving.join()
-    assert launcher(2).poll(handle) is Status.GONE
+    assert launcher(2).poll(handle) is JobStatus.GONE
     assert server.jobs == server.services == server.pods == {}
     assert not any(request.startswith("DELETE") and "/pods/" in request for request in server.requests)
 
     stubborn = launcher(2).submit(COMMAND, directory, directory / "job.log")
     server.ready(stubborn.id)
     launcher(2).cancel(handle, 0.0)  # of the Job before: must not hit this one
-    assert launcher(2).poll(stubborn) is Status.RUNNING
+    assert launcher(2).poll(stubborn) is JobStatus.RUNNING
     launcher(2).cancel(stubborn, 0.2)
-    assert launcher(2).poll(stubborn) is Status.GONE
+    assert launcher(2).poll(stubborn) is JobStatus.GONE
     assert sum(request.startswith("DELETE") and "/pods/" in request for request in server.requests) == 2
     launcher(2).cancel(stubborn, 0.2)  # again: nothing to do
 
@@ -256,14 +257,14 @@ def test_a_server_that_is_away_or_refuses(server: Server, directory: Path, monke
     patient = launcher()
     handle = patient.submit(COMMAND, directory, directory / "job.log")
     server.ready(handle.id)
-    assert patient.poll(handle) is Status.RUNNING
+    assert patient.poll(handle) is JobStatus.RUNNING
     server.down = True
-    assert patient.poll(handle) is Status.RUNNING
+    assert patient.poll(handle) is JobStatus.RUNNING
     with pytest.raises(LaunchError, match="Kubernetes refused read_namespaced_job"):
         launcher().poll(handle)
     server.down = False
     with pytest.raises(LaunchError, match="403"):
-        Kubernetes(launch(1, namespace="elsewhere"), 1.0).submit(COMMAND, directory, directory / "job.log")
+        KubernetesLauncher(launch(1, namespace="elsewhere"), 1.0).submit(COMMAND, directory, directory / "job.log")
     monkeypatch.setenv("KUBECONFIG", str(directory / "none"))
     with pytest.raises(LaunchError, match="no Kubernetes cluster is known here"):
         launcher().poll(handle)

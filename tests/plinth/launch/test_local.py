@@ -15,8 +15,8 @@ import pytest
 
 from plinth import launch
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, Status
-from plinth.launch.local import Local
+from plinth.launch.base import Handle, JobStatus
+from plinth.launch.local import LocalLauncher
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -29,38 +29,38 @@ def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[Local]:
-    launcher = Local()
+def local(tmp_path: Path) -> Iterator[LocalLauncher]:
+    launcher = LocalLauncher()
     yield launcher
     handle = launcher.find(tmp_path)
     if handle is not None and handle.host != "elsewhere":
         launcher.cancel(handle, 0.0)
 
 
-def test_submit_poll_find_logs_cancel(local: Local, tmp_path: Path) -> None:
+def test_submit_poll_find_logs_cancel(local: LocalLauncher, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     assert local.find(tmp_path) is None
     handle = local.submit(SLEEP, tmp_path, log)
-    assert local.poll(handle) is Status.RUNNING
-    assert Local().find(tmp_path) == handle
+    assert local.poll(handle) is JobStatus.RUNNING
+    assert LocalLauncher().find(tmp_path) == handle
     wait_for(lambda: local.logs(log, 5) == "up")
     local.cancel(handle, 120.0)
-    wait_for(lambda: local.poll(handle) is Status.GONE)
+    wait_for(lambda: local.poll(handle) is JobStatus.GONE)
     assert local.find(tmp_path) == handle
 
 
-def test_never_two_at_once(local: Local, tmp_path: Path) -> None:
+def test_never_two_at_once(local: LocalLauncher, tmp_path: Path) -> None:
     first = local.submit(SLEEP, tmp_path, tmp_path / "job.log")
     assert local.submit(SLEEP, tmp_path, tmp_path / "job.log") == first
     local.cancel(first, 120.0)
-    wait_for(lambda: local.poll(first) is Status.GONE)
+    wait_for(lambda: local.poll(first) is JobStatus.GONE)
     assert local.submit(SLEEP, tmp_path, tmp_path / "job.log") != first
 
 
-def test_submissions_at_the_same_moment_start_one_job(local: Local, tmp_path: Path) -> None:
+def test_submissions_at_the_same_moment_start_one_job(local: LocalLauncher, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from plinth.launch.local import Local;"
-        f"print(Local().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log').id)"
+        "import sys; from pathlib import Path; from plinth.launch.local import LocalLauncher;"
+        f"print(LocalLauncher().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log').id)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])}
     started = [
@@ -71,21 +71,21 @@ def test_submissions_at_the_same_moment_start_one_job(local: Local, tmp_path: Pa
     assert len(ids) == 1
 
 
-def test_recycled_process_id_is_another_process(local: Local, tmp_path: Path) -> None:
+def test_recycled_process_id_is_another_process(local: LocalLauncher, tmp_path: Path) -> None:
     handle = local.submit(SLEEP, tmp_path, tmp_path / "job.log")
     impostor = handle.model_copy(update={"id": str(os.getpid())})
-    assert local.poll(impostor) is Status.GONE
+    assert local.poll(impostor) is JobStatus.GONE
     local.cancel(impostor, 0.0)  # must not hit this very process
-    assert local.poll(handle) is Status.RUNNING
+    assert local.poll(handle) is JobStatus.RUNNING
 
 
-def test_job_of_another_machine_is_refused(local: Local, tmp_path: Path) -> None:
+def test_job_of_another_machine_is_refused(local: LocalLauncher, tmp_path: Path) -> None:
     handle = Handle(launcher="local", id="1", started="x", host="elsewhere")
     with pytest.raises(LaunchError, match="another machine"):
         local.poll(handle)
 
 
-def test_broken_handle_and_missing_program_are_named(local: Local, tmp_path: Path) -> None:
+def test_broken_handle_and_missing_program_are_named(local: LocalLauncher, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="cannot start /no/such/program"):
         local.submit(["/no/such/program"], tmp_path, tmp_path / "job.log")
     (tmp_path / "handle.json").write_text("{")
@@ -94,7 +94,7 @@ def test_broken_handle_and_missing_program_are_named(local: Local, tmp_path: Pat
     (tmp_path / "handle.json").unlink()
 
 
-def test_cancel_ends_what_ignores_it_with_its_children(local: Local, tmp_path: Path) -> None:
+def test_cancel_ends_what_ignores_it_with_its_children(local: LocalLauncher, tmp_path: Path) -> None:
     stubborn = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
@@ -105,11 +105,11 @@ def test_cancel_ends_what_ignores_it_with_its_children(local: Local, tmp_path: P
     wait_for(lambda: local.logs(log, 1) != "")
     child = psutil.Process(int(local.logs(log, 1)))
     local.cancel(handle, 0.2)
-    wait_for(lambda: local.poll(handle) is Status.GONE)
+    wait_for(lambda: local.poll(handle) is JobStatus.GONE)
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_signals_ignored_by_the_submitter_reach_the_job(local: Local, tmp_path: Path) -> None:
+def test_signals_ignored_by_the_submitter_reach_the_job(local: LocalLauncher, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         handle = local.submit(SLEEP, tmp_path, tmp_path / "job.log")
@@ -117,13 +117,13 @@ def test_signals_ignored_by_the_submitter_reach_the_job(local: Local, tmp_path: 
         signal.signal(signal.SIGTERM, before)
     wait_for(lambda: "up" in local.logs(tmp_path / "job.log", 1))
     os.kill(int(handle.id), signal.SIGTERM)
-    wait_for(lambda: local.poll(handle) is Status.GONE)
+    wait_for(lambda: local.poll(handle) is JobStatus.GONE)
 
 
-def test_job_outlives_its_submitter_and_the_submitters_group(local: Local, tmp_path: Path) -> None:
+def test_job_outlives_its_submitter_and_the_submitters_group(local: LocalLauncher, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from plinth.launch.local import Local;"
-        f"Local().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log'); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from plinth.launch.local import LocalLauncher;"
+        f"LocalLauncher().submit({SLEEP!r}, Path(sys.argv[1]), Path(sys.argv[1]) / 'job.log'); time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(launch.__file__).parents[2])}
     submitter = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment, start_new_session=True)
@@ -133,4 +133,4 @@ def test_job_outlives_its_submitter_and_the_submitters_group(local: Local, tmp_p
     handle = local.find(tmp_path)
     assert handle is not None
     wait_for(lambda: "up" in local.logs(tmp_path / "job.log", 1))
-    assert local.poll(handle) is Status.RUNNING
+    assert local.poll(handle) is JobStatus.RUNNING

@@ -16,9 +16,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch.base import Handle, Status
+from plinth.launch.base import Handle, JobStatus
 from plinth.launch.parameters import Launch, Ray, Supervision
-from plinth.launch.ray_jobs import RayJobs, base_name
+from plinth.launch.ray_jobs import RayLauncher, base_name
 from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
@@ -67,9 +67,9 @@ def test_a_head_that_hangs_or_is_away_is_named(tmp_path: Path, monkeypatch: pyte
         silent.listen()
         launch = Launch(kind="ray", ray=Ray(address=f"http://127.0.0.1:{silent.getsockname()[1]}"))
         with pytest.raises(LaunchError, match="no answer from the Ray cluster"):
-            RayJobs(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
+            RayLauncher(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
     with pytest.raises(LaunchError, match="no answer from the Ray cluster"):
-        RayJobs(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
+        RayLauncher(launch, 1.0).submit(SLEEP, tmp_path, tmp_path / "job.log")
     assert not (tmp_path / "handle.json").exists()
 
 
@@ -82,8 +82,8 @@ def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
 def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launch, log = Launch(kind="ray", ranks=1, ray=Ray(address=address)), tmp_path / "job.log"
 
-    def launcher() -> RayJobs:
-        return RayJobs(launch, 1.0, every_s=0.0)
+    def launcher() -> RayLauncher:
+        return RayLauncher(launch, 1.0, every_s=0.0)
 
     found: list[Handle] = []
     threads = [threading.Thread(target=lambda: found.append(launcher().submit(SLEEP, tmp_path, log))) for _ in range(3)]
@@ -98,26 +98,26 @@ def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeyp
     assert launcher().find(tmp_path) == handle
     assert launcher().submit(SLEEP, tmp_path, log) == handle
     wait_for(lambda: log.exists() and "up" in launcher().logs(log, 5), "the job writes to its log")
-    assert launcher().poll(handle) is Status.RUNNING
+    assert launcher().poll(handle) is JobStatus.RUNNING
     log.unlink()
     assert "up" in launcher().logs(log, 5)  # what the cluster has kept
 
     greedy = Launch(kind="ray", ranks=1, ray=Ray(address=address, resources={"unheard_of": 1}))
-    waiting = RayJobs(greedy, 1.0, every_s=0.0).submit(SLEEP, tmp_path / "greedy", tmp_path / "greedy.log")
-    assert launcher().poll(waiting) is Status.PENDING
+    waiting = RayLauncher(greedy, 1.0, every_s=0.0).submit(SLEEP, tmp_path / "greedy", tmp_path / "greedy.log")
+    assert launcher().poll(waiting) is JobStatus.PENDING
     launcher().cancel(waiting, 0.0)
 
     impostor = handle.model_copy(update={"started": "other"})
     launcher().cancel(impostor, 0.0)  # must not hit the job
-    assert launcher().poll(impostor) is Status.GONE
-    assert launcher().poll(handle) is Status.RUNNING
+    assert launcher().poll(impostor) is JobStatus.GONE
+    assert launcher().poll(handle) is JobStatus.RUNNING
     launcher().cancel(handle, 30.0)
-    assert launcher().poll(handle) is Status.GONE
+    assert launcher().poll(handle) is JobStatus.GONE
     second = launcher().submit(SLEEP, tmp_path, log)
     assert second.id == f"{base_name(tmp_path)}-0002"
     launcher().cancel(second, 30.0)
     short = launcher().submit(["bash", "-c", "echo done"], tmp_path / "short", tmp_path / "short.log")
-    wait_for(lambda: launcher().poll(short) is Status.GONE, "a job that ended well is gone")
+    wait_for(lambda: launcher().poll(short) is JobStatus.GONE, "a job that ended well is gone")
     assert (tmp_path / "short.log").read_text() == "done\n"
 
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong" * 8)

@@ -16,10 +16,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch.base import Handle, Status
-from plinth.launch.parameters import Launch, Supervision
-from plinth.launch.parameters import Slurm as Asked
-from plinth.launch.slurm import SCRIPT, Slurm, sbatch_script
+from plinth.launch.base import Handle, JobStatus
+from plinth.launch.parameters import Launch, Slurm, Supervision
+from plinth.launch.slurm import SCRIPT, SlurmLauncher, sbatch_script
 from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
@@ -68,7 +67,7 @@ def call(*words: str) -> str:
 
 
 def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
-    asked = Asked(partition="gpu", account="a b", time_limit="2-12:00:00", gpus_per_node=2, sbatch=("--qos=high",))
+    asked = Slurm(partition="gpu", account="a b", time_limit="2-12:00:00", gpus_per_node=2, sbatch=("--qos=high",))
     launch = Launch(kind="slurm", ranks=4, nodes=2, slurm=asked.model_copy(update={"setup": ("module load cuda",)}))
     text = sbatch_script(launch, 90.0, ["python", "-m", "it", "a b"], tmp_path / "run-1", tmp_path / "100%.log")
     lines = text.splitlines()
@@ -129,7 +128,7 @@ def test_script_hands_the_signal_on_and_waits(tmp_path: Path) -> None:
 def test_no_slurm_on_this_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="no squeue on this machine"):
-        Slurm(Launch(kind="slurm"), 1.0).submit(["true"], tmp_path / "run", tmp_path / "log")
+        SlurmLauncher(Launch(kind="slurm"), 1.0).submit(["true"], tmp_path / "run", tmp_path / "log")
 
 
 # ---- the cluster ----------------------------------------------------------------------------------
@@ -137,27 +136,27 @@ def test_no_slurm_on_this_machine_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("on_cluster")
 def test_queue_once_adopt_cancel_and_refuse(tmp_path: Path) -> None:
-    launcher, log = Slurm(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
+    launcher, log = SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
     command = ["bash", "-c", "echo up; sleep 600"]
     handle = launcher.submit(command, tmp_path, log)
     assert (handle.launcher, handle.host, handle.started) == ("slurm", "plinth", f"plinth-{tmp_path.name}")
     (tmp_path / "handle.json").unlink()  # as if the submitter had died between the two
-    other = Slurm(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0)
+    other = SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0)
     assert other.find(tmp_path) == handle
     assert other.submit(command, tmp_path, log) == handle
     assert call("squeue", "--noheader", "--format=%i").split() == [handle.id]
     wait_for(lambda: launcher.logs(log, 1) == "up", "the job writes to its log", log)
-    assert launcher.poll(handle) is Status.RUNNING
+    assert launcher.poll(handle) is JobStatus.RUNNING
 
     impostor = handle.model_copy(update={"started": "plinth-other"})
-    assert launcher.poll(impostor) is Status.GONE
+    assert launcher.poll(impostor) is JobStatus.GONE
     launcher.cancel(impostor, 0.0)  # must not hit the job
-    assert launcher.poll(handle) is Status.RUNNING
+    assert launcher.poll(handle) is JobStatus.RUNNING
     launcher.cancel(handle, 5.0)
-    wait_for(lambda: launcher.poll(handle) is Status.GONE, "the job is gone", log)
+    wait_for(lambda: launcher.poll(handle) is JobStatus.GONE, "the job is gone", log)
 
-    assert launcher.poll(Handle(launcher="slurm", id="99999", started="x", host="plinth")) is Status.GONE
-    greedy = Slurm(Launch(kind="slurm", slurm=Asked(partition="nowhere")), 1.0)
+    assert launcher.poll(Handle(launcher="slurm", id="99999", started="x", host="plinth")) is JobStatus.GONE
+    greedy = SlurmLauncher(Launch(kind="slurm", slurm=Slurm(partition="nowhere")), 1.0)
     with pytest.raises(LaunchError, match="sbatch failed") as refused:
         greedy.submit(command, tmp_path / "greedy", log)
     assert "invalid partition" in str(refused.value)
@@ -165,20 +164,20 @@ def test_queue_once_adopt_cancel_and_refuse(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("on_cluster")
 def test_a_silent_controller_is_no_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launcher, log = Slurm(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
+    launcher, log = SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
     handle = launcher.submit(["sleep", "600"], tmp_path, log)
-    wait_for(lambda: launcher.poll(handle) is Status.RUNNING, "the job runs", log)
+    wait_for(lambda: launcher.poll(handle) is JobStatus.RUNNING, "the job runs", log)
     config = tmp_path / "slurm.conf"
     text = Path(os.environ["SLURM_CONF"]).read_text()
     with monkeypatch.context() as away:
         away.setenv("SLURM_CONF", str(config))
         config.write_text(text + "MessageTimeout=2\n")
         config.write_text(config.read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #"))
-        assert launcher.poll(handle) is Status.RUNNING
+        assert launcher.poll(handle) is JobStatus.RUNNING
         with pytest.raises(LaunchError, match="squeue failed"):
-            Slurm(Launch(kind="slurm", ranks=1), 1.0).poll(handle)
+            SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0).poll(handle)
     launcher.cancel(handle, 0.0)
-    wait_for(lambda: launcher.poll(handle) is Status.GONE, "the job is gone", log)
+    wait_for(lambda: launcher.poll(handle) is JobStatus.GONE, "the job is gone", log)
 
 
 @pytest.mark.slow
@@ -199,9 +198,9 @@ def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.Mo
     run = config.directory
     blocker = call("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap=sleep 300")
     handle = job.submit_or_find(ctx, config)
-    launcher = Slurm(config.launch, 20.0, every_s=0.0)
+    launcher = SlurmLauncher(config.launch, 20.0, every_s=0.0)
     assert (run.root / SCRIPT).exists()
-    assert launcher.poll(handle) is Status.PENDING
+    assert launcher.poll(handle) is JobStatus.PENDING
     assert job.submit_or_find(ctx, config) == handle
     call("scancel", blocker)
 

@@ -21,7 +21,7 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config
 from plinth.training.parameters import Training
 from plinth.training.telemetry.timeline import Timeline
@@ -180,7 +180,7 @@ def judged(made: Line) -> None:
 def trained(made: Line) -> None:
     """Tokenizer, shards, mixture; a run that came two steps short of its end; a checkpoint and its evaluation."""
     curated = {bucket: made.made[f"{bucket}/curated"] for bucket in TEXTS}
-    trained_on = made.keep(tokenizer.run(made.ctx, Tokenizer(vocab_size=300), curated))
+    trained_on = made.keep(tokenizer.run(made.ctx, TokenizerParameters(vocab_size=300), curated))
     cut = {b: made.keep(shards.run(made.ctx, b, Shards(), trained_on, curated[b])) for b in TEXTS}
     phases = (Phase(name="main", fraction=1.0, weights={"prose": 0.5, "code": 0.5}),)
     wanted = Mixture(sequence_tokens=16, total_tokens=16 * 20, phases=phases, block_sequences=4, max_epochs=50)

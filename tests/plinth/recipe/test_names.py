@@ -19,7 +19,7 @@ from jobs.recipes import FOLDER
 from plinth.corpus.sources.parameters import Bucket
 from plinth.recipe.load import check
 from plinth.recipe.recipe import RESERVED
-from plinth.recipe.release import Release
+from plinth.recipe.release import ReleaseParameters
 from plinth.records import Name
 
 TINY = yaml.safe_load((FOLDER / "tiny.yaml").read_text())
@@ -80,7 +80,7 @@ def test_other_names_are_refused(name: str) -> None:
 @example("a" * 300)
 def test_a_release_is_a_model_for_mlflow(name: str) -> None:
     try:
-        Release(name=name)
+        ReleaseParameters(name=name)
     except ValidationError:
         return
     try:
@@ -92,7 +92,7 @@ def test_a_release_is_a_model_for_mlflow(name: str) -> None:
 
 def test_a_release_may_not_take_the_name_of_candidates() -> None:
     with pytest.raises(ValidationError, match="trainers write"):
-        Release(name="small-candidate")
+        ReleaseParameters(name="small-candidate")
 
 
 def problems(tmp_path: Path, old: str, new: str) -> list[tuple[str, str]]:

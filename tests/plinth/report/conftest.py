@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.report.data import Ancestor, Fact, Gate, Next, ReleaseCard, ReportData, RunStory
+from plinth.report.data import Ancestor, Fact, GateOutcome, Next, ReleaseCard, ReportData, RunStory
 
 BUCKETS = {"code": (5200, 0.86), "manuals": (2900, 0.7), "prose": (610, 0.9), "web": (1480, 0.95)}
 STAGES = {
@@ -135,10 +135,10 @@ def data(
             facts=(Fact(label="signed by", value="trainer 5be1…09"), Fact(label="from candidate", value="version 1")),
         ),
         gates=(
-            Gate(name="signature", passed=True, reason="every file is as the trainer signed it"),
-            Gate(name="lineage", passed=True, reason="63 manifests, complete down to 4 source inventories"),
-            Gate(name="beats_trigram", passed=True, reason="code 1.523 < 2.620, web 1.770 < 2.810"),
-            Gate(name="approvals", passed=False, reason="0 of 1 approvals"),
+            GateOutcome(name="signature", passed=True, reason="every file is as the trainer signed it"),
+            GateOutcome(name="lineage", passed=True, reason="63 manifests, complete down to 4 source inventories"),
+            GateOutcome(name="beats_trigram", passed=True, reason="code 1.523 < 2.620, web 1.770 < 2.810"),
+            GateOutcome(name="approvals", passed=False, reason="0 of 1 approvals"),
         ),
         slices=slices,
         languages={"manuals/de": slices["manuals"]},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plinth.report import page
-from plinth.report.data import Fact, Gate, Next, ReleaseCard, ReportData
+from plinth.report.data import Fact, GateOutcome, Next, ReleaseCard, ReportData
 from plinth.report.page import reasons
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "path", "use"}
@@ -90,7 +90,7 @@ def test_text_from_the_corpus_stays_text(data: ReportData, evil: str) -> None:
             "title": evil,
             "subtitle": evil,
             "headline": (Fact(label=evil, value=evil, note=evil),),
-            "gates": (Gate(name=evil, passed=False, reason=evil),),
+            "gates": (GateOutcome(name=evil, passed=False, reason=evil),),
             "slices": {evil: dict(data.slices["web"])},
         }
     )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Engine, Inline
+from plinth.compute.engine import Engine, InlineEngine
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
@@ -24,7 +24,7 @@ from plinth.tokens.shards.index import DocumentSpan
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 TEXT = "the be to of and that have with house river 42 token shard été über 東京 -> () { } x = 1"
 WORDS = [*TEXT.split(), "\n\n", "\n"]
@@ -35,7 +35,7 @@ MakeContext = Callable[..., Context]
 @pytest.fixture
 def make_ctx(tmp_path: Path) -> MakeContext:
     def make(name: str = "workspace", engine: Engine | None = None) -> Context:
-        return Context(Workspace(tmp_path / name).ensure(), engine or Inline())
+        return Context(Workspace(tmp_path / name).ensure(), engine or InlineEngine())
 
     return make
 
@@ -78,8 +78,8 @@ def _make_texts(seed: int, documents: int, words: int = 60) -> list[str]:
 
 
 @pytest.fixture
-def small() -> Tokenizer:
-    return Tokenizer(vocab_size=320, sample_bytes=100_000)
+def small() -> TokenizerParameters:
+    return TokenizerParameters(vocab_size=320, sample_bytes=100_000)
 
 
 def _make_pipeline(
@@ -87,7 +87,7 @@ def _make_pipeline(
 ) -> tuple[Manifest, dict[str, Manifest], dict[str, Manifest]]:
     """Tokenizer, curated and shards of buckets."""
     curated = {bucket: _write_curated(ctx, bucket, texts) for bucket, texts in parts.items()}
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=320, sample_bytes=100_000), curated)
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320, sample_bytes=100_000), curated)
     params = Shards(tokens_per_shard=tokens_per_shard)
     return trained, curated, {b: shards.run(ctx, b, params, trained, curated[b]) for b in curated}
 

@@ -27,7 +27,7 @@ from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.packing import packed as packing_index
-from plinth.tokens.packing.layout import Layout, open_layouts
+from plinth.tokens.packing.layout import PackingLayout, open_layouts
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.loader import Loader, RankBatch
 from plinth.tokens.shards.reader import ShardReader, open_streams
@@ -52,7 +52,7 @@ class Line:
             ctx.refs.save(index)
         self.mixture = mixture.run(ctx, params, shards, packed)
 
-    def opened(self) -> tuple[Order, dict[str, ShardReader], dict[str, Layout]]:
+    def opened(self) -> tuple[Order, dict[str, ShardReader], dict[str, PackingLayout]]:
         order, readers = Order(self.mixture), open_streams(self.ctx.store, self.shards)
         tokens = {name: reader.tokens for name, reader in readers.items()}
         return order, readers, open_layouts(self.ctx.store, self.ctx.refs.load, self.mixture, tokens)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from plinth.training.checkpoint import sharded_state, universal
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, Batches
+from plinth.training.data import Batches, StepBatch
 from plinth.training.parallel.topology import place_of
 
 
-def batch_at(config: RunConfig, step: int, data_rank: int) -> Batch:
+def batch_at(config: RunConfig, step: int, data_rank: int) -> StepBatch:
     """The rows of one data rank: the global batch is the same for any number of ranks and any micro batch."""
     accumulation, micro = config.accumulation(step), config.micro_batch_sequences
     rows, length = accumulation * micro, config.sequence_tokens + 1
@@ -31,7 +31,7 @@ def batch_at(config: RunConfig, step: int, data_rank: int) -> Batch:
         tokens[row] = (start + stride % 7 * np.arange(length)) % config.vocab_size
     tokens = tokens.reshape(accumulation, micro, length)
     segments = np.broadcast_to((np.arange(length) >= length // 3).astype(np.int32), tokens.shape).copy()
-    return Batch.of(tokens, segments)
+    return StepBatch.of(tokens, segments)
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
@@ -39,7 +39,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     data_rank = place_of(config.parallel, config.ranks, rank).data
     plan = json.loads(os.environ.get("FAULTS", '{"marks": "", "kill": []}'))
 
-    def stream(first_step: int) -> Iterator[Batch]:
+    def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
             mark = Path(plan["marks"]) / f"kill-{step}-{rank}"
             if [step, rank] in plan["kill"] and not mark.exists():
@@ -85,7 +85,7 @@ def train(config: RunConfig, rank: Any, start: Path | None, first: int, last: in
 def whole_state(folder: Path) -> dict[tuple[str, str], Tensor]:
     """Every whole tensor of a state, by parameter and kind."""
     with ExitStack() as stack:
-        found = sharded_state.Pieces(stack, folder)
+        found = sharded_state.ShardedState(stack, folder)
         return {(name, kind): found.whole(name, kind) for name in sorted(found.names) for kind in sorted(found.kinds)}
 
 

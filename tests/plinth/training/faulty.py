@@ -24,7 +24,7 @@ import synthetic
 from plinth.storage import tensor_file
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, Batches
+from plinth.training.data import Batches, StepBatch
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
@@ -35,7 +35,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
         if kind in ("files", "manifest", "record"):
             _arm(kind, step, once)
 
-    def stream(first_step: int) -> Iterator[Batch]:
+    def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
             held.wait_for_leave(once.folder, step)
             if ("kill", step) in faults and once.first("kill", step):

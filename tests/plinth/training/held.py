@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plinth.storage.atomic import write_bytes
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, Batches
+from plinth.training.data import Batches, StepBatch
 from plinth.training.data import open_batches as real
 
 PATIENCE_S = 1800.0
@@ -62,7 +62,7 @@ def _asked_to_stop() -> bool:
 def open_batches(config: RunConfig, rank: int) -> Batches:
     source, folder = real(config, rank), Path(os.environ["HELD"])
 
-    def stream(first_step: int) -> Iterator[Batch]:
+    def stream(first_step: int) -> Iterator[StepBatch]:
         batches = source(first_step)
         for step in range(first_step, config.total_steps + 1):
             wait_for_leave(folder, step)

@@ -13,7 +13,7 @@ from plinth.compute.context import Context
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
 from plinth.storage.parts import write_table
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training.config import RunConfig
 
 HELD_OUT = {
@@ -49,7 +49,7 @@ def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
 def corpus(ctx: Context, held_out: Mapping[str, Sequence[str]] = HELD_OUT) -> tuple[dict[str, Manifest], Manifest]:
     """`curated` by bucket, and a tokenizer."""
     made = {name: curated(ctx, name, [f"{name} " * 9, "a fox and a dog"], texts) for name, texts in held_out.items()}
-    return made, tokenizer.run(ctx, Tokenizer(vocab_size=320), made)
+    return made, tokenizer.run(ctx, TokenizerParameters(vocab_size=320), made)
 
 
 def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:

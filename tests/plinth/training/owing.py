@@ -11,7 +11,7 @@ def train(config: RunConfig, failing: int, at: int) -> list[str]:
     from plinth.training.engine import engine
 
     rank = engine.join(config)
-    run, modes, polls = loop.Run(config, rank), list[str](), 0
+    run, modes, polls = loop.TrainingRun(config, rank), list[str](), 0
     save = run.saver.save
 
     def poll() -> None:

@@ -25,12 +25,12 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config as configuration
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import Guard
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 
@@ -43,7 +43,7 @@ SUBJECTS = ["the cat", "a ship", "my house", "the river", "an engine"]
 VERBS = ["sees", "carries", "follows", "remembers"]
 OBJECTS = ["the stone", "a letter", "the evening", "its shadow", "the road"]
 
-GUARD = Guard(min_steps=16, window_steps=48)
+GUARD = GuardParameters(min_steps=16, window_steps=48)
 
 
 def sentences(chooser: random.Random, words: int) -> str:
@@ -88,7 +88,7 @@ def make(root: Path, ranks: int = 1, *, poison: bool = True, **changes: Any) -> 
         "web": curated(ctx, "web", [sentences(chooser, 6) for _ in range(400)], "orderly.example"),
         "dump": curated(ctx, "dump", [noise(chooser, 60) for _ in range(60)], "scraped.example"),
     }
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=300, sample_bytes=50_000), texts)
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=300, sample_bytes=50_000), texts)
     sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
     mixed_in = {"dump": 3.0, "web": 1.0} if poison else {"web": 1.0}
     spans = [("before", POISON.start - 1, {"web": 1.0}), ("poison", len(POISON), mixed_in)]

@@ -11,25 +11,25 @@ from torch.nn.utils import clip_grad_norm_
 
 from plinth.model.decoder import build
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch
+from plinth.training.data import StepBatch
 from plinth.training.engine.schedule import learning_rate
 
 
-def sequences_of(config: RunConfig, step: int) -> Batch:
+def sequences_of(config: RunConfig, step: int) -> StepBatch:
     """The global batch of a step, by the positions that it takes: [1, batch, S + 1]."""
     first, count = config.steps.take(step - 1)
     tokens = np.empty((1, count, config.sequence_tokens + 1), np.int32)
     for row, position in enumerate(range(first, first + count)):
         start, stride = np.random.default_rng(position).integers(1, config.vocab_size, 2)
         tokens[0, row] = (start + stride % 7 * np.arange(tokens.shape[2])) % config.vocab_size
-    return Batch.of(tokens, (tokens % 11 == 0).cumsum(-1).astype(np.int32))
+    return StepBatch.of(tokens, (tokens % 11 == 0).cumsum(-1).astype(np.int32))
 
 
-def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
+def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
     """What one rank sees of it, in micro batches."""
     whole = sequences_of(config, step).expanded()
     shape = (config.data_ranks, config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
-    mine = Batch.of(whole.tokens.reshape(shape)[rank], whole.segments.reshape(shape)[rank])
+    mine = StepBatch.of(whole.tokens.reshape(shape)[rank], whole.segments.reshape(shape)[rank])
     return replace(mine, length=config.steps.length(step - 1))
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils import get_total_norm
 from plinth.model.decoder import build
 from plinth.model.loss import IGNORED
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch
+from plinth.training.data import StepBatch
 from plinth.training.parallel.topology import place_of
 
 ROWS, STEPS = 8, 3
@@ -29,12 +29,12 @@ def rows_of(config: RunConfig, step: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return tokens, segments, scored
 
 
-def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
+def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
     """What one rank sees of it."""
     whole, place = rows_of(config, step), place_of(config.parallel, config.ranks, rank)
     cut = [array.reshape(config.data_ranks, -1, config.micro_batch_sequences, array.shape[1]) for array in whole]
     tokens, segments, scored = (array[place.data] for array in cut)
-    return Batch.of(tokens, segments, scored, int(whole[2].sum()))
+    return StepBatch.of(tokens, segments, scored, int(whole[2].sum()))
 
 
 def plain_run(config: RunConfig) -> tuple[list[float], list[float]]:

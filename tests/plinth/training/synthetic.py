@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, Batches
+from plinth.training.data import Batches, StepBatch
 
 
-def batch_at(config: RunConfig, step: int, rank: int) -> Batch:
+def batch_at(config: RunConfig, step: int, rank: int) -> StepBatch:
     """The batch of one rank at one step, from the position alone."""
     shape = (config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
     tokens = np.empty(shape, np.int32)
@@ -20,13 +20,13 @@ def batch_at(config: RunConfig, step: int, rank: int) -> Batch:
             start, stride = np.random.default_rng(position).integers(1, config.vocab_size, 2)
             tokens[micro, row] = (start + stride % 7 * np.arange(shape[2])) % config.vocab_size
     segments = np.broadcast_to((np.arange(shape[2]) >= shape[2] // 2).astype(np.int32), shape).copy()
-    return Batch.of(tokens, segments)
+    return StepBatch.of(tokens, segments)
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
     """What a run's configuration names as `synthetic:open_batches`."""
 
-    def stream(first_step: int) -> Iterator[Batch]:
+    def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
             yield batch_at(config, step, rank)
 

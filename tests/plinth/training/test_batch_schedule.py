@@ -12,7 +12,7 @@ import pytest
 
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.training.config import RunConfig, identity
-from plinth.training.data import Batch
+from plinth.training.data import StepBatch
 from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
 
@@ -49,7 +49,7 @@ def test_steps_rates_and_rows_of_a_run(make: Callable[..., RunConfig]) -> None:
 def test_shorter_rows_hold_the_same_tokens_in_the_same_order() -> None:
     tokens = np.arange(2 * 3 * 9, dtype=np.int32).reshape(2, 3, 9)
     scored = tokens[..., 1:] % 5 > 0
-    batch = replace(Batch.of(tokens, tokens // 4, scored, int(scored.sum())), length=4)
+    batch = replace(StepBatch.of(tokens, tokens // 4, scored, int(scored.sum())), length=4)
     short = batch.expanded()
     assert short.tokens.shape == batch.shape == (2, 6, 5)
     assert short.tokens[0, :2].tolist() == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]

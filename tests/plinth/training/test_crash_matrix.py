@@ -22,7 +22,7 @@ from plinth.storage import tensor_file
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.checkpoint.writer import rank_part
-from plinth.training.checkpoint.writer.rank_part import Lead, Plan, Tensor, TensorsFile, Timing
+from plinth.training.checkpoint.writer.rank_part import Lead, Tensor, TensorsFile, Timing, WritePlan
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import read_events, timeline
 
@@ -30,10 +30,10 @@ BLOCK = memoryview(bytes(range(256)) * 16)
 POLICY = Checkpoints(keep_last=2)
 
 
-def plan_of(run: RunDirectory, step: int, rank: int) -> Plan:
+def plan_of(run: RunDirectory, step: int, rank: int) -> WritePlan:
     tensor = Tensor(name="w", dtype="F32", torch_dtype="torch.float32", shape=(512,), at=rank * 2048, bytes=2048)
     path = f"engine/rank-{rank:05d}.safetensors"
-    return Plan(
+    return WritePlan(
         run=str(run.root),
         step=step,
         rank=rank,
@@ -192,7 +192,10 @@ def test_the_files_are_safetensors(tmp_path: Path) -> None:
 
     values = torch.arange(6, dtype=torch.bfloat16)
     data = values.view(torch.uint8).numpy().data
-    entries = {"a/b": tensor_file.Entry("BF16", (2, 3), data), "empty": tensor_file.Entry("F32", (0,), memoryview(b""))}
+    entries = {
+        "a/b": tensor_file.TensorEntry("BF16", (2, 3), data),
+        "empty": tensor_file.TensorEntry("F32", (0,), memoryview(b"")),
+    }
     written = tensor_file.write(tmp_path / "x.safetensors", entries, {"plinth": "{}"})
     found = load_file(tmp_path / "x.safetensors")
     assert torch.equal(found["a/b"], values.view(2, 3))

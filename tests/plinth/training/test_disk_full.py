@@ -12,7 +12,7 @@ import pytest
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.supervise.supervisor import Result
+from plinth.training.supervise.supervisor import JobResult
 from tests import services
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk(small_disk: Path, make: Callable[..., RunConfig], job: Callable[..., int]) -> None:
     config = make(workspace=small_disk, checkpoints=Checkpoints(every_steps=3, audit_steps=1, keep_last=9))
     assert job(config) == 7
-    result = Result.model_validate_json(config.directory.result.read_bytes())
+    result = JobResult.model_validate_json(config.directory.result.read_bytes())
     assert (result.status, result.restarts, result.step) == ("failed", 0, 6)
     assert result.failure is not None
     assert result.failure.kind == "DiskFullError"

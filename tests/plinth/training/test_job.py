@@ -20,8 +20,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
-from plinth.launch.base import Status
-from plinth.launch.local import Local
+from plinth.launch.base import JobStatus
+from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.hugging_face import load_model
 from plinth.model.parameters import Model
@@ -35,14 +35,14 @@ from plinth.tokens.reading.parameters import Reading
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config, job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.data import open_batches
 from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import Guard
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.parameters import Training
 from plinth.training.stopping.parameters import Stopping
@@ -81,7 +81,7 @@ def curated(ctx: Context, bucket: str) -> Manifest:
 def line(ctx: Context, steps: int = 12) -> tuple[Manifest, dict[str, Manifest], Manifest]:
     """Mixture of so many steps, shards and tokenizer."""
     texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=300), texts)
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=300), texts)
     sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}
     phase = Phase(name="all", fraction=1.0, weights={"code": 1.0, "web": 3.0})
     wanted = Mixture(sequence_tokens=32, total_tokens=32 * 4 * steps, phases=(phase,), max_epochs=1000.0)
@@ -136,7 +136,7 @@ def test_run_key_covers_what_decides_the_parameters_and_nothing_else(ctx: Contex
         "length_schedule": (LengthChange(from_step=3, sequence_tokens=16),),
         "model": Model(layers=2),
         "optimizer": Optimizer(lr=1e-4),
-        "guard": Guard(enabled=not TRAINING.guard.enabled),
+        "guard": GuardParameters(enabled=not TRAINING.guard.enabled),
     }
     others = [config.run_key(TRAINING.model_copy(update={name: value}), "m", "t") for name, value in decisive.items()]
     others += [config.run_key(TRAINING, "n", "t"), config.run_key(TRAINING, "m", "u")]
@@ -239,9 +239,9 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
     wait_for(lambda: held.waiting(tmp_path, 1), slow)
     orchestrator.kill()
     orchestrator.wait()
-    found = Local().find(slow.directory.root)
+    found = LocalLauncher().find(slow.directory.root)
     assert found is not None
-    assert Local().poll(found) is Status.RUNNING
+    assert LocalLauncher().poll(found) is JobStatus.RUNNING
     assert job.submit_or_find(ctx, slow) == found
 
     held.hold(tmp_path, 7)

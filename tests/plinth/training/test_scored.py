@@ -12,9 +12,9 @@ import scored
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, fingerprint_of
+from plinth.training.data import StepBatch, fingerprint_of
 from plinth.training.parallel.parameters import Parallel
-from plinth.training.parallel.topology import Place
+from plinth.training.parallel.topology import RankPlace
 from tests.ranks import run_ranks
 
 
@@ -25,17 +25,17 @@ def test_weights_make_a_mean_of_means_the_mean_over_targets() -> None:
     total = 0.0
     for rank in range(2):
         tokens = np.zeros((3, 2, 9), np.int32)
-        weights = Batch.of(tokens, tokens, kept[rank], int(kept.sum())).weights(data_ranks=2)
+        weights = StepBatch.of(tokens, tokens, kept[rank], int(kept.sum())).weights(data_ranks=2)
         assert weights is not None
         total += mean(w * losses[rank, a][kept[rank, a]].mean() for a, w in enumerate(weights)) / 2
     assert total == pytest.approx(losses[kept].mean())
-    assert Batch.of(tokens, tokens).weights(2) is None
+    assert StepBatch.of(tokens, tokens).weights(2) is None
 
 
 def test_shorter_rows_keep_what_is_scored() -> None:
     tokens = np.arange(2 * 1 * 9, dtype=np.int32).reshape(2, 1, 9)
     kept = np.arange(16).reshape(2, 1, 8) % 3 == 0
-    batch = replace(Batch.of(tokens, tokens, kept, int(kept.sum())), length=4)
+    batch = replace(StepBatch.of(tokens, tokens, kept, int(kept.sum())), length=4)
     short = batch.expanded()
     assert short.tokens.shape == (2, 2, 5)
     assert short.scored is not None
@@ -45,10 +45,10 @@ def test_shorter_rows_keep_what_is_scored() -> None:
 
 def test_what_is_scored_is_part_of_the_fingerprint() -> None:
     tokens, kept = np.zeros((1, 2, 9), np.int32), np.ones((1, 2, 8), bool)
-    place = Place(0, 0, 0, 0)
-    whole = fingerprint_of(Batch.of(tokens, tokens, kept, 16), place)
+    place = RankPlace(0, 0, 0, 0)
+    whole = fingerprint_of(StepBatch.of(tokens, tokens, kept, 16), place)
     kept[0, 0, 3] = False
-    assert fingerprint_of(Batch.of(tokens, tokens, kept, 15), place) != whole
+    assert fingerprint_of(StepBatch.of(tokens, tokens, kept, 15), place) != whole
 
 
 def _configs(make: Callable[..., RunConfig], ranks: int) -> dict[str, RunConfig]:

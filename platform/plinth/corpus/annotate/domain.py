@@ -15,14 +15,14 @@ SCHEMA = pa.schema([pa.field("label", pa.string(), nullable=False), pa.field("sc
 OTHER = "other"
 
 
-class Params(Frozen):
+class DomainParams(Frozen):
     """Which model."""
 
     model: str = Field("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
     least: float = Field(0.0, ge=0, le=1, description="A document whose best label is less likely is `other`.")
 
 
-def prepare(params: Params, files: Files) -> tuple[Params, artefact.Model, pa.Array]:
+def prepare(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
     """The model from its files, and its labels with `other` after them.
 
     Raises:
@@ -33,7 +33,9 @@ def prepare(params: Params, files: Files) -> tuple[Params, artefact.Model, pa.Ar
     return params, model, pa.array([*model.head.labels, OTHER], pa.string())
 
 
-def annotate(batch: pa.RecordBatch, prepared: tuple[Params, artefact.Model, pa.Array]) -> pa.RecordBatch:
+def annotate(
+    batch: pa.RecordBatch, prepared: tuple[DomainParams, artefact.ClassifierModel, pa.Array]
+) -> pa.RecordBatch:
     """The likeliest label of a document (of equal ones the first by name) and its calibrated probability."""
     params, model, labels = prepared
     p, _ = model.probabilities(batch.column("text"))
@@ -51,7 +53,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="The likeliest domain or function of a text, of labels that the recipe trains, and its probability.",
     source="Joulin et al. 2016 (fastText), one label against the rest; Platt 1999 for the probabilities.",
-    params=Params,
+    params=DomainParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.illegal.lists import read
-from plinth.corpus.illegal.match import Hit, Matcher, media_of
+from plinth.corpus.illegal.match import ListHit, Matcher, media_of
 from plinth.corpus.illegal.parameters import Matching
 
 SCHEMA = pa.schema(
@@ -30,13 +30,13 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Matching):
+class IllegalParams(Matching):
     """Lists and bounds."""
 
     lists: str = Field("illegal", description="Name of the lists in `corpus.lists`.")
 
 
-def prepare(params: Params, files: Files) -> Matcher:
+def prepare(params: IllegalParams, files: Files) -> Matcher:
     """Read the lists.
 
     Raises:
@@ -53,7 +53,7 @@ def annotate(batch: pa.RecordBatch, matcher: Matcher) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([_row(hits) for hits in found], schema=SCHEMA)
 
 
-def _row(hits: tuple[Hit, ...]) -> dict[str, Any]:
+def _row(hits: tuple[ListHit, ...]) -> dict[str, Any]:
     kinds = [hit.kind for hit in hits]
     return {
         "sha256_hit": "sha256_text" in kinds or "sha256_media" in kinds,
@@ -75,7 +75,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="What your lists of illegal content say of a document: digests, near hashes, keywords, domains.",
     source="SimHash after Charikar 2002, near hashes after Manku et al. 2007. The lists are yours.",
-    params=Params,
+    params=IllegalParams,
     schema=SCHEMA,
     reads=("text", "uri", "extra"),
     annotate=annotate,

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 from plinth.corpus.annotate.base import Annotator
 from plinth.records import EDIT_TYPE, Frozen
 from plinth.text.fasttext import model_file, predict
-from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Found
+from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
 
 UNKNOWN = "und"  # ISO 639-3: undetermined
 #: The labels of lid.176: ISO 639-1 codes, and 639-3 where there is none.
@@ -55,7 +55,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Frozen):
+class LanguageParams(Frozen):
     """What is looked at, and what is accepted."""
 
     max_characters: int | None = Field(None, ge=16, description="Look at this much from the middle only; null: all.")
@@ -81,7 +81,7 @@ class Params(Frozen):
         return given
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: LanguageParams) -> pa.RecordBatch:
     """Labels (ISO 639-1 where there is one) and probabilities; a text without a letter is `und` with score 0.
 
     `label_share`: of the characters of judged paragraphs, those in the document's label; 1 where none was judged.
@@ -113,7 +113,7 @@ def _names(labels: npt.NDArray[np.int32]) -> pa.Array:
     return names.take(pa.array(np.where(labels < 0, len(names) - 1, labels)))
 
 
-def _accepted(found: Found, params: Params) -> npt.NDArray[np.bool_]:
+def _accepted(found: Predictions, params: LanguageParams) -> npt.NDArray[np.bool_]:
     labels = kernel().model.labels
     default = params.thresholds.get(DEFAULT, 0.0)
     least = [params.thresholds.get(name, default) for name in labels]
@@ -124,7 +124,7 @@ def _accepted(found: Found, params: Params) -> npt.NDArray[np.bool_]:
     return found.scores[:, 0] >= np.array([*bars, 2.0], np.float32)[found.labels[:, 0]]
 
 
-def _shares(found: Found, params: Params) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _shares(found: Predictions, params: LanguageParams) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Share of each document's own label, and whether two languages have at least `mixed_share` each."""
     docs, languages = found.labels.shape[0], len(kernel().model.labels)
     sizes = (found.block_end - found.block_start).astype(np.float64)
@@ -138,7 +138,7 @@ def _shares(found: Found, params: Params) -> tuple[npt.NDArray[np.float64], npt.
     return np.where(total > 0, own / np.maximum(1, total), found.labels[:, 0] >= 0), mixed
 
 
-def _foreign(found: Found, params: Params) -> pa.Array:
+def _foreign(found: Predictions, params: LanguageParams) -> pa.Array:
     """Spans of paragraphs whose label is another than the document's, with a score of at least `min_score`."""
     other = found.block_label != found.labels[found.block_doc, 0]
     chosen = np.flatnonzero(other & (found.block_score >= params.min_score))
@@ -171,7 +171,7 @@ ANNOTATOR = Annotator(
     version="3",
     description="Language of the document and of its paragraphs, and whether it was read in a wrong encoding.",
     source="fastText language identification, Joulin et al. 2016; lid.176.ftz, called as FineWeb and datatrove do.",
-    params=Params,
+    params=LanguageParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -35,7 +35,7 @@ TOKEN = re.compile(r"[()]|[A-Za-z0-9.+:-]+")
 MAX_TOKENS = 100  # bounds the depth of parentheses, too
 
 
-class Params(Frozen):
+class LicenceParams(Frozen):
     """What may reach a shard."""
 
     permitted: tuple[str, ...] = Field((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
@@ -56,7 +56,7 @@ class _Term(NamedTuple):
         return f" {self.operator} ".join(self.operands)
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
     """The expression in one spelling, whether the list permits it, and for which uses."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
@@ -64,7 +64,7 @@ def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
     return pa.record_batch([column.take(distinct.indices) for column in columns], schema=SCHEMA)
 
 
-def _row(text: str, params: Params) -> tuple[str, bool, bool, bool]:
+def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
     """One licence under every list; a use without a list of its own allows what may be trained on."""
     expression, trained = judge(text, params.permitted)
     allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
@@ -72,7 +72,7 @@ def _row(text: str, params: Params) -> tuple[str, bool, bool, bool]:
     return expression, trained and wanted, allowed["redistribute"], allowed["commercial"]
 
 
-def _lists(params: Params) -> dict[str, tuple[str, ...] | None]:
+def _lists(params: LicenceParams) -> dict[str, tuple[str, ...] | None]:
     return {"redistribute": params.redistribute, "commercial": params.commercial}
 
 
@@ -167,7 +167,7 @@ ANNOTATOR = Annotator(
     version="3",
     description="The document's licence in SPDX form, and whether the recipe permits it, by use.",
     source="SPDX specification 2.3, annex D.",
-    params=Params,
+    params=LicenceParams,
     schema=SCHEMA,
     reads=("licence",),
     annotate=annotate,

@@ -23,13 +23,13 @@ SCHEMA = pa.schema(
 BANDS = pa.array(["head", "middle", "tail"])
 
 
-class Params(Frozen):
+class PerplexityParams(Frozen):
     """Which model scores."""
 
     model: str = Field("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
 
-def annotate(batch: pa.RecordBatch, model: ngram_file.Model) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, model: ngram_file.NgramModel) -> pa.RecordBatch:
     """Perplexity of each text, lines taken as sentences."""
     values, counts = model.perplexity(batch.column("text"))
     none = ~np.isfinite(values)
@@ -44,7 +44,7 @@ def annotate(batch: pa.RecordBatch, model: ngram_file.Model) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def prepare(params: Params, files: Files) -> ngram_file.Model:
+def prepare(params: PerplexityParams, files: Files) -> ngram_file.NgramModel:
     """The model.
 
     Raises:
@@ -63,7 +63,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Perplexity under an n-gram model of reference text, with its band: head, middle or tail.",
     source="CCNet (Wenzek et al. 2020); modified Kneser-Ney (Chen and Goodman 1998).",
-    params=Params,
+    params=PerplexityParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

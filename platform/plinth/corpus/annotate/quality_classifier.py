@@ -31,7 +31,7 @@ F64 = npt.NDArray[np.float64]
 TIERS = pa.array(["low", "medium", "high"])
 
 
-class Params(Frozen):
+class QualityClassifierParams(Frozen):
     """Which model, and where its tiers begin."""
 
     model: str = Field("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
@@ -39,13 +39,13 @@ class Params(Frozen):
     high: float = Field(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
 
     @model_validator(mode="after")
-    def _rising(self) -> Params:
+    def _rising(self) -> QualityClassifierParams:
         if self.medium > self.high:
             raise ValueError("`medium` lies above `high`")
         return self
 
 
-def prepare(params: Params, files: Files) -> tuple[Params, artefact.Model]:
+def prepare(params: QualityClassifierParams, files: Files) -> tuple[QualityClassifierParams, artefact.ClassifierModel]:
     """The model from its files.
 
     Raises:
@@ -55,7 +55,9 @@ def prepare(params: Params, files: Files) -> tuple[Params, artefact.Model]:
     return params, artefact.read(files[key], key, classifier.KIND)
 
 
-def annotate(batch: pa.RecordBatch, prepared: tuple[Params, artefact.Model]) -> pa.RecordBatch:
+def annotate(
+    batch: pa.RecordBatch, prepared: tuple[QualityClassifierParams, artefact.ClassifierModel]
+) -> pa.RecordBatch:
     """Calibrated probability that a document is of the reference, of either stage; tier of the last word."""
     params, model = prepared
     score, second, final = staged(model, batch.column("text"), None)
@@ -64,7 +66,7 @@ def annotate(batch: pa.RecordBatch, prepared: tuple[Params, artefact.Model]) -> 
 
 
 def staged(
-    model: artefact.Model, texts: pa.Array, lexicon: Lexicon | None, hits: npt.NDArray[np.bool_] | None = None
+    model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: npt.NDArray[np.bool_] | None = None
 ) -> tuple[F64, pa.Array, F64]:
     """Both stages of a classifier: the first's probability, the second's (null where not asked), the last word.
 
@@ -89,7 +91,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Probability that a text is of the reference rather than random, in two stages, and a tier.",
     source="Li et al. 2024 (DCLM) for reference against random; Joulin et al. 2016 (fastText) for the first stage.",
-    params=Params,
+    params=QualityClassifierParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

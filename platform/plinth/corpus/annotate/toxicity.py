@@ -42,7 +42,7 @@ LABELS = pa.array(["clean", "uncertain", "toxic"])
 F64 = npt.NDArray[np.float64]
 
 
-class Params(Frozen):
+class ToxicityParams(Frozen):
     """The layers; `null` takes one away."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
@@ -55,7 +55,7 @@ class Params(Frozen):
     toxic: float = Field(0.7, ge=0, le=1, description="Least `final` of label `toxic`.")
 
     @model_validator(mode="after")
-    def _some_layer(self) -> Params:
+    def _some_layer(self) -> ToxicityParams:
         if self.lexicon is None and self.model is None:
             raise ValueError("needs `lexicon`, `model` or both")
         if self.uncertain > self.toxic:
@@ -64,15 +64,15 @@ class Params(Frozen):
 
 
 @dataclass(frozen=True)
-class Layers:
+class ToxicityLayers:
     """The layers ready for use."""
 
-    params: Params
+    params: ToxicityParams
     lexicon: Lexicon | None
-    model: artefact.Model | None
+    model: artefact.ClassifierModel | None
 
 
-def prepare(params: Params, files: Files) -> Layers:
+def prepare(params: ToxicityParams, files: Files) -> ToxicityLayers:
     """Lexicon and model from their files.
 
     Raises:
@@ -94,10 +94,10 @@ def prepare(params: Params, files: Files) -> Layers:
                 expected=model.head.lexicon,
                 remedy="give annotator and model the same `lexicon`",
             )
-    return Layers(params, terms, model)
+    return ToxicityLayers(params, terms, model)
 
 
-def annotate(batch: pa.RecordBatch, layers: Layers) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
     """Hits of the lexicon with their spans (code points; nothing replaces them unless a policy says so), both
     stages' probabilities, the last word, its label, and the category whose hits weigh most."""
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
@@ -154,7 +154,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Hits of your lexicon with spans, a trained classifier's probability, and a second stage's in doubt.",
     source="Layers after Soldaini et al. 2024 (Dolma): a linear classifier on stretches of text. Words are yours.",
-    params=Params,
+    params=ToxicityParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -46,7 +46,7 @@ HOST = re.compile(r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a
 MIN_SUB_WORD = 3
 
 
-class Params(Frozen):
+class UrlParams(Frozen):
     """Which lists apply."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
@@ -67,7 +67,7 @@ class Rules:
     pieces: re.Pattern[str] | None = None
 
 
-def prepare(params: Params, files: Files) -> Rules:
+def prepare(params: UrlParams, files: Files) -> Rules:
     """Read the lists.
 
     Raises:
@@ -181,7 +181,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="What lists of domains, addresses and words say of a document's address, and its host's reputation.",
     source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
-    params=Params,
+    params=UrlParams,
     schema=SCHEMA,
     reads=("uri",),
     annotate=annotate,

@@ -19,7 +19,7 @@ from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import sorted_runs
-from plinth.corpus.dedup.document_numbers import Layout
+from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.shuffle import U64, binary16, halves
 from plinth.records import Part, Step
 from plinth.storage.parts import write_batches
@@ -81,7 +81,7 @@ def gather(
     ctx: Context,
     label: str,
     parts: Sequence[Part],
-    layout: Layout,
+    layout: SlotNumbers,
     kind: str = MEMBERS,
     columns: int = MEMBER_COLUMNS,
 ) -> list[Part]:
@@ -106,7 +106,7 @@ class _Gather:
 def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
     found = [[np.empty(0, np.uint64)] * task.columns]
     for part in task.parts:
-        with sorted_runs.Run(store, part, task.kind) as opened:
+        with sorted_runs.SortedRun(store, part, task.kind) as opened:
             found.append(list(opened.slice(task.bases[0], task.bases[-1])))
     table = [np.concatenate(column) for column in zip(*found, strict=True)]
     order = np.argsort(table[0])  # numbers of documents are unique
@@ -148,7 +148,7 @@ def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[p
         members: the slot's own, from `gather`.
         rows: batches of ids, whether considered, and lengths in bytes, in row order.
     """
-    with sorted_runs.Run(store, members, MEMBERS) as opened:
+    with sorted_runs.SortedRun(store, members, MEMBERS) as opened:
         mine = opened.all()
     stats = dict.fromkeys(STATS, 0)
     part = write_batches(store, name, SCHEMA, _batches(mine, rows, stats))

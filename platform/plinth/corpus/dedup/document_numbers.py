@@ -29,7 +29,7 @@ VERSION = "1"
 
 
 @dataclass(frozen=True)
-class Layout:
+class SlotNumbers:
     """`bases[s]` is the number of the first document of slot s; the last one is the number of all documents."""
 
     bases: tuple[int, ...]
@@ -45,9 +45,9 @@ class Layout:
         return "-".join(map(str, self.bases))
 
 
-def layout(places: Sequence[Slot]) -> Layout:
+def layout(places: Sequence[Slot]) -> SlotNumbers:
     """The numbers of the documents of these slots."""
-    return Layout((0, *accumulate(slot.documents.rows for slot in places)))
+    return SlotNumbers((0, *accumulate(slot.documents.rows for slot in places)))
 
 
 def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:

@@ -21,7 +21,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle, sorted_runs
 from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.dedup.run_tree import Reader, tree
+from plinth.corpus.dedup.run_tree import RangeReader, tree
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
@@ -114,7 +114,7 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
 
 def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], roster: Part, range_rows: int) -> list[Part]:
     branches = tree(ctx, DIGESTS, 3, leaves(ctx, places))
-    reader = Reader(DIGESTS, tuple(branches), document_numbers.layout(places), {"version": VERSION})
+    reader = RangeReader(DIGESTS, tuple(branches), document_numbers.layout(places), {"version": VERSION})
     mask = document_numbers.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
     step = Step(name="dedup/exact/group", version=VERSION, params=params.survivors())
     items = [
@@ -130,7 +130,7 @@ def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], roster: Part, r
 
 @dataclass(frozen=True)
 class _Group:
-    reader: Reader
+    reader: RangeReader
     mask: Part
     roster: Part
     low: int

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plinth.corpus.dedup.span_parameters import Lines, Semantic, Substring
+from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.records import Frozen
 
 
@@ -90,7 +90,7 @@ class Dedup(Frozen):
         (), max_length=255, description="Buckets whose members survive before those of others, best first."
     )
     semantic: Semantic | None = Field(None, description="Look-alikes by vectors, in chosen buckets. `null`: off.")
-    lines: Lines | None = Field(None, description="Repeated lines and paragraphs become cuts. `null`: off.")
+    lines: LineParameters | None = Field(None, description="Repeated lines and paragraphs become cuts. `null`: off.")
     substring: Substring | None = Field(None, description="Repeated passages become cuts. `null`: off.")
 
     @model_validator(mode="after")

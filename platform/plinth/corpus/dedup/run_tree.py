@@ -23,7 +23,7 @@ import numpy.typing as npt
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import sorted_runs
-from plinth.corpus.dedup.document_numbers import Layout
+from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.shuffle import ranges
 from plinth.records import Part, Step
 from plinth.storage.store import Store
@@ -94,7 +94,7 @@ class _Merge:
 
 def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
     with ExitStack() as stack:
-        opened = [stack.enter_context(sorted_runs.Run(store, part, task.kind)) for part in task.parts]
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, task.kind)) for part in task.parts]
         numbers = (0, *accumulate(task.sizes))
         rows = sum(one.rows for one in opened)
 
@@ -113,12 +113,12 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 
 @dataclass(frozen=True)
-class Reader:
+class RangeReader:
     """What a task needs to read a range of keys of all slots: picklable."""
 
     kind: str
     branches: tuple[Branch, ...]
-    layout: Layout
+    layout: SlotNumbers
     identity: Mapping[str, Any] | None = None
 
     @property
@@ -135,7 +135,7 @@ class Reader:
         """Key, document number and further columns of the entries with low <= key < high whose mask is not 0."""
         found: list[list[U64]] = []
         for branch in self.branches:
-            with sorted_runs.Run(store, branch.part, self.kind, self.identity) as opened:
+            with sorted_runs.SortedRun(store, branch.part, self.kind, self.identity) as opened:
                 key, at, *rest = opened.slice(low, high)
             bases = np.array([self.layout.bases[number] for number in branch.slots], dtype=np.uint64)
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))

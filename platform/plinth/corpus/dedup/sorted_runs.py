@@ -38,7 +38,7 @@ _MAGIC = b"PLNRUN01"
 _TAIL = struct.Struct("<QII8s")  # rows, length of the footer, its CRC-32, magic
 
 
-class Writer:
+class SortedRunWriter:
     """Writes a run into an open file; rows must come in order of their key."""
 
     def __init__(self, stream: IO[bytes], kind: str, columns: int, identity: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ def write(
         with _named(path):
             stream = path.open("wb")
         with stream:
-            writer = Writer(stream, kind, columns, identity or {})
+            writer = SortedRunWriter(stream, kind, columns, identity or {})
             for chunk in chunks:  # what fails in here is the caller's failure to read
                 with _named(path):
                     writer.append(*chunk)
@@ -124,7 +124,7 @@ def write(
     return Part(name=name, blob=blob, rows=writer.rows, stats=dict(stats or {}))
 
 
-class Run:
+class SortedRun:
     """An open run.
 
     Args:
@@ -143,7 +143,7 @@ class Run:
             self.close()
             raise
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> SortedRun:
         return self
 
     def __exit__(self, *args: object) -> None:

@@ -24,7 +24,7 @@ class Remainder(Frozen):
     )
 
 
-class Lines(Remainder):
+class LineParameters(Remainder):
     """Lines and paragraphs that other documents have too become cuts; the first occurrence stays.
 
     CCNet and Dolma cut whatever was seen before (`max_documents: 1`); RefinedWeb and others cut lines that

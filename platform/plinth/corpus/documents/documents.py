@@ -38,14 +38,14 @@ from plinth.storage.store import Store
 VERSION = "3"
 
 
-class Work(Frozen):
+class FileGroupTask(Frozen):
     """What one worker does: a group of files of one source."""
 
     bucket: str
     source: Source
     group: Group
     params: Documents
-    gate: illegal.Gate | None = None
+    gate: illegal.IllegalGate | None = None
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
     bucket: Bucket,
     params: Documents,
     inventory: Inventory,
-    gate: illegal.Gate | None = None,
+    gate: illegal.IllegalGate | None = None,
     lists: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
     """The documents of a bucket and the rejects of its sources.
@@ -77,7 +77,7 @@ def run(
         # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
         facts = fingerprint.digest(_facts(source, params))
         files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
-        task = Work(bucket=name, source=source, group=group, params=params, gate=gate)
+        task = FileGroupTask(bucket=name, source=source, group=group, params=params, gate=gate)
         stops = () if gate is None else (gate.identity,)
         items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
     made = run_items(ctx, step, make_part, items, label=label)
@@ -101,7 +101,7 @@ def run(
     return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
 
 
-def make_part(store: Store, work: Work) -> tuple[Part, ...]:
+def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
     """The documents of one group, its rejects, and behind a gate its reports. Memory is one batch of pages and one
     row group."""
     counts: Counter[str] = Counter()
@@ -138,13 +138,13 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
     return facts
 
 
-def _records(store: Store, work: Work) -> Iterator[RawRecord | Reject]:
+def _records(store: Store, work: FileGroupTask) -> Iterator[RawRecord | Reject]:
     for file, licence in work.group.files:
         found = read(file, work.source, licence, work.params.extraction.max_bytes)
         yield from illegal.arriving(work.gate, store, file.name, found)
 
 
-def _normalised(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[RawRecord | Reject]:
+def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
     """Records whose text has its normal form, and can be written."""
     for item in items:
         if isinstance(item, Reject):
@@ -167,7 +167,7 @@ def _normalised(items: Iterable[RawRecord | Reject], work: Work) -> Iterator[Raw
 
 
 def _identified(
-    items: Iterable[RawRecord | Reject], work: Work, counts: Counter[str]
+    items: Iterable[RawRecord | Reject], work: FileGroupTask, counts: Counter[str]
 ) -> Iterator[tuple[Any, ...] | Reject]:
     """Rows of DOCUMENT_SCHEMA; `counts` is told how much text was there before."""
     seen: set[bytes] = set()

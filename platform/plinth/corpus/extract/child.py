@@ -20,7 +20,17 @@ from collections.abc import Iterator
 
 from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.engines import engine
-from plinth.corpus.extract.page import COUNTS, READY, REQUEST, Extract, Failure, Page, Text, answer_bytes, requested
+from plinth.corpus.extract.page import (
+    COUNTS,
+    READY,
+    REQUEST,
+    Extract,
+    ExtractionFailure,
+    Page,
+    Text,
+    answer_bytes,
+    requested,
+)
 from plinth.corpus.extract.page_metadata import page_facts
 
 #: A page that was read: its HTML, main content, title.
@@ -64,7 +74,7 @@ def main(name: str, seconds: float, counts: int = -1) -> None:
     while (batch := _request(requests)) is not None:
         held, size = list[bytes](), 0
         for block in _blocks(requested(*batch)):
-            pages = list[Read | Failure]()
+            pages = list[Read | ExtractionFailure]()
             for page in block:
                 timers.set()
                 served[0] += 1
@@ -112,24 +122,24 @@ class _Timers:
         self._set_at = -float("inf")
 
 
-def _read(extract: Extract, page: Page) -> Read | Failure:
+def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
     try:
         html = decode(page.body, page.charset)
         if "\0" in html:
-            return Failure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
+            return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
         return html, *extract(html)
     except BaseException as error:  # a panic of Rust code is no Exception
-        return Failure("extract_failed", f"{type(error).__name__}: {error}")
+        return ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}")
 
 
-def _answer(read: Read | Failure) -> bytes:
-    if isinstance(read, Failure):
+def _answer(read: Read | ExtractionFailure) -> bytes:
+    if isinstance(read, ExtractionFailure):
         return answer_bytes(read)
     html, text, title = read
     try:
         return answer_bytes(Text(text, page_facts(html, title)))
     except Exception as error:  # memory may run out here as well
-        return answer_bytes(Failure("extract_failed", f"{type(error).__name__}: {error}"))
+        return answer_bytes(ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}"))
 
 
 def _request(stream: int) -> tuple[int, memoryview] | None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
-from plinth.corpus.extract.page import Answer, Failure, Page, request
+from plinth.corpus.extract.page import Answer, ExtractionFailure, Page, request
 from plinth.corpus.extract.process import Child, borrowed, give_back
 from plinth.corpus.sources.parameters import Extraction
 from plinth.errors import WorkerError
@@ -30,7 +30,7 @@ class Extractor:
         self.params = params
         self._child: Child | None = None
         #: Without an answer, in order; a failure stands where its page was. The child has all of the pages.
-        self._open: deque[Page | Failure] = deque()
+        self._open: deque[Page | ExtractionFailure] = deque()
         self._done: deque[Answer] = deque()
         self._first = 0  # the number of the first open page among those that this child was sent
         self._suspect: Page | None = None
@@ -93,7 +93,7 @@ class Extractor:
                     self._open.popleft()
                     self._done.append(answer)
                     self._first, self._ends = self._first + 1, 0
-                    if self._open and isinstance(self._open[0], Failure):
+                    if self._open and isinstance(self._open[0], ExtractionFailure):
                         self._settle()
             except EOFError:
                 self._recover()
@@ -101,7 +101,7 @@ class Extractor:
 
     def _settle(self) -> None:
         """Failures whose turn has come are answers."""
-        while self._open and isinstance(self._open[0], Failure):
+        while self._open and isinstance(self._open[0], ExtractionFailure):
             self._done.append(self._open.popleft())  # type: ignore[arg-type]
 
     def _recover(self) -> None:
@@ -132,8 +132,10 @@ class Extractor:
         self._settle()
 
 
-def _failure(code: int, params: Extraction) -> Failure:
+def _failure(code: int, params: Extraction) -> ExtractionFailure:
     if -code in TIMERS:
-        return Failure("extract_timeout", f"{params.engine} took more than {params.seconds_per_page:g} s of CPU time")
+        return ExtractionFailure(
+            "extract_timeout", f"{params.engine} took more than {params.seconds_per_page:g} s of CPU time"
+        )
     name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    return Failure("extract_failed", f"{params.engine} died of the page: {name}")
+    return ExtractionFailure("extract_failed", f"{params.engine} died of the page: {name}")

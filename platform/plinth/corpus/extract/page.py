@@ -46,7 +46,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ExtractionFailure:
     """Why no text came out: a reject's reason and detail."""
 
     reason: str
@@ -54,7 +54,7 @@ class Failure:
 
 
 _NO_FACTS = (0,) * len(FACTS)
-Answer = Text | Failure
+Answer = Text | ExtractionFailure
 #: HTML -> main content, and the title where there is one.
 Extract = Callable[[str], tuple[str, str | None]]
 
@@ -80,7 +80,7 @@ def requested(count: int, data: memoryview) -> Iterator[Page]:
 
 def answer_bytes(answer: Answer) -> bytes:
     """What came out of one page as bytes."""
-    if isinstance(answer, Failure):
+    if isinstance(answer, ExtractionFailure):
         detail = answer.detail.encode("utf-8", "replace")
         return ANSWER.pack(REASONS.index(answer.reason), len(detail), *_NO_FACTS) + detail
     text = answer.text.encode("utf-8", "replace")
@@ -102,7 +102,7 @@ def answered(data: bytearray) -> list[Answer]:
                 break
             text, at = str(view[start:at_facts], "utf-8"), end
             if status:
-                found.append(Failure(REASONS[status], text))
+                found.append(ExtractionFailure(REASONS[status], text))
                 continue
             facts = {}
             for name, size in zip(FACTS, facts_bytes, strict=True):

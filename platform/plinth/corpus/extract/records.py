@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urljoin
 
 from plinth.corpus.extract.extractor import Extractor
-from plinth.corpus.extract.page import Answer, Failure, Page, Text
+from plinth.corpus.extract.page import Answer, ExtractionFailure, Page, Text
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
 
 #: Pages travel to the extractor in batches of at most this many pages, and until they hold so many bytes, which a
@@ -61,7 +61,7 @@ def _merged(items: Records, answers: Iterator[Answer]) -> Iterator[RawRecord | R
             yield item
             continue
         answer = next(answers)
-        if isinstance(answer, Failure):
+        if isinstance(answer, ExtractionFailure):
             yield refuse(item, answer.reason, answer.detail)
         else:
             yield _with_text(item, answer)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from plinth import fingerprint
 from plinth.corpus.illegal.hosts import host
 from plinth.corpus.illegal.lists import read
-from plinth.corpus.illegal.match import Hit, Matcher
+from plinth.corpus.illegal.match import ListHit, Matcher
 from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.sources.record import QUARANTINED, RawRecord, Reject
 from plinth.errors import MissingError
@@ -33,7 +33,7 @@ REASON = QUARANTINED
 BATCH_RECORDS, BATCH_CHARACTERS = 256, 2**20
 
 
-class Gate(Frozen):
+class IllegalGate(Frozen):
     """What a worker needs to hold records against the lists."""
 
     params: Illegal
@@ -58,14 +58,14 @@ class Quarantined(Reject):
         uri_sha256: of its address.
     """
 
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[ListHit, ...] = ()
     record_sha256: str = ""
     file: str = ""
     host: str = ""
     uri_sha256: str = ""
 
 
-def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> Gate | None:
+def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | None:
     """The gate of a recipe, or None where it asks for none.
 
     Args:
@@ -83,11 +83,11 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> Gate | None:
             found=", ".join(lists) or "no lists",
             remedy="name it in `corpus.lists` of the recipe, or set `corpus.illegal.lists: null`",
         )
-    return Gate(params=params, files=tuple((part.name, part.blob) for part in lists[key].parts))
+    return IllegalGate(params=params, files=tuple((part.name, part.blob) for part in lists[key].parts))
 
 
 def arriving(
-    gate: Gate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
+    gate: IllegalGate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
     """Records of one file with its name and the digest of their bytes; those listed by it are hits already."""
     if gate is None:
@@ -105,7 +105,9 @@ def arriving(
         yield record if hit is None else quarantined(record, (hit,), gate.params)
 
 
-def passing(gate: Gate | None, store: Store, items: Iterable[RawRecord | Reject]) -> Iterator[RawRecord | Reject]:
+def passing(
+    gate: IllegalGate | None, store: Store, items: Iterable[RawRecord | Reject]
+) -> Iterator[RawRecord | Reject]:
     """Records with normalised texts, in order; those that hit as reports."""
     if gate is None:
         yield from items
@@ -120,7 +122,7 @@ def passing(gate: Gate | None, store: Store, items: Iterable[RawRecord | Reject]
     yield from _compared(matcher, held, gate.params)
 
 
-def quarantined(record: RawRecord, hits: Sequence[Hit], params: Illegal) -> Quarantined:
+def quarantined(record: RawRecord, hits: Sequence[ListHit], params: Illegal) -> Quarantined:
     """The report of a record that hits."""
     address = record.uri.encode("utf-8", "backslashreplace")
     digest, name = hashlib.sha256(address).hexdigest(), host(record.uri)
@@ -149,13 +151,13 @@ def _compared(matcher: Matcher, held: Sequence[RawRecord | Reject], params: Ille
         yield quarantined(item, hits, params) if hits and isinstance(item, RawRecord) else item
 
 
-def _matcher(gate: Gate, root: Path) -> Matcher:
+def _matcher(gate: IllegalGate, root: Path) -> Matcher:
     return _read(gate.model_dump_json(), root)
 
 
 @lru_cache(maxsize=4)
 def _read(gate: str, root: Path) -> Matcher:
     """Lists are read once per worker process."""
-    chosen, store = Gate.model_validate_json(gate), Store(root)
+    chosen, store = IllegalGate.model_validate_json(gate), Store(root)
     files = {name: store.open_path(blob) for name, blob in chosen.files}
     return Matcher(read(files, f"lists/{chosen.params.lists}", chosen.params), chosen.params)

@@ -29,7 +29,7 @@ from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, entries, refused
 from plinth.text.scoring.dense_features import COMMON_WORDS
 from plinth.text.similarity.simhash import Near
-from plinth.text.terms.terms import MAX_WORDS, Terms
+from plinth.text.terms.terms import MAX_WORDS, TermTable
 from plinth.text.words.ngrams import U64
 
 E = TypeVar("E")
@@ -44,7 +44,7 @@ EXPECTED_KEYWORD = "term <TAB> category of small letters, digits and _"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListEntry:
     """Where an entry of a list stands, without saying it: file, line, SHA-256 of the entry, category."""
 
     file: str
@@ -53,7 +53,7 @@ class Entry:
     category: str | None = None
 
 
-class Digests:
+class ListedDigests:
     """Listed SHA-256 digests, sorted: [N, 32], with the file and line of each."""
 
     def __init__(self, found: Sequence[tuple[bytes, int, int]]) -> None:
@@ -90,24 +90,24 @@ class Lists:
     """All lists, ready to be asked. `None` and empty: no such list."""
 
     names: tuple[str, ...]
-    sha256: Digests | None
+    sha256: ListedDigests | None
     simhash: Hashes | None
     phash: Hashes | None
-    terms: Terms | None
-    keywords: tuple[Entry, ...]
-    domains: Mapping[str, Entry]
+    terms: TermTable | None
+    keywords: tuple[ListEntry, ...]
+    domains: Mapping[str, ListEntry]
 
-    def digest_entry(self, at: int) -> Entry:
+    def digest_entry(self, at: int) -> ListEntry:
         """Of a listed SHA-256."""
         assert self.sha256 is not None
         return self._entry(self.sha256.places[at], self.sha256[at].hex())
 
-    def hash_entry(self, hashes: Hashes, at: int) -> Entry:
+    def hash_entry(self, hashes: Hashes, at: int) -> ListEntry:
         """Of a listed hash of 64 bits."""
         return self._entry(hashes.places[at], f"{int(hashes.near.hashes[at]):016x}")
 
-    def _entry(self, place: npt.NDArray[np.int64], text: str) -> Entry:
-        return Entry(self.names[int(place[0])], int(place[1]), _sha256(text))
+    def _entry(self, place: npt.NDArray[np.int64], text: str) -> ListEntry:
+        return ListEntry(self.names[int(place[0])], int(place[1]), _sha256(text))
 
 
 def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
@@ -124,19 +124,19 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
     found = by_role(files, ROLES)
     rows = {role: _parsed(found[role], numbers, _digits(digits)) for role, digits in DIGITS.items()}
     keywords = _keywords(found["keywords"])
-    domains: dict[str, Entry] = {}
+    domains: dict[str, ListEntry] = {}
     for name, path in found["domains"]:
         for number, line in entries(name, path):
             known = _tried(name, number, line, domain)
-            domains.setdefault(known, Entry(name, number, _sha256(known)))
+            domains.setdefault(known, ListEntry(name, number, _sha256(known)))
     if not any(rows.values()) and not keywords and not domains:
         raise refused(key, 0, "no entry", "at least one: an empty list would stop nothing, and nobody would know")
     return Lists(
         names,
-        Digests(rows["sha256"]) if rows["sha256"] else None,
+        ListedDigests(rows["sha256"]) if rows["sha256"] else None,
         _hashes(rows["simhash"], params.simhash_distance),
         _hashes(rows["phash"], params.phash_distance),
-        Terms(tuple(keywords)) if keywords else None,
+        TermTable(tuple(keywords)) if keywords else None,
         tuple(keywords.values()),
         domains,
     )
@@ -158,18 +158,18 @@ def keyword(line: str) -> tuple[str, str]:
     if len(term) < 2 or len(term) > MAX_CHARACTERS or term in COMMON_WORDS or not any(one.isalpha() for one in term):
         raise ValueError(f"a term of 2 to {MAX_CHARACTERS} characters, with a letter, that is no common word")
     try:
-        Terms([term])
+        TermTable([term])
     except ValueError as error:
         raise ValueError(f"a term of 1 to {MAX_WORDS} words") from error
     return term, category
 
 
-def _keywords(files: Sequence[tuple[str, Path]]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _keywords(files: Sequence[tuple[str, Path]]) -> dict[str, ListEntry]:
+    found: dict[str, ListEntry] = {}
     for name, path in files:
         for number, line in entries(name, path):
             term, category = _tried(name, number, line, keyword)
-            have = found.setdefault(term, Entry(name, number, _sha256(term), category))
+            have = found.setdefault(term, ListEntry(name, number, _sha256(term), category))
             if have.category != category:
                 raise refused(name, number, f"a term again, of category {category}", f"{have.category} as before")
     return found

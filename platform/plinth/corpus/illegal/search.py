@@ -24,7 +24,7 @@ BATCH_ROWS = 256
 WANTED = {"id", "text"}
 
 
-class Found(Frozen):
+class BlobHit(Frozen):
     """A blob of the store that holds text which hits.
 
     Args:
@@ -44,7 +44,7 @@ class Found(Frozen):
     older: tuple[str, ...]
 
 
-def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[Found]:
+def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
     """Blobs that hold listed text, by address; what is in the store without a manifest is read, too.
 
     Raises:
@@ -59,7 +59,7 @@ def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[Found]:
         documents, hit = _hits(path, matcher)
         if documents:
             here, before = published.get(md5, set()), older.get(md5, set())
-            yield Found(
+            yield BlobHit(
                 md5=md5,
                 path=str(path),
                 documents=documents,

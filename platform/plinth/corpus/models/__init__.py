@@ -6,7 +6,7 @@
 What they say of documents is written by annotators like everything else; see `plinth.corpus.annotate`.
 """
 
-from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.registry import TRAINERS, parameters, train, trainer
 
-__all__ = ["TRAINERS", "Trainer", "parameters", "train", "trainer"]
+__all__ = ["TRAINERS", "ModelTrainer", "parameters", "train", "trainer"]

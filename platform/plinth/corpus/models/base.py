@@ -24,7 +24,7 @@ class Train(Protocol):
 
 
 @dataclass(frozen=True)
-class Trainer:
+class ModelTrainer:
     """One kind of model that the line can train.
 
     Args:

@@ -61,7 +61,7 @@ class Drawing(Frozen):
 
 
 @dataclass(frozen=True)
-class Source:
+class ExampleSource:
     """Where examples come from.
 
     Args:
@@ -107,7 +107,9 @@ class Examples:
         return Examples(self.documents.take(chosen), self.splits[chosen], self.dense[chosen])
 
 
-def draw(ctx: Context, asset: str, drawing: Drawing, sources: Sequence[Source], terms: Manifest | None) -> list[Part]:
+def draw(
+    ctx: Context, asset: str, drawing: Drawing, sources: Sequence[ExampleSource], terms: Manifest | None
+) -> list[Part]:
     """Parts of examples, at most about `drawing.documents` of every source.
 
     Args:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
-from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import artefact
 from plinth.corpus.models.ngram import ngram_file
 from plinth.records import Frozen, Manifest, Step
@@ -23,7 +23,7 @@ from plinth.records import Frozen, Manifest, Step
 KIND, VERSION = "given", "1"
 
 
-class Params(Frozen):
+class GivenModelParams(Frozen):
     """Where the files are."""
 
     files: str = Field(description="Name of an entry of `corpus.lists`: the folder that `plinth restore` wrote.")
@@ -31,7 +31,7 @@ class Params(Frozen):
 
 
 def train(
-    ctx: Context, asset: str, params: Params, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+    ctx: Context, asset: str, params: GivenModelParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
     """The files as they are, opened once to see that they are such a model.
 
@@ -63,12 +63,12 @@ def _linear(kind: str) -> Callable[[Mapping[str, Path], str], dict[str, Any]]:
 
 _READERS = {"ngram": _ngram, "classifier": _linear("classifier"), "tagger": _linear("tagger")}
 
-TRAINER = Trainer(
+TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
     description="A model that was trained before, given as its files.",
     source="Whoever trained it; the files say how.",
-    params=Params,
+    params=GivenModelParams,
     buckets=lambda params: (),
     lists=lambda params: (params.files,),
     train=train,

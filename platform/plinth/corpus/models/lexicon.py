@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from plinth.errors import PlinthError, SourceError
 from plinth.text.scoring.dense_features import COMMON_WORDS
-from plinth.text.terms.terms import MAX_WORDS, Hits, Terms
+from plinth.text.terms.terms import MAX_WORDS, Hits, TermTable
 
 #: Bounds of a file.
 MAX_TERMS, MAX_CHARACTERS = 1_000_000, 120
@@ -39,7 +39,7 @@ FEATURES = ("lexicon_hits", "lexicon_density", "lexicon_weight", "lexicon_disgui
 class Lexicon:
     """Terms ready to be sought, with a weight and a category each."""
 
-    terms: Terms
+    terms: TermTable
     weights: npt.NDArray[np.float64]
     categories: tuple[str, ...]
 
@@ -85,7 +85,7 @@ def read(files: Mapping[str, Path], key: str) -> Lexicon:
     if not entries:
         raise _refused(key, "no terms", EXPECTED)
     weights, categories = zip(*entries.values(), strict=True)
-    return Lexicon(Terms(tuple(entries)), np.array(weights), categories)
+    return Lexicon(TermTable(tuple(entries)), np.array(weights), categories)
 
 
 def _lines(data: bytes, key: str, name: str) -> Iterator[tuple[int, str]]:
@@ -118,7 +118,7 @@ def _entry(line: str, where: str) -> tuple[str, tuple[float, str]]:
     if not 0 < value <= 1 or not CATEGORY.fullmatch(category):
         raise _refused(where, f"weight {weight!r}, category {category!r}", EXPECTED)
     try:
-        Terms([term])
+        TermTable([term])
     except ValueError as error:
         raise _refused(where, error, f"1 to {MAX_WORDS} words") from error
     return term, (value, category)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
-from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.base import ModelTrainer
 from plinth.errors import RecipeError
 from plinth.records import Frozen, Manifest
 
@@ -22,12 +22,12 @@ MODULES: tuple[str, ...] = (
     "given",
 )
 
-TRAINERS: dict[str, Trainer] = {
+TRAINERS: dict[str, ModelTrainer] = {
     name.rpartition(".")[2]: import_module(f"plinth.corpus.models.{name}").TRAINER for name in MODULES
 }
 
 
-def trainer(name: str, raw: Mapping[str, Any]) -> Trainer:
+def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
     """The trainer of a model of the recipe.
 
     Raises:

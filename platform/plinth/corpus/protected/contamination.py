@@ -29,7 +29,7 @@ from plinth.errors import IntegrityError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_batches, write_table
 from plinth.storage.store import Store
-from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import U64, ngram_hashes
 
 ASSET = "contamination"
@@ -134,11 +134,11 @@ def _union(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (Part(name="grams.bin", blob=store.put_bytes(table.astype("<u8").tobytes()), rows=table.size),)
 
 
-def _lookup(store: Store, table: Part) -> Lookup:
+def _lookup(store: Store, table: Part) -> HashLookup:
     path = store.open_path(table.blob)
     values: U64 = np.memmap(path, dtype="<u8", mode="r") if table.rows else np.empty(0, dtype=np.uint64)
     try:
-        return Lookup(values)
+        return HashLookup(values)
     except ValueError as error:
         raise IntegrityError(f"{path} (held-out n-grams) cannot be trusted", found=error) from error
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
-from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import I64, U64, ngram_hashes
 
 F32 = npt.NDArray[np.float32]
@@ -29,7 +29,7 @@ MAX_ITEMS = 200
 
 
 @dataclass(frozen=True)
-class Index:
+class ProtectedIndex:
     """The items.
 
     Args:
@@ -52,9 +52,9 @@ class Index:
     postings: I32
     weights: F32
 
-    def lookups(self) -> tuple[Lookup, Lookup]:
+    def lookups(self) -> tuple[HashLookup, HashLookup]:
         """Of n-grams and of words."""
-        return Lookup(self.grams), Lookup(self.vocabulary)
+        return HashLookup(self.grams), HashLookup(self.vocabulary)
 
 
 def items(store: Store, sets: Mapping[str, Manifest]) -> tuple[list[tuple[str, str]], pa.Array]:
@@ -65,7 +65,7 @@ def items(store: Store, sets: Mapping[str, Manifest]) -> tuple[list[tuple[str, s
     return names, pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
 
 
-def build(texts: pa.Array, candidate_words: int, min_words: int) -> Index:
+def build(texts: pa.Array, candidate_words: int, min_words: int) -> ProtectedIndex:
     """The index of items; those shorter than `min_words` have words and no n-grams, so they are never found."""
     starts, words = ngram_hashes(texts, 1)
     gram_starts, grams = ngram_hashes(texts, candidate_words)
@@ -76,7 +76,7 @@ def build(texts: pa.Array, candidate_words: int, min_words: int) -> Index:
     telling = counts <= MAX_ITEMS
     kept = np.repeat(telling, counts)
     vocabulary, numbers = np.unique(words, return_inverse=True)
-    return Index(
+    return ProtectedIndex(
         starts=starts,
         words=words,
         numbers=numbers.astype(np.int32),
@@ -88,13 +88,13 @@ def build(texts: pa.Array, candidate_words: int, min_words: int) -> Index:
     )
 
 
-def weighed(index: Index, documents: int, frequencies: I64) -> Index:
+def weighed(index: ProtectedIndex, documents: int, frequencies: I64) -> ProtectedIndex:
     """The index with weights log((D + 1) / (df + 1)) for `df` of `D` sampled documents."""
     weights = np.log((documents + 1) / (frequencies + 1)).astype(np.float32)
-    return Index(**{**_fields(index), "weights": weights})
+    return ProtectedIndex(**{**_fields(index), "weights": weights})
 
 
-def write(store: Store, index: Index) -> Part:
+def write(store: Store, index: ProtectedIndex) -> Part:
     """The index as one part."""
     out = io.BytesIO()
     for name in _fields(index):
@@ -102,11 +102,11 @@ def write(store: Store, index: Index) -> Part:
     return Part(name="index.npys", blob=store.put_bytes(out.getvalue()), rows=index.starts.size - 1)
 
 
-def read(store: Store, part: Part) -> Index:
+def read(store: Store, part: Part) -> ProtectedIndex:
     """The index out of its part."""
     with store.open_path(part.blob).open("rb") as stream:
-        return Index(*(np.load(stream, allow_pickle=False) for _ in fields(Index)))
+        return ProtectedIndex(*(np.load(stream, allow_pickle=False) for _ in fields(ProtectedIndex)))
 
 
-def _fields(index: Index) -> dict[str, Any]:
-    return {field.name: getattr(index, field.name) for field in fields(Index)}
+def _fields(index: ProtectedIndex) -> dict[str, Any]:
+    return {field.name: getattr(index, field.name) for field in fields(ProtectedIndex)}

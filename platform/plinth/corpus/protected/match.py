@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compiled import njit
-from plinth.corpus.protected.index import Index
-from plinth.text.words.hash_lookup import Lookup
+from plinth.corpus.protected.index import ProtectedIndex
+from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import I64, U64, ngram_hashes
 
 I32 = npt.NDArray[np.int32]
@@ -27,7 +27,9 @@ STRETCH = 1.5
 LEAST_SHARED = 2
 
 
-def find(texts: pa.Array, n: int, index: Index, lookups: tuple[Lookup, Lookup]) -> tuple[I64, I64, I64, F32]:
+def find(
+    texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLookup, HashLookup]
+) -> tuple[I64, I64, I64, F32]:
     """Every (document, item) that share enough to be looked at.
 
     Returns:

@@ -132,7 +132,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
     files: dict[str, dict[str, Path]] = {}
     for key, name, blob in task.resources:
         files.setdefault(key, {})[name] = store.open_path(blob)
-    outcomes: list[rates.Outcome] = []
+    outcomes: list[rates.LabelledOutcome] = []
     origins: dict[str, int] = {}
     made_as: dict[str, dict[str, int]] = {}
 
@@ -144,7 +144,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
                 made = _judged(task, prepared, origin, some)
                 yield made
                 for row, removed in zip(some, made.column("removed").to_pylist(), strict=True):
-                    outcomes.append(rates.Outcome(row.slice, row.bad, removed, len(row.text.encode())))
+                    outcomes.append(rates.LabelledOutcome(row.slice, row.bad, removed, len(row.text.encode())))
                     origins[origin] = origins.get(origin, 0) + 1
                     kind = made_as.setdefault(row.made_as, {"bad": int(row.bad), "documents": 0, "removed": 0})
                     kind["documents"] += 1

@@ -21,7 +21,7 @@ Plants = Callable[[Mapping[str, Mapping[str, Path]]], tuple[Term, ...]]
 
 
 @dataclass(frozen=True)
-class Gate:
+class MeasuredGate:
     """A gate: the annotator whose columns its rules read, its generator, and whether that plants terms of the lists
     that the annotator reads, which then are lexicons; `plants` reads lists of another form."""
 
@@ -35,15 +35,15 @@ class Gate:
 GATES = {
     gate.name: gate
     for gate in (
-        Gate("quality", "quality_classifier", generate.quality),
-        Gate("toxicity", "toxicity", generate.toxicity, plants_terms=True),
-        Gate("pii", "pii"),
-        Gate("illegal", "illegal", illegal.generate, plants=illegal.plants),
+        MeasuredGate("quality", "quality_classifier", generate.quality),
+        MeasuredGate("toxicity", "toxicity", generate.toxicity, plants_terms=True),
+        MeasuredGate("pii", "pii"),
+        MeasuredGate("illegal", "illegal", illegal.generate, plants=illegal.plants),
     )
 }
 
 
-def gate(name: str) -> Gate:
+def gate(name: str) -> MeasuredGate:
     """A gate by name.
 
     Raises:

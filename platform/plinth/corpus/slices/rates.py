@@ -13,7 +13,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LabelledOutcome:
     """What a gate did with one labelled document."""
 
     slice: str
@@ -36,7 +36,7 @@ def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def by_slice(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
+def by_slice(outcomes: Iterable[LabelledOutcome]) -> dict[str, dict[str, Any]]:
     """Rates of every slice, sorted by name, and of all documents as `all`, first.
 
     Returns:
@@ -55,7 +55,7 @@ def by_slice(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
 _COUNTS = ("good", "bad", "good_bytes", "removed_good", "removed_bad", "removed_good_bytes")
 
 
-def _add(counts: dict[str, int], one: Outcome) -> None:
+def _add(counts: dict[str, int], one: LabelledOutcome) -> None:
     kind = "bad" if one.bad else "good"
     counts[kind] += 1
     counts[f"removed_{kind}"] += one.removed

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, columns_of
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.slices.measured_gates import Gate
+from plinth.corpus.slices.measured_gates import MeasuredGate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.errors import RecipeError
 
@@ -42,7 +42,9 @@ class GateRule:
         return found
 
 
-def rule_of(gate: Gate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]) -> GateRule:
+def rule_of(
+    gate: MeasuredGate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]
+) -> GateRule:
     """What the gate removes by the recipe.
 
     Args:
@@ -72,7 +74,7 @@ def rule_of(gate: Gate, params: GateSlices, policies: Mapping[str, Policy], anno
     return _joined(gate, own)
 
 
-def _joined(gate: Gate, rules: list[tuple[str, Expression]]) -> GateRule:
+def _joined(gate: MeasuredGate, rules: list[tuple[str, Expression]]) -> GateRule:
     read = {column.split(".")[0] for _, rule in rules for column in rule.columns} - {DOCUMENTS}
     reasons = dict.fromkeys([*(reason for reason, _ in rules), gate.name])
     for _, rule in rules:

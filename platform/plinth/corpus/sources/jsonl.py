@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from plinth.corpus.sources.fields import Fields
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import Fault, Line, lines, stretches
+from plinth.corpus.sources.streams import Fault, TextLine, lines, stretches
 from plinth.storage.files import SourceFile, opened
 
 
@@ -26,7 +26,7 @@ def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -
                 yield _record(file, fields, line, line.data)
 
 
-def _record(file: SourceFile, fields: Fields, line: Line, data: bytes) -> RawRecord | Reject:
+def _record(file: SourceFile, fields: Fields, line: TextLine, data: bytes) -> RawRecord | Reject:
     at, where = f"L{line.number}", f"line {line.number}"
 
     def refused(reason: str, detail: str) -> Reject:

@@ -32,7 +32,7 @@ class Fault:
     detail: str
 
 
-class Stretch:
+class PlainStream:
     """Plain bytes as they are in the file."""
 
     def __init__(self, raw: Readable) -> None:
@@ -53,7 +53,7 @@ class Stretch:
         return self._raw.read(size)
 
 
-class GzipMember(Stretch):
+class GzipMember(PlainStream):
     """One member, from byte `start` of the file; `rest` afterwards holds the compressed bytes that follow it."""
 
     def __init__(self, raw: Readable, first: bytes) -> None:
@@ -83,7 +83,7 @@ class GzipMember(Stretch):
         return b""
 
 
-class _Zstandard(Stretch):
+class _Zstandard(PlainStream):
     """All frames of a file; a damaged one ends it."""
 
     def __init__(self, raw: Readable) -> None:
@@ -102,14 +102,14 @@ class _Zstandard(Stretch):
             return b""
 
 
-def stretches(raw: Readable, name: str) -> Iterator[Stretch]:
+def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
     """The stretches of a file, by the ending of its name; each is drained before the next is made."""
     if name.endswith(".gz"):
         yield from members(raw)
     elif name.endswith((".zst", ".zstd")):
         yield _Zstandard(raw)
     else:
-        yield Stretch(raw)
+        yield PlainStream(raw)
 
 
 def members(raw: Readable) -> Iterator[GzipMember]:
@@ -139,7 +139,7 @@ def _next_member(raw: Readable, pending: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line without its end, numbered from 1; `data` is None when it was too long to hold."""
 
     number: int
@@ -147,7 +147,7 @@ class Line:
     bytes: int
 
 
-def lines(parts: Iterable[Stretch], max_bytes: int, before: int = 0) -> Iterator[Line | Fault]:
+def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iterator[TextLine | Fault]:
     """The lines of a file, and the faults where they are. A line over `max_bytes` is passed over, never held.
     `before` lines were in earlier pieces of the file.
 
@@ -160,7 +160,7 @@ def lines(parts: Iterable[Stretch], max_bytes: int, before: int = 0) -> Iterator
             for piece in pieces[:-1]:
                 number += 1
                 size = skipped + len(held) + len(piece)
-                yield Line(number, None if size > max_bytes else held + piece, size)
+                yield TextLine(number, None if size > max_bytes else held + piece, size)
                 held, skipped = b"", 0
             held += pieces[-1]
             if len(held) + skipped > max_bytes:
@@ -170,10 +170,10 @@ def lines(parts: Iterable[Stretch], max_bytes: int, before: int = 0) -> Iterator
             held, skipped = b"", 0
     if held or skipped:
         size = skipped + len(held)
-        yield Line(number + 1, None if size > max_bytes else held, size)
+        yield TextLine(number + 1, None if size > max_bytes else held, size)
 
 
-def read_all(part: Stretch, max_bytes: int) -> bytes | None:
+def read_all(part: PlainStream, max_bytes: int) -> bytes | None:
     """Everything a stretch holds, or None when that is more than `max_bytes`."""
     pieces, size = [], 0
     while chunk := part.read(READ_BYTES * 4):

@@ -15,7 +15,7 @@ from plinth.corpus.sources.codings import charset, decoded, text
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.streams import READ_BYTES, Stretch, stretches
+from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches
 from plinth.errors import PlinthError
 from plinth.storage.files import SourceFile, opened
 
@@ -46,7 +46,7 @@ def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 class _Window:
     """A stretch with its last bytes kept, so that reading can go back to a record's start after an error."""
 
-    def __init__(self, part: Stretch) -> None:
+    def __init__(self, part: PlainStream) -> None:
         self._part = part
         self._kept, self._position = b"", 0  # the kept bytes end at the stretch's own position
 
@@ -91,7 +91,7 @@ class _Reader:
     def where(self) -> str:
         return f"record {self.number} from byte {self.file.start}" if self.file.start else f"record {self.number}"
 
-    def records(self, part: Stretch) -> Iterator[RawRecord | Reject]:
+    def records(self, part: PlainStream) -> Iterator[RawRecord | Reject]:
         """The records of one stretch, resuming after each broken one."""
         from fastwarc.warc import ArchiveIterator
 

@@ -21,7 +21,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.corpus import annotate
 from plinth.corpus.documents import documents
-from plinth.corpus.illegal.gate import Gate, gate_of
+from plinth.corpus.illegal.gate import IllegalGate, gate_of
 from plinth.corpus.policy import policy
 from plinth.corpus.sources.inventory import Inventory, groups, wanted_suffixes
 from plinth.corpus.sources.licences import LICENCES_FILE
@@ -40,7 +40,7 @@ Annotators = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class SourceSample:
     """What was taken, and what the line says of it.
 
     Args:
@@ -77,7 +77,7 @@ def scratch(ctx: Context) -> Iterator[Context]:
 
 def take(
     ctx: Context, scratch: Context, bucket: Bucket, corpus: Corpus, annotators: Annotators, size: int, seed: int
-) -> Sample:
+) -> SourceSample:
     """Read, annotate and judge a sample.
 
     Args:
@@ -97,7 +97,9 @@ def take(
     step = Step(name="documents", version=documents.VERSION)
     gate = _gate(ctx, scratch, corpus)
     works = [
-        documents.Work(bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params, gate=gate)
+        documents.FileGroupTask(
+            bucket=BUCKET, source=bucket.sources[group.source], group=group, params=params, gate=gate
+        )
         for group in groups(bucket, taken, PART_BYTES)
     ]
     items = [
@@ -112,10 +114,10 @@ def take(
     scores = {name: _annotated(ctx, scratch, name, raw, made) for name, raw in annotators.items()}
     judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores)
     sizes = sum(file.bytes for _, file in taken.files)
-    return Sample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
+    return SourceSample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
 
 
-def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> Gate | None:
+def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
     """The illegal-content gate of the line, its lists copied to where the sample is written."""
     name = corpus.illegal.lists
     if name is None:

@@ -29,7 +29,7 @@ from plinth.corpus.sources.record import NO_FAILURES
 from plinth.errors import MissingError
 from plinth.experiment.value import proxy
 from plinth.experiment.value.overlap import against, batches_of, inside, known_ngrams, new_ngrams, signed
-from plinth.experiment.value.sample import Annotators, Sample, scratch, take
+from plinth.experiment.value.sample import Annotators, SourceSample, scratch, take
 from plinth.recipe.corpus import Corpus
 from plinth.records import Manifest
 from plinth.storage.parts import read_table
@@ -46,7 +46,7 @@ TOP_REASONS = 12
 
 
 @dataclass(frozen=True)
-class Known:
+class ReferenceCorpus:
     """The corpus that a source is measured against, by bucket."""
 
     documents: Mapping[str, Manifest]
@@ -56,7 +56,7 @@ class Known:
     shards: Mapping[str, Manifest]
 
 
-def known(ctx: Context, without: str | None = None) -> Known:
+def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
     """What is published, as far as it came; without one bucket.
 
     Raises:
@@ -73,7 +73,7 @@ def known(ctx: Context, without: str | None = None) -> Known:
             remedy="run the line first: `plinth run --select funnel`",
         )
     columns = [{b: ctx.refs.load(made[f"{b}/{kind}"]) for b in whole if f"{b}/{kind}" in made} for kind in kinds]
-    return Known(*columns)
+    return ReferenceCorpus(*columns)
 
 
 def assess(
@@ -81,7 +81,7 @@ def assess(
     bucket: Bucket,
     corpus: Corpus,
     annotators: Annotators,
-    have: Known,
+    have: ReferenceCorpus,
     *,
     sample_bytes: int = SAMPLE_BYTES,
     corpus_bytes: int = CORPUS_BYTES,
@@ -139,7 +139,7 @@ class _Facts:
     kept: Bools
 
 
-def _read(own: Context, sample: Sample) -> _Facts:
+def _read(own: Context, sample: SourceSample) -> _Facts:
     """The sample in memory: it is bounded by its size."""
     columns = [read_table(own.store, part, ["text"]).column("text") for part in sample.documents.named("part-")]
     keep = [read_table(own.store, part, ["keep"]).column("keep") for part in sample.policy.named("part-")]
@@ -173,7 +173,7 @@ class Draws:
 
 
 def _acceptance(
-    sample: Sample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, draw: Draws
+    sample: SourceSample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, draw: Draws
 ) -> dict[str, Any]:
     one = np.ones(len(facts.size))
     failed = sum(n for reason, n in sample.documents.stats["rejects"].items() if reason not in NO_FAILURES)
@@ -188,7 +188,7 @@ def _acceptance(
     }
 
 
-def _reasons(sample: Sample) -> list[dict[str, Any]]:
+def _reasons(sample: SourceSample) -> list[dict[str, Any]]:
     """Why records and documents fall, the most frequent first."""
     refused = sample.documents.stats["rejects"].items()
     rejects = {reason if reason in NO_FAILURES else f"{reason} (not parsed)": n for reason, n in refused}
@@ -198,7 +198,14 @@ def _reasons(sample: Sample) -> list[dict[str, Any]]:
 
 
 def _density(
-    ctx: Context, facts: _Facts, again: Bools, texts: pa.Array, have: Known, limit: int, draw: Draws, seed: int
+    ctx: Context,
+    facts: _Facts,
+    again: Bools,
+    texts: pa.Array,
+    have: ReferenceCorpus,
+    limit: int,
+    draw: Draws,
+    seed: int,
 ) -> dict[str, Any]:
     kept = facts.kept.astype(np.float64)
     parts = proxy.shuffled([p for one in have.curated.values() for p in one.named("part-")], seed)
@@ -213,7 +220,7 @@ def _density(
     }
 
 
-def _tokenizer(ctx: Context, texts: pa.Array, have: Known, seed: int) -> dict[str, Any]:
+def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) -> dict[str, Any]:
     """Bytes per token of the sample and of every bucket; nothing before there is a tokenizer."""
     ref = ctx.refs.ref("tokenizer")
     if ref is None or not have.shards:
@@ -244,7 +251,7 @@ def _tokenizer(ctx: Context, texts: pa.Array, have: Known, seed: int) -> dict[st
 
 
 def _effective(
-    ctx: Context, sample: Sample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], draw: Draws
+    ctx: Context, sample: SourceSample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], draw: Draws
 ) -> dict[str, Any]:
     """The whole source at the sample's rate, beside what the corpus has."""
     scale = facts.size.sum() / sample.share if len(facts.size) else 0.0

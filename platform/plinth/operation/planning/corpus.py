@@ -14,7 +14,7 @@ from pydantic import Field
 from plinth.records import Frozen
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     """One stage on one core.
 
     Args:
@@ -37,17 +37,17 @@ class Work(NamedTuple):
 #: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
 #: and the index were measured, and the rest are estimates by column widths (docs/scale.md).
 MEASURED = (
-    Work("annotate: heuristics", 74, 0, True, 0.0, 150),
-    Work("annotate: language, PII", 57, 0, True, 0.0, 60),
-    Work("annotate: classifiers", 50, 0, True, 0.0, 30),
-    Work("annotate: perplexity", 34, 0, True, 0.0, 16),
-    Work("exact duplicates", 255, 0, True, 0.0, 60),
-    Work("MinHash signatures", 490, 0, True, 0.0, 448),
-    Work("near duplicates", 0, 71_000, False, 0.0, 300),
-    Work("lines", 40, 0, True, 0.16, 0),
-    Work("substring", 31, 0, True, 0.15, 0),
-    Work("policy and verdicts", 0, 1_000_000, False, 0.0, 40),
-    Work("held out, curated", 84, 0, True, 0.25, 0),
+    StageWork("annotate: heuristics", 74, 0, True, 0.0, 150),
+    StageWork("annotate: language, PII", 57, 0, True, 0.0, 60),
+    StageWork("annotate: classifiers", 50, 0, True, 0.0, 30),
+    StageWork("annotate: perplexity", 34, 0, True, 0.0, 16),
+    StageWork("exact duplicates", 255, 0, True, 0.0, 60),
+    StageWork("MinHash signatures", 490, 0, True, 0.0, 448),
+    StageWork("near duplicates", 0, 71_000, False, 0.0, 300),
+    StageWork("lines", 40, 0, True, 0.16, 0),
+    StageWork("substring", 31, 0, True, 0.15, 0),
+    StageWork("policy and verdicts", 0, 1_000_000, False, 0.0, 40),
+    StageWork("held out, curated", 84, 0, True, 0.25, 0),
 )
 #: WARC to documents, MB of HTML per second and core (resiliparse).
 EXTRACT_MEGABYTES_S = 8.0
@@ -57,7 +57,7 @@ PARQUET = 0.25
 COMPONENT_BYTES = 8
 
 
-class Scale(Frozen):
+class CorpusScale(Frozen):
     """A corpus and the machines for it."""
 
     text_bytes: float = Field(gt=0, description="Text after extraction, bytes.")
@@ -71,7 +71,7 @@ class Scale(Frozen):
     gigabit_s_per_core: float = Field(0.3, gt=0, description="Network between storage and one core.")
 
 
-class Row(Frozen):
+class StageEstimate(Frozen):
     """One stage of the estimate."""
 
     stage: str
@@ -82,12 +82,12 @@ class Row(Frozen):
     hours: float  # wall clock on all cores: the longer of work and network
 
 
-class Estimate(Frozen):
+class CorpusEstimate(Frozen):
     """The whole."""
 
     documents: int
     parts: int
-    rows: tuple[Row, ...]
+    rows: tuple[StageEstimate, ...]
     core_hours: float
     hours: float
     read_bytes: float
@@ -100,7 +100,7 @@ class Estimate(Frozen):
     storage_cost_month: float
 
 
-def estimate(scale: Scale) -> Estimate:
+def estimate(scale: CorpusScale) -> CorpusEstimate:
     """Cost of every stage and of the whole, on `scale.cores` cores."""
     documents, parts = scale.text_bytes / scale.document_bytes, max(1, round(scale.text_bytes / scale.part_bytes))
     rows = [_row(work, scale, documents, parts) for work in MEASURED]
@@ -110,7 +110,7 @@ def estimate(scale: Scale) -> Estimate:
     core_hours = sum(row.core_hours for row in rows)
     requests = sum(2.0 * row.tasks for row in rows)
     stored = PARQUET * scale.text_bytes * 2 + sum(work.written_document for work in MEASURED) * documents
-    return Estimate(
+    return CorpusEstimate(
         documents=round(documents),
         parts=parts,
         rows=tuple(rows),
@@ -127,7 +127,7 @@ def estimate(scale: Scale) -> Estimate:
     )
 
 
-def _row(work: Work, scale: Scale, documents: float, parts: int) -> Row:
+def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> StageEstimate:
     by_bytes = scale.text_bytes / (work.megabytes_s * 1e6) if work.megabytes_s else 0.0
     by_documents = documents / work.documents_s if work.documents_s else 0.0
     read = PARQUET * scale.text_bytes if work.reads_text else _columns(work) * documents
@@ -135,15 +135,15 @@ def _row(work: Work, scale: Scale, documents: float, parts: int) -> Row:
     return _timed(work.stage, parts, (by_bytes + by_documents) / 3600, read, written, scale)
 
 
-def _columns(work: Work) -> float:
+def _columns(work: StageWork) -> float:
     """Bytes per document that a stage without text reads: signatures' keys, or all columns."""
     return 300.0 if work.stage == "near duplicates" else 250.0
 
 
-def _timed(stage: str, tasks: int, core_hours: float, read: float, written: float, scale: Scale) -> Row:
+def _timed(stage: str, tasks: int, core_hours: float, read: float, written: float, scale: CorpusScale) -> StageEstimate:
     at_once = min(scale.cores, tasks)
     network = (read + written) * 8 / (scale.gigabit_s_per_core * 1e9 * at_once) / 3600
-    return Row(
+    return StageEstimate(
         stage=stage,
         tasks=tasks,
         core_hours=core_hours,

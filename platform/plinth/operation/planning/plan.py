@@ -12,7 +12,7 @@ from plinth.tokens.order.steps import schedule
 from plinth.training.parallel.parameters import Parallel, problems
 
 
-class Plan(Frozen):
+class TrainingPlan(Frozen):
     """What a run costs. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
 
     recipe: str
@@ -52,7 +52,7 @@ def plan(
     vocab_size: int | None = None,
     precision: Literal["fp32", "bf16"] | None = None,
     device: str | None = None,
-) -> Plan:
+) -> TrainingPlan:
     """Plan a recipe's run.
 
     Args:
@@ -75,7 +75,7 @@ def plan(
     by_stage = _memory_by_stage(recipe, vocabulary, kind)
     needed = by_stage[training.parallel.zero_stage]
     device_bytes = memory.DEVICES[device] if device else None
-    return Plan(
+    return TrainingPlan(
         recipe=recipe.name,
         preset=training.model.preset,
         parameters=counted.total,

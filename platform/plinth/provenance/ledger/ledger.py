@@ -23,7 +23,7 @@ from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.origin import source_of
 from plinth.provenance.ledger.columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
-from plinth.provenance.ledger.placement import Places, Tokens, tokens_of
+from plinth.provenance.ledger.placement import TokenPlaces, Tokens, tokens_of
 from plinth.records import Manifest, Part, Step, bucket_of
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -150,7 +150,7 @@ def _batches(
     sides = task.slot.sides
     sources = [(task.slot.documents, _DOCUMENTS), (sides["policy"], ["keep", "fired"]), (sides["verdicts"], _VERDICTS)]
     sources += [(sides[name], columns) for name, columns in read.items() if columns]
-    places = Places(store, task.slot.bucket, task.slot.documents.name, task.tokens)
+    places = TokenPlaces(store, task.slot.bucket, task.slot.documents.name, task.tokens)
     for documents, policy, verdicts, *rest in iter_aligned(store, *sources):
         named = dict(zip([name for name, columns in read.items() if columns], rest, strict=True))
         trained = pc.equal(verdicts.column("decision"), "train")

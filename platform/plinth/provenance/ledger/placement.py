@@ -65,7 +65,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
     return Tokens(number, tuple(streams))
 
 
-class Places:
+class TokenPlaces:
     """Shards and positions of the training documents, taken from the index as they come."""
 
     def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:

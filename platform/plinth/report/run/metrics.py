@@ -53,7 +53,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Mark:
+class EventMark:
     """Something that happened, as a line through all panels."""
 
     time: float
@@ -112,7 +112,7 @@ class Course:
     series: Mapping[str, Series]
     slices: Mapping[str, Series]
     layers: Mapping[str, Series]  # gradient norm by layer
-    marks: Sequence[Mark]
+    marks: Sequence[EventMark]
     cost: Cost
     events: Sequence[Event]
     first_time: float
@@ -126,7 +126,7 @@ def course(events: Iterable[Event]) -> Course:
     series: dict[str, Series] = defaultdict(Series)
     slices: dict[str, Series] = defaultdict(Series)
     layers: dict[str, Series] = defaultdict(Series)
-    marks: list[Mark] = []
+    marks: list[EventMark] = []
     at_step, saved_at, ranks = 0, math.nan, math.nan
     for event in told:
         kind = event["event"]
@@ -148,7 +148,7 @@ def course(events: Iterable[Event]) -> Course:
                 slices[name].add({"step": at_step, **event}, value[0] if isinstance(value, list) else value)
         if kind in MARKED:
             weight = "note" if event.get("action") == "warn" else MARKED[kind]
-            marks.append(Mark(float(event["time"]), at_step, kind, weight, words(event)))
+            marks.append(EventMark(float(event["time"]), at_step, kind, weight, words(event)))
     times = [float(event["time"]) for event in told] or [0.0]
     last = max((step for one in series.values() for step in one.steps), default=0)
     return Course(dict(series), dict(slices), dict(layers), marks, cost(told), told, times[0], times[-1], last)

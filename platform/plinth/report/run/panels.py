@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
-from plinth.report.run.metrics import Course, Mark, Series
+from plinth.report.run.metrics import Course, EventMark, Series
 from plinth.report.style import ACCENT, colours
 
 Axis = Literal["time", "step"]
@@ -25,7 +25,7 @@ CLOCK = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 864
 
 
 @dataclass(frozen=True)
-class Line:
+class PanelLine:
     """A series in a panel."""
 
     name: str
@@ -40,14 +40,14 @@ class Panel:
 
     key: str
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[PanelLine]
     form: Callable[[float], str]
     log: bool = False
     zero: bool = False  # the axis begins at 0
     height: int = 110
 
 
-class Scale:
+class TimeAxis:
     """The shared axis: where a moment lies, from 0 to `INNER`."""
 
     def __init__(self, axis: Axis, course: Course) -> None:
@@ -73,7 +73,7 @@ class Scale:
         return [(self.low + every * i, clock(every * i)) for i in range(count + 1)]
 
 
-def draw(panel: Panel, scale: Scale, marks: Sequence[Mark]) -> str:
+def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
     """A panel as an SVG element; `data-*` attributes carry what the reader's pointer shows."""
     reduced = [(line, _columns(scale, line.series)) for line in panel.lines]
     values = [value for _, columns in reduced for _, low, high in columns for value in (low, high)]
@@ -95,7 +95,7 @@ def draw(panel: Panel, scale: Scale, marks: Sequence[Mark]) -> str:
     return _svg(panel.key, panel.title, panel.height, "".join(body))
 
 
-def points(panel: Panel, scale: Scale) -> dict[str, Any]:
+def points(panel: Panel, scale: TimeAxis) -> dict[str, Any]:
     """What the pointer shows: by line the places on the axis and the values there, in words."""
     found = {}
     for line in panel.lines:
@@ -104,7 +104,7 @@ def points(panel: Panel, scale: Scale) -> dict[str, Any]:
     return found
 
 
-def heat(rows: Mapping[str, Series], scale: Scale, marks: Sequence[Mark], title: str) -> str:
+def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
     """A row per layer, a column per stretch; darker is larger, on a logarithmic scale over all rows."""
     names = list(rows)
     reduced = [_columns(scale, rows[name], 240) for name in names]
@@ -161,7 +161,7 @@ def shares(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, floa
     return _svg("mixture", title, height, "".join(out))
 
 
-def ruler(scale: Scale) -> str:
+def ruler(scale: TimeAxis) -> str:
     """The axis below the panels."""
     out = [
         f'<text x="{scale.at(at):.1f}" y="14" text-anchor="middle" class="tick">{words}</text>'
@@ -179,7 +179,7 @@ def _svg(key: str, title: str, height: float, body: str) -> str:
     )
 
 
-def _columns(scale: Scale, series: Series, columns: int = COLUMNS) -> list[tuple[float, float, float]]:
+def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[tuple[float, float, float]]:
     """Place, least and greatest value of each column that has any, in order."""
     found: dict[int, tuple[float, float, float]] = {}
     for at, value in zip(scale.of(series), series.values, strict=True):
@@ -192,7 +192,9 @@ def _columns(scale: Scale, series: Series, columns: int = COLUMNS) -> list[tuple
     return [(x, low, high) if high >= low else (x, math.nan, math.nan) for _, (x, low, high) in sorted(found.items())]
 
 
-def _path(line: Line, columns: list[tuple[float, float, float]], scale: Scale, place: Callable[[float], float]) -> str:
+def _path(
+    line: PanelLine, columns: list[tuple[float, float, float]], scale: TimeAxis, place: Callable[[float], float]
+) -> str:
     """Up and down in each column, and on to the next; a gap where nothing is finite."""
     moves, joined = [], False
     for x, low, high in columns:
@@ -219,7 +221,7 @@ def _grid(panel: Panel, place: Callable[[float], float], low: float, high: float
     )
 
 
-def _marks(scale: Scale, marks: Sequence[Mark], height: float) -> str:
+def _marks(scale: TimeAxis, marks: Sequence[EventMark], height: float) -> str:
     return "".join(
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height:g}" class="mark {mark.weight}">'
         f"<title>{escape(f'{mark.kind} at step {mark.step}: {mark.text}')}</title></line>"

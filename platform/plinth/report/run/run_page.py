@@ -16,7 +16,7 @@ from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.run import panels
 from plinth.report.run.metrics import MARKED, Cost, Course, Event, Series, course, words
-from plinth.report.run.panels import Axis, Line, Panel, Scale
+from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.stream_colours import gathered
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
 
@@ -72,7 +72,7 @@ def page(events: Sequence[Event], about: About) -> str:
 
 
 def _view(axis: Axis, told: Course, about: About) -> dict[str, Any]:
-    scale = Scale(axis, told)
+    scale = TimeAxis(axis, told)
     made = []
     for panel in _panels(told, about):
         drawn = panels.draw(panel, scale, told.marks)
@@ -92,25 +92,25 @@ def _panels(told: Course, about: About) -> list[Panel]:
     used = Series(flops.times, flops.steps, [v / peak for v in flops.values]) if peak else flops
     return [
         Panel("loss", "loss, nats per token", [
-            Line("each step", s.get("loss", Series()), ACCENT, faint=True),
-            Line("smoothed", s.get("loss_ema", Series()), ACCENT),
+            PanelLine("each step", s.get("loss", Series()), ACCENT, faint=True),
+            PanelLine("smoothed", s.get("loss_ema", Series()), ACCENT),
         ], _number, height=190),
         Panel("slices", "held-out slices and probes", [
-            Line(name, one, palette[name]) for name, one in sorted(told.slices.items())
+            PanelLine(name, one, palette[name]) for name, one in sorted(told.slices.items())
         ], _number, height=130),
         Panel("grad_norm", "gradient norm", [
-            Line("global", s.get("grad_norm", Series()), PALETTE[2])], _number, log=True),
-        Panel("lr", "learning rate", [Line("rate", s.get("lr", Series()), MUTED)], _number, zero=True, height=64),
-        Panel("tokens_per_s", "tokens per second", [Line("all ranks", speed, PALETTE[1])], style.count, zero=True),
+            PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], _number, log=True),
+        Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], _number, zero=True, height=64),
+        Panel("tokens_per_s", "tokens per second", [PanelLine("all ranks", speed, PALETTE[1])], style.count, zero=True),
         Panel("mfu", "model FLOPs utilisation" if peak else "FLOP/s of one rank, as the model counts them",
-              [Line("utilisation" if peak else "FLOP/s", used, PALETTE[3])],
+              [PanelLine("utilisation" if peak else "FLOP/s", used, PALETTE[3])],
               style.percent if peak else style.count, zero=True, height=84),
         Panel("wait", "share of a step that waited for data", [
-            Line("waiting", s.get("data_wait_share", Series()), PALETTE[5])], style.percent, zero=True, height=64),
+            PanelLine("waiting", s.get("data_wait_share", Series()), PALETTE[5])], style.percent, zero=True, height=64),
         Panel("memory", "memory of the leading rank", [
-            Line("resident", s.get("memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
+            PanelLine("resident", s.get("memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
         Panel("age", "age of the last checkpoint", [
-            Line("age", s.get("checkpoint_age_s", Series()), MUTED)], _seconds, zero=True, height=64),
+            PanelLine("age", s.get("checkpoint_age_s", Series()), MUTED)], _seconds, zero=True, height=64),
     ]  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _flops(told: Course, about: About) -> Series:
     return Series(speed.times, speed.steps, values) if starts else Series()
 
 
-def _extra(told: Course, about: About, scale: Scale) -> list[dict[str, Any]]:
+def _extra(told: Course, about: About, scale: TimeAxis) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     if told.layers:
         drawn = panels.heat(told.layers, scale, told.marks, "gradient norm by layer")
@@ -141,7 +141,7 @@ def _extra(told: Course, about: About, scale: Scale) -> list[dict[str, Any]]:
     return [{"lines": [], "points": {}, **one} for one in made if one["svg"]]
 
 
-def _places(told: Course, about: About, scale: Scale) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
+def _places(told: Course, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
     """Stretches of the mixture that the run has come to, and where they lie on the axis."""
     tokens = told.series.get("tokens")
     if tokens is None or not about.mixture:

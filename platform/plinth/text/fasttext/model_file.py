@@ -31,7 +31,7 @@ I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Model:
+class FastTextModel:
     """Everything that prediction needs.
 
     Args:
@@ -92,7 +92,7 @@ class _Reader:
         )
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> FastTextModel:
     """Read a supervised model.
 
     Raises:
@@ -118,7 +118,7 @@ def read(path: Path) -> Model:
         rows = np.concatenate([rows[:nwords], rows[nwords + order]])
     labels = [name.decode("utf-8", "replace").removeprefix(LABEL_PREFIX) for name in names[nwords:]]
     left, right = _tree(counts[nwords:]) if loss == HIERARCHICAL else (np.zeros(0, np.int32), np.zeros(0, np.int32))
-    return Model(
+    return FastTextModel(
         labels=tuple(labels),
         dim=dim,
         hierarchical=loss == HIERARCHICAL,
@@ -183,7 +183,7 @@ def _centroids(reader: _Reader, codes: npt.NDArray[np.uint8], height: int) -> F3
 def _kept(
     pruned: npt.NDArray[np.int32] | None, bucket: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], Any]:
-    """`Model.bits`, `Model.before`, and the rows in the order of the hashes (None: all, in order)."""
+    """`FastTextModel.bits`, `FastTextModel.before`, and the rows in the order of the hashes (None: all, in order)."""
     kept = np.zeros(bucket // 32 * 32 + 32, dtype=np.uint8)
     if pruned is None:
         kept[:bucket] = 1

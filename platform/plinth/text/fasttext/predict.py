@@ -23,7 +23,7 @@ import pyarrow as pa
 from numba import uint64
 
 from plinth.compiled import njit
-from plinth.text.fasttext.model_file import EOS, F32, I32, Model
+from plinth.text.fasttext.model_file import EOS, F32, I32, FastTextModel
 from plinth.text.fasttext.rows import Words, add, clear, features, known, with_room, words
 from plinth.text.fasttext.scores import Judge, judge, likeliest, room
 from plinth.text.fasttext.tokens import SEPARATOR, bare, key_of, point_flags, token
@@ -37,7 +37,7 @@ LETTERS, CHARACTERS, DAMAGED = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Found:
+class Predictions:
     """What was found in a column of texts.
 
     Args:
@@ -76,12 +76,12 @@ def _cache(width: int) -> _Cache:
 class Kernel:
     """A model, ready to be asked."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: FastTextModel) -> None:
         self.model = model
         self._words, self._judge = words(model), judge(model)
         self._eos = _eos(self._words)
 
-    def judge(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Found:
+    def judge(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Predictions:
         """Labels of texts, and of their blocks with at least `min_letters` letters.
 
         Args:
@@ -103,7 +103,7 @@ class Kernel:
             _cache(width), self._eos, point_flags(), labels, scores, counts, blocks, sure,
         )  # fmt: skip
         blocks, sure = blocks[:size].copy(), sure[:size].copy()
-        return Found(
+        return Predictions(
             labels, scores, counts, blocks[:, 0], blocks[:, 1].astype(np.int32), sure, blocks[:, 2], blocks[:, 3]
         )
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numba import uint32, uint64
 
 from plinth.compiled import njit
-from plinth.text.fasttext.model_file import F32, LABEL_PREFIX, LANES, Model
+from plinth.text.fasttext.model_file import F32, LABEL_PREFIX, LANES, FastTextModel
 from plinth.text.fasttext.tokens import bare, key_of
 from plinth.text.words.chunks import ones, read8, write8
 from plinth.text.words.ngrams import I64, U8, U64
@@ -31,7 +31,7 @@ class Words(NamedTuple):
     """Input side of a model, and room to work in.
 
     Args:
-        rows, bits, before, words, ends: as those of `Model`.
+        rows, bits, before, words, ends: as those of `FastTextModel`.
         table: words by their key, open addressing, at most half taken: the upper half of the key, and the number of
             the word plus one; 0 is a free place.
         numbers: words (labels not counted), minn, maxn, bucket, and two to divide by it: a factor and a shift.
@@ -56,7 +56,7 @@ class Words(NamedTuple):
     found: I64
 
 
-def words(model: Model) -> Words:
+def words(model: FastTextModel) -> Words:
     """The input side of a model, without room to work in."""
     shift = model.bucket.bit_length() + 31
     factor = (1 << shift) // max(1, model.bucket)

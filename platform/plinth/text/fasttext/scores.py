@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plinth.compiled import njit
-from plinth.text.fasttext.model_file import F32, I32, LANES, Model
+from plinth.text.fasttext.model_file import F32, I32, LANES, FastTextModel
 from plinth.text.fasttext.tokens import bare
 from plinth.text.words.ngrams import I64
 
@@ -35,7 +35,7 @@ class Judge(NamedTuple):
 
     Args:
         nodes: [G, P, LANES].
-        left, right: as those of `Model`.
+        left, right: as those of `FastTextModel`.
         size: of labels, [1].
         dots: of all nodes with the mean, or their chances, [G * LANES].
         ready: number of this judgement, and for each group the last one that used it, [1 + G].
@@ -55,7 +55,7 @@ class Judge(NamedTuple):
     top: F32
 
 
-def judge(model: Model) -> Judge:
+def judge(model: FastTextModel) -> Judge:
     """The output side of a model, with room for one caller at a time."""
     labels = len(model.labels)
     rows = model.output[: labels - 1][::-1] if model.hierarchical else model.output[:labels]

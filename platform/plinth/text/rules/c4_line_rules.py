@@ -48,7 +48,7 @@ _BREAK_BYTES = np.zeros(256, dtype=np.bool_)
 _BREAK_BYTES[[0x0A, 0x0B, 0x0C, 0x0D, 0x1C, 0x1D, 0x1E, 0x85, 0xA8, 0xA9]] = True
 
 
-class Lines(NamedTuple):
+class CitedLines(NamedTuple):
     """The lines of a column, and the citations in them.
 
     Args:
@@ -72,7 +72,7 @@ class Lines(NamedTuple):
     characters: I64
 
 
-def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations: bool = True) -> Lines:
+def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations: bool = True) -> CitedLines:
     """Find and judge the lines of every text.
 
     Args:
@@ -95,7 +95,7 @@ def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations
     )  # fmt: skip
     begin, end, words, sentences = numbers[:, :n]
     cite_begin, cite_end = cites[:, :found]
-    return Lines(
+    return CitedLines(
         starts, begin, end, facts[:n], words, sentences, cite_line[:found], cite_begin, cite_end, characters
     )  # fmt: skip
 

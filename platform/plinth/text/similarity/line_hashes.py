@@ -44,7 +44,7 @@ _ASCII_CLASS, _ASCII_LOWER = _ascii()
 
 
 @dataclass(frozen=True)
-class Lines:
+class HashedLines:
     """The lines of a column of texts.
 
     Args:
@@ -80,7 +80,7 @@ class Paragraphs:
     telling: Bools
 
 
-def lines(texts: pa.Array) -> Lines:
+def lines(texts: pa.Array) -> HashedLines:
     """Find and hash the lines of every text. A text of no characters has no lines."""
     data, offsets = utf8(texts)
     count = int(np.count_nonzero(data[offsets[0] : offsets[-1]] == 10)) + offsets.size - 1
@@ -89,7 +89,7 @@ def lines(texts: pa.Array) -> Lines:
     hashes, telling = np.zeros((2, count), dtype=np.uint64), np.zeros(count, dtype=np.bool_)
     found = _scan(data, offsets, starts, byte, cp, hashes, numbers, telling)
     byte[found] = offsets[-1]
-    return Lines(
+    return HashedLines(
         starts, byte[: found + 1], cp[0, :found], cp[1, :found], hashes[0, :found], hashes[1, :found],
         numbers[0, :found], numbers[1, :found], telling[:found],
     )  # fmt: skip
@@ -156,7 +156,7 @@ def _wide_space(point: Any) -> Any:
     return found
 
 
-def paragraphs(found: Lines) -> Paragraphs:
+def paragraphs(found: HashedLines) -> Paragraphs:
     """The paragraphs of every text, in order."""
     room = found.high.size
     spans, hashes = np.zeros((3, room), dtype=np.int64), np.zeros((2, room), dtype=np.uint64)
@@ -186,7 +186,7 @@ def _blocks(starts: I64, high: U64, low: U64, size: I32, tells: Bools, spans: I6
     return count + 1
 
 
-def edges(found: Lines, count: int) -> Bools:
+def edges(found: HashedLines, count: int) -> Bools:
     """[L] whether a line is among the first or last `count` lines of its text, blank lines not counted."""
     out = np.zeros(found.high.size, dtype=np.bool_)
     _edges(found.starts, found.size, count, out)
@@ -213,7 +213,7 @@ def close_gaps(starts: I64, size: I32, cut: npt.NDArray[np.uint8]) -> None:
     """Cut blank lines that cut lines leave behind, in place: between two lines that stay, one blank run stays.
 
     Args:
-        starts, size: of `Lines`.
+        starts, size: of `HashedLines`.
         cut: [L] 0, or why a line is cut; a blank line takes the reason of the cut line before it.
     """
     for doc in range(starts.size - 1):

@@ -59,7 +59,7 @@ _BEGIN = np.frombuffer(b"-----BEGIN", dtype=np.uint8)
 
 
 @dataclass(frozen=True)
-class Places:
+class PiiPlaces:
     """Places in the order of the texts, [P].
 
     Args:
@@ -76,7 +76,7 @@ class Places:
     meaning: I64
 
 
-def places(texts: pa.Array) -> Places:
+def places(texts: pa.Array) -> PiiPlaces:
     """All places of a column of texts."""
     data, offsets = utf8(texts)
     room = 1024 + int(offsets[-1] - offsets[0]) // 128
@@ -84,7 +84,7 @@ def places(texts: pa.Array) -> Places:
         found = np.empty((room, 5), np.int64)
         size = _scan(data, offsets, found)
         if size <= room:
-            return Places(*found[:size].T.copy())
+            return PiiPlaces(*found[:size].T.copy())
         room = size
 
 

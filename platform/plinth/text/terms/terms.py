@@ -60,7 +60,7 @@ class _Table:
     bits: npt.NDArray[np.bool_]
 
 
-class Terms:
+class TermTable:
     """Terms ready to be sought.
 
     Raises:

@@ -12,7 +12,7 @@ from plinth.compiled import njit
 from plinth.text.words.ngrams import I64, U64
 
 
-class Lookup:
+class HashLookup:
     """Positions of hashes in `table`.
 
     Args:

@@ -25,7 +25,7 @@ REST = "other"
 
 
 @dataclass(frozen=True)
-class Key:
+class Selector:
     """A parsed key. `bucket` is None where it is of every bucket."""
 
     text: str
@@ -46,23 +46,23 @@ class Key:
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str) -> Key:
+def parse(text: str) -> Selector:
     """A key from what the recipe says.
 
     Raises:
         ValueError: it is none of the forms above.
     """
     if text == EVERYTHING:
-        return Key(text, None)
+        return Selector(text, None)
     bucket, slash, label = text.partition("/")
     if not slash and "=" in text:
         bucket, label = "", text
     if label == REST:
-        return Key(text, bucket or None, rest=True)
+        return Selector(text, bucket or None, rest=True)
     pairs = [pair.partition("=") for pair in label.split(",")] if label else []
     if (not bucket and not pairs) or (slash and not label) or not all(axis and value for axis, _, value in pairs):
         raise ValueError(f"{text!r} is neither a bucket, nor `bucket/axis=value,…`, nor `axis=value,…`")
-    return Key(text, bucket or None, {axis: unquote(value) for axis, _, value in pairs})
+    return Selector(text, bucket or None, {axis: unquote(value) for axis, _, value in pairs})
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from plinth.errors import RecipeError
 from plinth.tokens.mixture import selectors
 from plinth.tokens.mixture.parameters import Phase, Weights
-from plinth.tokens.mixture.selectors import Key
+from plinth.tokens.mixture.selectors import Selector
 from plinth.tokens.shards.streams import Stream, parse
 
 #: `epochs` and `tokens` without `weights` may miss the phase's size by this much; they are then stretched to it.
@@ -89,7 +89,7 @@ def claims(where: str, listed: Iterable[str], names: Sequence[str]) -> dict[str,
     return claimed
 
 
-def _parsed(where: str, text: str) -> Key:
+def _parsed(where: str, text: str) -> Selector:
     try:
         return selectors.parse(text)
     except ValueError as error:

@@ -18,8 +18,8 @@ from plinth.errors import MissingError
 from plinth.records import Manifest, Part, bucket_of
 from plinth.tokens.order.order import Order, SequenceRef
 from plinth.tokens.order.steps import Steps
-from plinth.tokens.packing.best_fit import Pieces
-from plinth.tokens.packing.layout import Layout, open_layout
+from plinth.tokens.packing.best_fit import PackedPieces
+from plinth.tokens.packing.layout import PackingLayout, open_layout
 from plinth.tokens.shards.index import DocumentIndex, DocumentSpan
 
 
@@ -116,7 +116,7 @@ def steps_of_document(
 @dataclass(frozen=True)
 class _Stream:
     index: DocumentIndex
-    layout: Layout
+    layout: PackingLayout
 
 
 def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, stream: str) -> _Stream:
@@ -142,7 +142,7 @@ def _documents(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[Do
     return (tuple(made[begin:end]) for begin, end in pairwise(edges.tolist()))
 
 
-def _positions(pieces: Pieces, width: int) -> NDArray[np.int64]:
+def _positions(pieces: PackedPieces, width: int) -> NDArray[np.int64]:
     """Position of each piece in its sequence: after an end-of-text, except a piece that fills the whole row."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.tokens, dtype=np.int64)])
     opens = pieces.offsets[:-1]

@@ -44,7 +44,7 @@ class SequenceRef:
 
 
 @dataclass(frozen=True)
-class Window:
+class PositionWindow:
     """Consecutive positions as columns, each [positions]."""
 
     first: int
@@ -82,7 +82,7 @@ class Order:
             return batches
         return constant(self.sequences, self.sequence_tokens, batches)
 
-    def step_window(self, step: int, batches: int | Steps) -> Window:
+    def step_window(self, step: int, batches: int | Steps) -> PositionWindow:
         """The sequences of a step as columns.
 
         Raises:
@@ -91,7 +91,7 @@ class Order:
         first, count = self.steps(batches).take(step)
         return self.window(first, first + count)
 
-    def window(self, first: int, stop: int) -> Window:
+    def window(self, first: int, stop: int) -> PositionWindow:
         """The sequences at positions `first` to `stop` as columns.
 
         Raises:
@@ -99,7 +99,7 @@ class Order:
         """
         if not 0 <= first <= stop <= self.sequences:
             raise MissingError(f"positions {first} to {stop}", expected=f"positions from 0 to {self.sequences}")
-        return Window(first, *self.drawn(np.arange(first, stop, dtype=np.int64)))
+        return PositionWindow(first, *self.drawn(np.arange(first, stop, dtype=np.int64)))
 
     def drawn(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
         """Stream, epoch and index of the sequences at ascending positions of the run, [n] each.
@@ -116,7 +116,7 @@ class Order:
         streams, epochs, indices = (np.concatenate(column) for column in zip(empty, *columns, strict=True))
         return streams, epochs, indices
 
-    def refs(self, window: Window) -> list[SequenceRef]:
+    def refs(self, window: PositionWindow) -> list[SequenceRef]:
         """The rows of a window as records."""
         rows = zip(window.streams.tolist(), window.epochs.tolist(), window.indices.tolist(), strict=True)
         width = self.sequence_tokens

@@ -32,7 +32,7 @@ class Misplaced(RecipeError):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StepRange:
     """Steps from `first_step` on, which begin at `first_position`: `batch` sequences each, in rows of `length`."""
 
     first_step: int
@@ -53,7 +53,7 @@ class Steps:
 
     sequences: int
     sequence_tokens: int
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[StepRange, ...]
 
     @property
     def total(self) -> int:
@@ -132,7 +132,7 @@ class Steps:
         """What decided the steps before `step`: first step, batch and length of the stretches that begin before it."""
         return [[each.first_step, each.batch, each.length] for each in self.stretches if each.first_step < step]
 
-    def _at(self, step: int) -> Stretch:
+    def _at(self, step: int) -> StepRange:
         if not 0 <= step < self.total:
             raise MissingError(
                 f"the run has no step {step}",
@@ -144,7 +144,7 @@ class Steps:
 
 def constant(sequences: int, sequence_tokens: int, batch: int) -> Steps:
     """Steps of one global batch from beginning to end."""
-    return Steps(sequences, sequence_tokens, (Stretch(0, 0, batch, sequence_tokens),))
+    return Steps(sequences, sequence_tokens, (StepRange(0, 0, batch, sequence_tokens),))
 
 
 @lru_cache(maxsize=64)
@@ -168,7 +168,7 @@ def schedule(
     names = ("amendments", "batch_schedule", "length_schedule")
     listed = [len(queue) for queue in queues]
     last: list[int] = [-1, -1, -1]
-    made = [Stretch(0, 0, batch, sequence_tokens)]
+    made = [StepRange(0, 0, batch, sequence_tokens)]
     while any(queues):
         now = made[-1]
         coming = [(_effect(queue[0], now, sequence_tokens), kind) for kind, queue in enumerate(queues) if queue]
@@ -185,7 +185,7 @@ def schedule(
             for queue, named in ((queues[1], change.global_batch_sequences), (queues[2], change.sequence_tokens)):
                 if named is not None:
                     queue.clear()
-        stretch = Stretch(step, position, _batch(change, now), _length(change, now))
+        stretch = StepRange(step, position, _batch(change, now), _length(change, now))
         made = [*(made[:-1] if step == now.first_step else made), stretch]
     return Steps(sequences, sequence_tokens, tuple(made))
 
@@ -202,7 +202,7 @@ def _misplaced(name: str, index: int, change: Change, why: str) -> Misplaced:
     return error
 
 
-def _effect(change: Change, now: Stretch, sequence_tokens: int) -> int:
+def _effect(change: Change, now: StepRange, sequence_tokens: int) -> int:
     """The first step at or after the change's point, were nothing else to change before."""
     if change.from_step is not None:
         return change.from_step - 1
@@ -210,11 +210,11 @@ def _effect(change: Change, now: Stretch, sequence_tokens: int) -> int:
     return now.first_step + max(0, -(-(position - now.first_position) // now.batch))
 
 
-def _batch(change: Change, now: Stretch) -> int:
+def _batch(change: Change, now: StepRange) -> int:
     named = change.global_batch_sequences if isinstance(change, BatchChange | Amendment) else None
     return now.batch if named is None else named
 
 
-def _length(change: Change, now: Stretch) -> int:
+def _length(change: Change, now: StepRange) -> int:
     named = change.sequence_tokens if isinstance(change, LengthChange | Amendment) else None
     return now.length if named is None else named

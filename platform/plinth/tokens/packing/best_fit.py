@@ -22,7 +22,7 @@ from plinth.compiled import njit
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PackedPieces:
     """The pieces of some sequences as columns; those of sequence i are `offsets[i]` to `offsets[i + 1]`.
 
     n  sequences    m  pieces
@@ -49,7 +49,7 @@ class Pieces:
         return np.asarray(total[self.offsets[1:]] - total[self.offsets[:-1]])
 
 
-def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> Pieces:
+def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> PackedPieces:
     """Sequences of whole documents: first those that one piece fills, then the packed ones in the order of opening.
 
     In a sequence pieces keep the order of the stream. The same documents give the same sequences.
@@ -60,14 +60,14 @@ def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens:
     """
     item_starts, sizes, full = _items(starts, lengths, sequence_tokens)
     bins, opened = _best_fit(sizes, sequence_tokens)
-    return Pieces(*_columns(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
+    return PackedPieces(*_columns(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
 
 
-def concatenate_pieces(many: Sequence[Pieces]) -> Pieces:
-    """The sequences of several `Pieces`, one after another."""
+def concatenate_pieces(many: Sequence[PackedPieces]) -> PackedPieces:
+    """The sequences of several `PackedPieces`, one after another."""
     before = np.cumsum([0, *(len(pieces.starts) for pieces in many)])
     offsets = [pieces.offsets[1:] + before[i] for i, pieces in enumerate(many)]
-    return Pieces(
+    return PackedPieces(
         np.concatenate([np.zeros(1, np.int32), *offsets]).astype(np.int32),
         np.concatenate([np.empty(0, np.int64), *(pieces.starts for pieces in many)]),
         np.concatenate([np.empty(0, np.int32), *(pieces.tokens for pieces in many)]),
@@ -179,7 +179,7 @@ def _clear(held, node):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _columns(starts, lengths, item_starts, sizes, bins, opened, full, capacity):  # type: ignore[no-untyped-def]
-    """The columns of `Pieces`."""
+    """The columns of `PackedPieces`."""
     offsets = np.zeros(full + opened + 1, np.int32)
     for i in range(full):
         offsets[i + 1] = i + 1

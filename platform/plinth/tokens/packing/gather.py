@@ -16,7 +16,7 @@ from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from plinth.compiled import njit
-from plinth.tokens.packing.best_fit import Pieces
+from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.pointers import LANES, copy_and_match, lowest_bit, pointer, prefetch
 from plinth.tokens.shards.reader import ShardReader, Tokens
 
@@ -53,7 +53,9 @@ class SequenceGather:
         self._end_of_text = self.dtype.type(readers[0].end_of_text)
         self._capacity = 4096
 
-    def fill(self, streams: NDArray[np.int16], pieces: Pieces, tokens: Tokens) -> tuple[Starts, NDArray[np.int32]]:
+    def fill(
+        self, streams: NDArray[np.int16], pieces: PackedPieces, tokens: Tokens
+    ) -> tuple[Starts, NDArray[np.int32]]:
         """Fill rows with sequences.
 
         Args:
@@ -104,7 +106,7 @@ class SequenceGather:
             self._addresses[shard] = self._mapped[shard].ctypes.data
 
     def _fetch(
-        self, owners: NDArray[np.int16], pieces: Pieces
+        self, owners: NDArray[np.int16], pieces: PackedPieces
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Tokens]]:
         """As `_locate`, of pieces that are fetched now; and the memory that must live until they are copied."""
         sources, lengths, held = np.empty(len(owners), np.int64), pieces.tokens.astype(np.int64), []

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.tokens.packing.best_fit import Pieces
-from plinth.tokens.packing.layout import BestFit, Concatenated, Layout, collect_pieces
+from plinth.tokens.packing.best_fit import PackedPieces
+from plinth.tokens.packing.layout import BestFit, Concatenated, PackingLayout, collect_pieces
 
 
 class JointLayout:
     """Sequences by stream and index. Streams are numbered as given; a run packs all of them in one way.
 
     Attributes:
-        padded, contiguous: as in `Layout`.
+        padded, contiguous: as in `PackingLayout`.
     """
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
+    def __init__(self, layouts: Sequence[PackingLayout]) -> None:
         self.padded, self.contiguous = layouts[0].padded, layouts[0].contiguous
         self._width = layouts[0].width
         self._fits = [layout for layout in layouts if isinstance(layout, BestFit)]
@@ -31,7 +31,7 @@ class JointLayout:
         self._streams = np.repeat(np.arange(len(firsts)), [len(own) for own in firsts])
         self._addresses = np.zeros((len(self._firsts), 4), np.int64)
 
-    def pieces(self, streams: NDArray[np.int16], indices: NDArray[np.int64]) -> Pieces:
+    def pieces(self, streams: NDArray[np.int16], indices: NDArray[np.int64]) -> PackedPieces:
         """The pieces of these sequences.
 
         Raises:

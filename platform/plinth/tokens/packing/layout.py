@@ -14,7 +14,7 @@ from plinth.compiled import njit
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.store import Store
-from plinth.tokens.packing.best_fit import Pieces
+from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.packing import sequence_count, sequences_of
 from plinth.tokens.packing.pointers import pointer
 from plinth.tokens.shards.mapped import map_columns
@@ -22,7 +22,7 @@ from plinth.tokens.shards.streams import parse
 
 
 @dataclass(frozen=True)
-class Placement:
+class SpanPlacement:
     """Tokens of a span in a sequence, context included: `tokens` of them from position `first` on."""
 
     sequence: int
@@ -30,7 +30,7 @@ class Placement:
     tokens: int
 
 
-class Layout(Protocol):
+class PackingLayout(Protocol):
     """The sequences of one stream.
 
     Attributes:
@@ -47,11 +47,11 @@ class Layout(Protocol):
     padded: bool
     contiguous: bool
 
-    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+    def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
         """The pieces of these sequences."""
         ...
 
-    def placements(self, start: int, tokens: int) -> list[Placement]:
+    def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
         """Positions of the tokens `start` to `start + tokens` of the stream, in order of sequences."""
         ...
 
@@ -64,28 +64,28 @@ class Concatenated:
     def __init__(self, tokens: int, width: int) -> None:
         self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
 
-    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+    def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
         """One piece each; its first token is an input only."""
         return self.pieces_of(indices, self.width)
 
     @staticmethod
-    def pieces_of(indices: NDArray[np.int64], width: int) -> Pieces:
+    def pieces_of(indices: NDArray[np.int64], width: int) -> PackedPieces:
         """The same, for any stream of this width."""
         count = len(indices)
-        return Pieces(
+        return PackedPieces(
             np.arange(count + 1, dtype=np.int32),
             np.asarray(indices, np.int64) * width,
             np.full(count, width + 1, np.int32),
             np.ones(count, np.int8),
         )
 
-    def placements(self, start: int, tokens: int) -> list[Placement]:
+    def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
         """Positions of a span; a token that two sequences share is counted in both."""
         found = []
         for sequence in sequences_of(start, tokens, self.width, self.sequences):
             begin = sequence * self.width
             first, stop = max(start, begin), min(start + tokens, begin + self.width + 1)
-            found.append(Placement(sequence, first - begin, stop - first))
+            found.append(SpanPlacement(sequence, first - begin, stop - first))
         return found
 
 
@@ -115,9 +115,9 @@ class BestFit:
         self.firsts[-1] = sum(part.rows for part in self._parts)
         self.sequences = int(self.firsts[-1])
         self.tokens = sum(int(part.stats["tokens"]) for part in self._parts)
-        self._windows: dict[int, Pieces] = {}
+        self._windows: dict[int, PackedPieces] = {}
 
-    def pieces(self, indices: NDArray[np.int64]) -> Pieces:
+    def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
         """The pieces of these sequences, copied from the mapped windows."""
         indices = np.asarray(indices, np.int64)
         numbers = np.searchsorted(self.firsts, indices, side="right") - 1
@@ -126,7 +126,7 @@ class BestFit:
             addresses[number] = self.column_addresses(number)
         return collect_pieces(addresses, numbers, indices - self.firsts[numbers])
 
-    def placements(self, start: int, tokens: int) -> list[Placement]:
+    def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
         """Positions of a span; the context of a piece is counted with it."""
         found = []
         for number, part in enumerate(self._parts):
@@ -135,7 +135,7 @@ class BestFit:
                 found += self._in_window(number, start, start + tokens)
         return sorted(found, key=lambda placement: (placement.sequence, placement.first))
 
-    def _in_window(self, number: int, start: int, stop: int) -> list[Placement]:
+    def _in_window(self, number: int, start: int, stop: int) -> list[SpanPlacement]:
         window, found = self._window(number), []
         for piece in np.flatnonzero((window.starts < stop) & (window.starts + window.tokens > start)).tolist():
             own = int(np.searchsorted(window.offsets, piece, side="right")) - 1
@@ -143,7 +143,7 @@ class BestFit:
             begin, count = int(window.starts[piece]), int(window.tokens[piece])
             place = int(window.tokens[before].sum()) + (count <= self.width)
             first, last = max(start, begin), min(stop, begin + count)
-            found.append(Placement(int(self.firsts[number]) + own, place + first - begin, last - first))
+            found.append(SpanPlacement(int(self.firsts[number]) + own, place + first - begin, last - first))
         return found
 
     def column_addresses(self, number: int) -> list[int]:
@@ -151,29 +151,31 @@ class BestFit:
         own = self._window(number)
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
 
-    def _window(self, number: int) -> Pieces:
+    def _window(self, number: int) -> PackedPieces:
         if number not in self._windows:
             self._windows[number] = self._map(self._parts[number])
         return self._windows[number]
 
-    def _map(self, part: Part) -> Pieces:
+    def _map(self, part: Part) -> PackedPieces:
         if self._verify:
             self._store.verify(part.blob)
         data, places = map_columns(self._store, part, "an index of sequences")
         if not part.rows:
-            return Pieces(np.zeros(1, np.int32), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8))
+            return PackedPieces(
+                np.zeros(1, np.int32), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8)
+            )
 
         def column(number: int, dtype: str, count: int) -> NDArray[Any]:
             return data[places[number] :][: count * np.dtype(dtype).itemsize].view(dtype)
 
         offsets = column(0, "<i4", part.rows + 1)
         pieces = int(offsets[-1])
-        return Pieces(offsets, column(1, "<i8", pieces), column(2, "<i4", pieces), column(3, "i1", pieces))
+        return PackedPieces(offsets, column(1, "<i8", pieces), column(2, "<i4", pieces), column(3, "i1", pieces))
 
 
 def open_layout(
     store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int, *, verify: bool = False
-) -> Layout:
+) -> PackingLayout:
     """The layout of a stream of a mixture.
 
     Args:
@@ -194,19 +196,19 @@ def open_layout(
 
 def open_layouts(
     store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int], *, verify: bool = False
-) -> dict[str, Layout]:
+) -> dict[str, PackingLayout]:
     """The layouts of these streams, given with their tokens."""
     return {name: open_layout(store, load, mixture, name, count, verify=verify) for name, count in tokens.items()}
 
 
-def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> Pieces:
+def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> PackedPieces:
     """The pieces of rows of mapped windows.
 
     Args:
         addresses: [windows, 4] of their columns.
         windows, rows: [n] number of the window, and row in it.
     """
-    return Pieces(*_collect(addresses, windows, rows))
+    return PackedPieces(*_collect(addresses, windows, rows))
 
 
 _INT8, _INT32, _INT64 = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)

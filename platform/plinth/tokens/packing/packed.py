@@ -25,7 +25,7 @@ from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.errors import MissingError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
-from plinth.tokens.packing.best_fit import Pieces, concatenate_pieces, pack
+from plinth.tokens.packing.best_fit import PackedPieces, concatenate_pieces, pack
 from plinth.tokens.packing.packing import PackingCounts
 from plinth.tokens.shards.index import open_part
 from plinth.tokens.shards.mapped import write_mapped
@@ -145,7 +145,7 @@ def _window(store: Store, task: _Window) -> tuple[Part, ...]:
     return (write_mapped(store, "packed.arrow", _batch(pieces), stats),)
 
 
-def _packed(store: Store, task: _Window) -> tuple[Pieces, NDArray[np.int64], NDArray[np.int64]]:
+def _packed(store: Store, task: _Window) -> tuple[PackedPieces, NDArray[np.int64], NDArray[np.int64]]:
     """The sequences of a window; starts and lengths of its documents."""
     starts, lengths, stretches = _documents(store, task.index)
     edges = _blocks(lengths, stretches, BLOCK_SEQUENCES * task.sequence_tokens)
@@ -176,7 +176,7 @@ def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -
     return edges
 
 
-def _batch(pieces: Pieces) -> pa.RecordBatch:
+def _batch(pieces: PackedPieces) -> pa.RecordBatch:
     columns = [pa.array(pieces.starts), pa.array(pieces.tokens), pa.array(pieces.context)]
     items = pa.StructArray.from_arrays(columns, fields=list(PIECE))
     return pa.RecordBatch.from_arrays(
@@ -184,7 +184,7 @@ def _batch(pieces: Pieces) -> pa.RecordBatch:
     )
 
 
-def _counts(pieces: Pieces, lengths: NDArray[np.int64], sequence_tokens: int) -> dict[str, int]:
+def _counts(pieces: PackedPieces, lengths: NDArray[np.int64], sequence_tokens: int) -> dict[str, int]:
     """The counts of one window, as in `PackingCounts`."""
     tokens, targets = int(lengths.sum()), len(pieces) * sequence_tokens
     alone = pieces.tokens > sequence_tokens  # their context is the first input and takes no target

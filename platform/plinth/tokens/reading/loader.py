@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from plinth.errors import IntegrityError, RecipeError
 from plinth.tokens.order.order import Order
 from plinth.tokens.order.steps import Steps
-from plinth.tokens.packing.best_fit import Pieces
+from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.packing.joint_layout import JointLayout
-from plinth.tokens.packing.layout import Concatenated, Layout
+from plinth.tokens.packing.layout import Concatenated, PackingLayout
 from plinth.tokens.reading.buffer_pool import BufferPool
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.tokens.reading.prefetch import prefetched, timed
@@ -76,7 +76,7 @@ class Loader:
         self,
         order: Order,
         readers: Mapping[str, ShardReader],
-        layouts: Mapping[str, Layout] | None = None,
+        layouts: Mapping[str, PackingLayout] | None = None,
         *,
         global_batch: int | Steps,
         micro_batch: int,
@@ -132,7 +132,7 @@ class Loader:
             pieces = self._joint.pieces(window.streams, window.indices)
         return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
-    def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], Pieces]]:
+    def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], PackedPieces]]:
         """What this rank reads in a step: by stream, its reader, rows of the batch, and their pieces.
 
         Raises:
@@ -179,7 +179,7 @@ class _DrawnSteps:
         return self.streams[own], self.indices[own]
 
 
-def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[str, Layout]) -> None:
+def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[str, PackingLayout]) -> None:
     for bucket, sequences in zip(order.streams, order.available, strict=True):
         found = layouts[bucket].sequences if bucket in readers and bucket in layouts else 0
         tokens = readers[bucket].tokens if bucket in readers else 0

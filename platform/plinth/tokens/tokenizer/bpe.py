@@ -13,20 +13,19 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from plinth.tokens.tokenizer import encode
 from plinth.tokens.tokenizer.alphabet import prepared
-from plinth.tokens.tokenizer.parameters import BYTES
-from plinth.tokens.tokenizer.parameters import Tokenizer as Params
+from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
 from plinth.tokens.tokenizer.pipelines import pipeline
 from plinth.tokens.tokenizer.vocabulary import BYTE_TOKENS
 
 
-def train_bytes(params: Params, texts: Iterable[str]) -> Tokenizer:
+def train_bytes(params: TokenizerParameters, texts: Iterable[str]) -> Tokenizer:
     """Merges of bytes; special tokens first, then the bytes, then the merges."""
     tokenizer = pipeline(params)
     _train(tokenizer, texts, params, params.vocab_size, params.special_tokens, pre_tokenizers.ByteLevel.alphabet())
     return tokenizer
 
 
-def train_characters(params: Params, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
+def train_characters(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
     """Merges of characters; special tokens first, then the 256 bytes, the alphabet and the merges.
 
     Args:
@@ -48,7 +47,7 @@ def train_characters(params: Params, texts: Iterable[str], alphabet: Sequence[st
 def _train(
     tokenizer: Tokenizer,
     texts: Iterable[str],
-    params: Params,
+    params: TokenizerParameters,
     size: int,
     special: Sequence[str],
     alphabet: Iterable[str],

@@ -18,7 +18,7 @@ ASCII = 98
 Kind = Literal["bpe-bytes", "bpe-fallback", "unigram"]
 
 
-class Tokenizer(Frozen):
+class TokenizerParameters(Frozen):
     """Trained on a weighted, capped sample of the curated buckets; every text can be written and comes back."""
 
     kind: Kind = Field(
@@ -64,7 +64,7 @@ class Tokenizer(Frozen):
         return tokens
 
     @model_validator(mode="after")
-    def _room(self) -> Tokenizer:
+    def _room(self) -> TokenizerParameters:
         letters = 0 if self.kind == "bpe-bytes" else ASCII
         least = BYTES + len(self.special_tokens) + letters + 1
         if self.vocab_size < least:

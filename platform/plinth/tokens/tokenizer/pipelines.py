@@ -14,12 +14,12 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from plinth.tokens.tokenizer.parameters import Tokenizer as Params
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 _DIGITS = {"single": r"\p{N}", "triples": r"\p{N}{1,3}", "runs": r" ?\p{N}+"}
 
 
-def pipeline(params: Params, model: Any = None) -> Tokenizer:
+def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
     """The words and the decoder of a kind around a model; around an empty one when none is given."""
     tokenizer = Tokenizer(model or models.BPE())
     if params.kind == "bpe-bytes":
@@ -31,13 +31,13 @@ def pipeline(params: Params, model: Any = None) -> Tokenizer:
     return tokenizer
 
 
-def words(params: Params) -> str:
+def words(params: TokenizerParameters) -> str:
     """The pattern of a word, in the regular expressions of the tokenizers library."""
     letters, signs = r"'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{M}]+", r" ?[^\s\p{L}\p{M}\p{N}]+"
     return "|".join((letters, _DIGITS[params.digits], signs, r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"))
 
 
-def _byte_words(params: Params) -> Any:
+def _byte_words(params: TokenizerParameters) -> Any:
     pattern = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if params.digits == "runs":
         return pattern

@@ -19,8 +19,7 @@ from plinth.errors import StageError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import alphabet, bpe, encode, unigram
-from plinth.tokens.tokenizer.parameters import BYTES
-from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
 from plinth.tokens.tokenizer.sample import Sampled, sample, texts
 
 ASSET = "tokenizer"

@@ -15,8 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from plinth.errors import StageError
 from plinth.tokens.tokenizer.alphabet import RARE, prepared
-from plinth.tokens.tokenizer.parameters import BYTES
-from plinth.tokens.tokenizer.parameters import Tokenizer as Params
+from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
 from plinth.tokens.tokenizer.pipelines import pipeline
 from plinth.tokens.tokenizer.vocabulary import BYTE_TOKENS
 
@@ -32,7 +31,7 @@ _SHOW = str.maketrans({hidden: shown for shown, hidden in _HIDDEN.items()})
 BYTE_SCORE = -1e6
 
 
-def train(params: Params, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
+def train(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
     """The likeliest pieces of the texts' words; special tokens first, then the 256 bytes, then the pieces.
 
     Args:
@@ -58,7 +57,7 @@ def train(params: Params, texts: Iterable[str], alphabet: Sequence[str]) -> Toke
 _SHOW_KEYS = frozenset(_HIDDEN.values())
 
 
-def _words(params: Params, texts: Iterable[str]) -> Counter[str]:
+def _words(params: TokenizerParameters, texts: Iterable[str]) -> Counter[str]:
     cut = pipeline(params).pre_tokenizer
     counted: Counter[str] = Counter()
     for text in texts:

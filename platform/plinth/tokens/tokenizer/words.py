@@ -17,7 +17,7 @@ from tokenizers import Regex, pre_tokenizers
 from plinth.compiled import njit
 from plinth.text.unicode.codepoints import decode
 from plinth.tokens.tokenizer import pipelines
-from plinth.tokens.tokenizer.parameters import Tokenizer as Params
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 U8 = npt.NDArray[np.uint8]
 
@@ -57,7 +57,7 @@ def _patterns() -> dict[bytes, Pattern]:
     found = {}
     for digits, group in groups.items():
         for kind in ("bpe-bytes", "bpe-fallback", "unigram"):
-            params = Params(kind=kind, digits=digits)
+            params = TokenizerParameters(kind=kind, digits=digits)
             state = bytes(pipelines.pipeline(params).pre_tokenizer.__getstate__())
             if kind == "bpe-bytes":
                 found[state] = Pattern(LETTER, {1: NUMERIC, 3: NUMBER, 0: 0}[group], group, False)

@@ -37,7 +37,7 @@ PART_BYTES = 64 * 2**20
 STREAMS = 4
 
 
-class Remote:
+class RemoteCheckpoints:
     """The checkpoints of one run in a bucket."""
 
     def __init__(self, uri: str, run_id: str) -> None:

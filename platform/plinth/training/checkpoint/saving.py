@@ -29,24 +29,24 @@ import torch.distributed as dist
 from plinth.errors import PlinthError
 from plinth.training.checkpoint import checkpoint, retention, snapshot
 from plinth.training.checkpoint.writer import rank_part
-from plinth.training.checkpoint.writer.client import HEARTBEAT_S, Writer
-from plinth.training.checkpoint.writer.rank_part import Plan, Timing
-from plinth.training.checkpoint.writer.staging import Arena, Copying, Layout
-from plinth.training.engine.engine import Engine
-from plinth.training.supervise.rank_failure import Failure
+from plinth.training.checkpoint.writer.client import HEARTBEAT_S, WriterClient
+from plinth.training.checkpoint.writer.rank_part import Timing, WritePlan
+from plinth.training.checkpoint.writer.staging import Arena, Copying, StagingLayout
+from plinth.training.engine.engine import TrainingEngine
+from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.telemetry.timeline import Timeline
 
 
 class Saver:
     """Checkpoints of one rank. All its methods but `poll` are collectives."""
 
-    def __init__(self, engine: Engine, events: Timeline) -> None:
+    def __init__(self, engine: TrainingEngine, events: Timeline) -> None:
         self.engine, self.events = engine, events
         self.config, self.rank, self.run = engine.config, engine.rank, engine.config.directory
         self.mode = self.config.checkpoints.mode
         self._arena = Arena()
         self._writer = self._started() if self.mode == "async" else None
-        self._plan: Plan | None = None  # what was staged last
+        self._plan: WritePlan | None = None  # what was staged last
         self._copying: Copying | None = None  # what is being staged
         self._hook: Any = None  # in the optimizer, while it is
         self._timing = Timing(0.0, 0.0, 0.0)
@@ -120,7 +120,7 @@ class Saver:
                 self.events.append("retired", steps=removed, reason="the disk is short", durable=True)
         checkpoint.stage(self.run, step)
 
-    def _stage(self, layout: Layout, plan_bytes: int) -> None:
+    def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
         """Copy the state and tell the writer: on CPUs beside the next step, as far as its update.
 
         To page-locked memory a GPU copies at the speed of the bus, at once.
@@ -163,12 +163,12 @@ class Saver:
         """What one rank has met, on every rank."""
         if not self._any(error is not None):
             return
-        failures: list[Failure | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(failures, None if error is None else Failure.of(error))
+        failures: list[RankFailure | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(failures, None if error is None else RankFailure.of(error))
         raise next(failure for failure in failures if failure is not None).error() from error
 
-    def _started(self) -> Writer:
-        return Writer(self.run.root, self.rank.index, self._arena.fd)
+    def _started(self) -> WriterClient:
+        return WriterClient(self.run.root, self.rank.index, self._arena.fd)
 
     def _hear(self, wait: bool) -> None:
         """Take in the writer's answer to the save under way, if there is one."""

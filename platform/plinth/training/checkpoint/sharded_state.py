@@ -92,7 +92,7 @@ def write(captured: Captured, folder: Path, rank: int) -> None:
     save_file(tensors, folder / file_name(rank), metadata=metadata_of(captured))
 
 
-class Pieces:
+class ShardedState:
     """All pieces of a checkpoint, whichever rank wrote them. Files are mapped; what is not asked for is not read.
 
     Raises:

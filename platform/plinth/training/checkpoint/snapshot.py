@@ -28,23 +28,23 @@ from plinth.model.hugging_face import WEIGHTS, hf_config, hf_name
 from plinth.training.checkpoint import checkpoint, universal
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
 from plinth.training.checkpoint.writer import rank_part as part
-from plinth.training.checkpoint.writer.rank_part import Lead, Plan, TensorsFile
-from plinth.training.checkpoint.writer.staging import Layout
+from plinth.training.checkpoint.writer.rank_part import Lead, TensorsFile, WritePlan
+from plinth.training.checkpoint.writer.staging import StagingLayout
 from plinth.training.config import RunConfig, identity
 from plinth.training.directory import RunDirectory
-from plinth.training.engine.engine import Engine, seed
+from plinth.training.engine.engine import TrainingEngine, seed
 
 
-def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple[Plan, Layout]:
+def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
     """What this rank writes for the checkpoint after `step`, and its tensors, which are still the engine's own.
 
-    A collective. Copy the tensors (`Layout.copy`) before the next update of the optimizer changes them.
+    A collective. Copy the tensors (`StagingLayout.copy`) before the next update of the optimizer changes them.
     """
     config, rank = engine.config, engine.rank
     captured = universal.capture(engine)
     whole = list(_whole_parameters(engine))
     parts = list(engine.optimizer_tensors())
-    layout = Layout([*captured.tensors.values(), *(tensor for _, tensor in whole), *parts])
+    layout = StagingLayout([*captured.tensors.values(), *(tensor for _, tensor in whole), *parts])
     pieces = tuple(layout.describe(index, key) for index, key in enumerate(captured.tensors))
     parameters = tuple(layout.describe(len(pieces) + index, name) for index, (name, _) in enumerate(whole))
     first = len(pieces) + len(whole)
@@ -59,7 +59,7 @@ def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple
         named = sorted((one.model_copy(update={"name": hf_name(one.name)}) for one in parameters), key=_name_of)
         files.append(TensorsFile(path=f"model/{WEIGHTS}", metadata={"format": "pt"}, tensors=tuple(named)))
         texts |= _described(config, engine.precision)
-    made = Plan(
+    made = WritePlan(
         run=str(config.directory.root),
         step=step,
         rank=rank.index,
@@ -74,7 +74,7 @@ def plan(engine: Engine, step: int, monitor: dict[str, Any], mode: str) -> tuple
     return made, layout
 
 
-def _lead(engine: Engine, step: int, monitor: dict[str, Any]) -> Lead:
+def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any]) -> Lead:
     config = engine.config
     state = {
         "identity": identity(config, step),
@@ -101,7 +101,7 @@ def _described(config: RunConfig, precision: str) -> dict[str, str]:
     }
 
 
-def _whole_parameters(engine: Engine) -> Iterator[tuple[str, Tensor]]:
+def _whole_parameters(engine: TrainingEngine) -> Iterator[tuple[str, Tensor]]:
     """Whole parameters on the leading rank, without a copy where the rank holds them as they are; a collective."""
     if engine.config.parallel.zero_stage < 3 and engine.config.parallel.model_ranks == 1:
         if engine.rank.leads:
@@ -112,7 +112,7 @@ def _whole_parameters(engine: Engine) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-def load(engine: Engine, step: int) -> dict[str, Any]:
+def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     """Put the state of a *verified* checkpoint into the engine and the generators; returns its `state.json`.
 
     On the layout of ranks that saved it, everything is compared; on another, the whole parameters, since every
@@ -143,7 +143,7 @@ def load(engine: Engine, step: int) -> dict[str, Any]:
     return state
 
 
-def digests(engine: Engine, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+def digests(engine: TrainingEngine, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
     """Digests of the whole parameters (gathered unless given) and of every rank's optimizer state and generators.
 
     A collective: all ranks must ask together.

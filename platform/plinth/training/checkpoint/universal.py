@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Pieces, Shard, Share, key_of
+from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Shard, ShardedState, Share, key_of
 from plinth.training.config import RunConfig
-from plinth.training.engine.engine import Engine
+from plinth.training.engine.engine import TrainingEngine
 
 #: What DeepSpeed's engine counts.
 _COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
@@ -47,7 +47,7 @@ def layout_of(config: RunConfig) -> dict[str, int]:
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
 
 
-def capture(engine: Engine) -> Captured:
+def capture(engine: TrainingEngine) -> Captured:
     """This rank's contribution to a checkpoint: views of the engine's memory. No collective."""
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
@@ -69,7 +69,7 @@ def capture(engine: Engine) -> Captured:
     return Captured(tensors, header)
 
 
-def restore(engine: Engine, folder: Path) -> None:
+def restore(engine: TrainingEngine, folder: Path) -> None:
     """Put a state that any layout has written into this engine; a collective.
 
     Raises:
@@ -77,7 +77,7 @@ def restore(engine: Engine, folder: Path) -> None:
     """
     outer = engine.deepspeed
     with ExitStack() as stack:
-        pieces = Pieces(stack, folder)
+        pieces = ShardedState(stack, folder)
         _prepare(outer, int(pieces.header["optimizer_step"]), pieces.kinds - {MASTER})
         for share in shares(engine):
             for kind, values in share.state.items():
@@ -89,7 +89,7 @@ def restore(engine: Engine, folder: Path) -> None:
     _refresh_weights(outer.optimizer)
 
 
-def shares(engine: Engine) -> Iterator[Share]:
+def shares(engine: TrainingEngine) -> Iterator[Share]:
     """What this rank holds of each parameter's state, in the order of the module."""
     outer, inner = engine.deepspeed.optimizer, engine.deepspeed.basic_optimizer
     masters = _unfused_masters(outer)
@@ -144,12 +144,12 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
     return {key: state[key] for key in sorted(state) if key != "step" and isinstance(state[key], Tensor)}
 
 
-def _is_copy(engine: Engine, shard: Shard) -> bool:
+def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
     """Whether another rank has, and writes, the same numbers: what tensor ranks do not divide."""
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
-def _written(engine: Engine, share: Share) -> tuple[int, int]:
+def _written(engine: TrainingEngine, share: Share) -> tuple[int, int]:
     """The range of a share that this rank writes: without ZeRO the replicas hold the same, and write a part each."""
     size = share.state[MASTER].numel()
     if share.copy:

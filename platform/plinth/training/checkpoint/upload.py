@@ -20,7 +20,7 @@ from pathlib import Path
 from plinth.errors import CheckpointError, MissingError, PlinthError
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.remote import Remote
+from plinth.training.checkpoint.remote import RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline
 
@@ -37,7 +37,7 @@ LAST_TRIES = 4
 class Following:
     """Copies what is committed; one per run."""
 
-    def __init__(self, config: RunConfig, remote: Remote) -> None:
+    def __init__(self, config: RunConfig, remote: RemoteCheckpoints) -> None:
         self.config, self.run, self.remote = config, config.directory, remote
         self.events, self.finishing = Timeline(self.run.events), threading.Event()
         self._failures = 0
@@ -145,7 +145,7 @@ def restore(config: RunConfig) -> int | None:
         CheckpointError: there are checkpoints, and none is what its record says.
     """
     assert config.checkpoints.upload is not None
-    remote, run = Remote(config.checkpoints.upload, config.run_id), config.directory
+    remote, run = RemoteCheckpoints(config.checkpoints.upload, config.run_id), config.directory
     refused: list[CheckpointError] = []
     for step in reversed(remote.steps()):
         try:
@@ -165,7 +165,7 @@ def main() -> int:
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
     os.nice(10)
-    following = Following(config, Remote(config.checkpoints.upload, config.run_id))
+    following = Following(config, RemoteCheckpoints(config.checkpoints.upload, config.run_id))
     threading.Thread(target=_obey, args=(following,), daemon=True).start()
     return 0 if following.follow() else 1
 

@@ -20,7 +20,7 @@ from plinth.model.decoder import Decoder
 from plinth.model.initialisation import Initial, initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch
+from plinth.training.data import StepBatch
 from plinth.training.engine.batch_expansion import Widened, widened
 from plinth.training.engine.deepspeed_settings import deepspeed_config
 from plinth.training.engine.layer_statistics import Stats
@@ -31,7 +31,7 @@ from plinth.training.parallel.divided_decoder import divided_decoder, gathered, 
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 from plinth.training.parallel.zero3_initialisation import partition_initialised
 
-__all__ = ["Engine", "Rank", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
+__all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
 
 #: Of parameters and activations, by precision.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,7 +40,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 OVERFLOWS = 64
 
 
-def open_engine(config: RunConfig, rank: Rank) -> Engine:
+def open_engine(config: RunConfig, rank: Rank) -> TrainingEngine:
     """The engine that the run's `parallel:` block asks for; a collective.
 
     Raises:
@@ -50,7 +50,7 @@ def open_engine(config: RunConfig, rank: Rank) -> Engine:
         from plinth.training.parallel.pipeline import PipelineEngine
 
         return PipelineEngine(config, rank)
-    return Engine(config, rank)
+    return TrainingEngine(config, rank)
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
@@ -82,7 +82,7 @@ def _require_device(precision: str, device: torch.device) -> None:
         )
 
 
-class Engine:
+class TrainingEngine:
     """The model, its optimizer and the ZeRO stage of the run, on this rank."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
@@ -135,7 +135,7 @@ class Engine:
         """What DeepSpeed asks when it is not alone in dividing the model."""
         return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
-    def train_step(self, batch: Batch, lr: float) -> tuple[Tensor, Tensor]:
+    def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
 
         Nothing of it is read on the host. `on_gradient` is told the loss when the gradient is complete and the
@@ -151,7 +151,7 @@ class Engine:
         self.stats.end()
         return total, self.gradient_norm()
 
-    def _attempt(self, batch: Batch) -> Tensor:
+    def _attempt(self, batch: StepBatch) -> Tensor:
         """Forward, backward and update; the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch))
         self.stats.again()

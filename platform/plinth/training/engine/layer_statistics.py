@@ -45,7 +45,7 @@ _MAX_ABS, _LOGIT = range(2)
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayerStatistics:
     """Statistics of one step over all ranks."""
 
     step: int
@@ -93,7 +93,7 @@ class Stats:
         self._counts = np.zeros((len(self.names), 2))
         self._sums = self._maxima = torch.empty(0)
         self._sent: deque[tuple[int, Tensor, Any]] = deque()
-        self._latest: Layers | None = None
+        self._latest: LayerStatistics | None = None
         if every:
             self._attach(module)
 
@@ -128,13 +128,13 @@ class Stats:
             arrived.record()
         self._sent.append((self._step, values, arrived))
 
-    def latest(self) -> Layers | None:
+    def latest(self) -> LayerStatistics | None:
         """The newest measurement that has reached the host, or None before the first. Waits for nothing."""
         while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
             self._take()
         return self._latest
 
-    def at(self, step: int) -> Layers | None:
+    def at(self, step: int) -> LayerStatistics | None:
         """The measurement of exactly this step, or None where that step was not measured.
 
         For whoever has read the step's loss on the host: what was sent before it has arrived. Steps are asked for
@@ -148,7 +148,7 @@ class Stats:
         step, values, arrived = self._sent.popleft()
         if arrived is not None:
             arrived.synchronize()
-        self._latest = Layers(step, self.names, _table(values.numpy()))
+        self._latest = LayerStatistics(step, self.names, _table(values.numpy()))
 
     def _attach(self, module: nn.Module) -> None:
         inside: set[int] = set()

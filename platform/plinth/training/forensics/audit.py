@@ -28,7 +28,7 @@ from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.checkpoint.selection import rollbacks_of
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
-from plinth.training.engine.engine import Engine, Rank
+from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.forensics.audit_span import span
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import Story, Timeline, timeline
@@ -211,7 +211,7 @@ def _widest(steps: list[dict[str, Any]], name: str) -> float:
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
 
 
-def _parameter_difference(engine: Engine, step: int) -> float:
+def _parameter_difference(engine: TrainingEngine, step: int) -> float:
     """Largest absolute difference to the parameters of a checkpoint; a collective."""
     original = load_file(checkpoint.path(engine.config.directory, step) / "model" / WEIGHTS)
     return max(

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.training.forensics.step_documents import Seen
+from plinth.training.forensics.step_documents import StepDocument
 
 #: Tokens of a span that is shown, and spans of a document.
 SPAN, SPANS = 16, 3
@@ -37,7 +37,7 @@ class Scored:
         gradient: gradient norm of the whole row.
     """
 
-    seen: Seen
+    seen: StepDocument
     losses: npt.NDArray[np.float32]
     start: int
     gradient: float | None = None
@@ -52,7 +52,7 @@ class Scored:
         return float(np.nanmean(self.losses)) if self.targets else math.nan
 
 
-def scored(seen: Seen, row: npt.NDArray[np.float32], gradient: float | None = None) -> Scored:
+def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | None = None) -> Scored:
     """A document's part of a row of losses [S]; target t of the row is token t + 1."""
     start = max(0, seen.first - 1)
     return Scored(seen, row[start : max(start, seen.first + seen.tokens - 1)], start, gradient)

@@ -22,7 +22,7 @@ from plinth.training.config import RunConfig
 
 
 @dataclass(frozen=True)
-class Seen:
+class StepDocument:
     """The tokens of one document in one row of a step's global batch.
 
     Attributes:
@@ -58,7 +58,7 @@ class Sightings:
         self.shards = {name: self.ctx.refs.load(digest) for name, digest in config.shards.items()}
         self._places = lru_cache(maxsize=32)(self._read_places)
 
-    def of_step(self, step: int) -> list[Seen]:
+    def of_step(self, step: int) -> list[StepDocument]:
         """The documents of a step, in the order of the batch.
 
         Raises:
@@ -71,19 +71,19 @@ class Sightings:
         sequences = documents_of_step(self.ctx, self.mixture, self.shards, step - 1, self.config.steps)
         return [seen for sequence in sequences for seen in self._seen(step, sequence)]
 
-    def text(self, seen: Seen) -> str:
+    def text(self, seen: StepDocument) -> str:
         """The text of a document, as it was curated."""
         table = read_table(self.ctx.store, self._curated(seen.bucket, seen.part), ["text"])
         text: str = table.column("text")[seen.index].as_py()
         return text
 
-    def _seen(self, step: int, sequence: BatchSequence) -> list[Seen]:
+    def _seen(self, step: int, sequence: BatchSequence) -> list[StepDocument]:
         bucket, rows = sequence.sequence.stream, []
         for piece in sequence.documents:
             uris, sources = self._places(bucket, piece.document.part)
             row = piece.document.row
             rows.append(
-                Seen(
+                StepDocument(
                     step=step,
                     row=sequence.row,
                     first=piece.first,

@@ -24,13 +24,13 @@ from plinth.model.hugging_face import WEIGHTS, hf_name
 from plinth.model.loss import IGNORED
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, batches_of
+from plinth.training.data import StepBatch, batches_of
 from plinth.training.engine.batch_expansion import widened
 from plinth.training.parallel.parameters import Parallel
 
 
 @dataclass(frozen=True)
-class Row:
+class SequenceLosses:
     """One sequence of a step.
 
     Attributes:
@@ -86,13 +86,13 @@ def load(config: RunConfig, step: int) -> Decoder:
     return model
 
 
-def batch_of(config: RunConfig, step: int) -> Batch:
+def batch_of(config: RunConfig, step: int) -> StepBatch:
     """The whole batch of a step, one sequence to a micro batch."""
     alone = {"launch": Launch(ranks=1), "parallel": Parallel(), "micro_batch_sequences": 1}
     return next(iter(batches_of(config.model_copy(update=alone), 0)(step)))
 
 
-def rows(model: Decoder, batch: Batch, *, gradients: bool = False) -> Iterator[Row]:
+def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterator[SequenceLosses]:
     """Every sequence of a batch with the loss of each of its tokens.
 
     A sequence that is cut into shorter rows is scored in those rows, as it was trained.
@@ -104,7 +104,7 @@ def rows(model: Decoder, batch: Batch, *, gradients: bool = False) -> Iterator[R
             losses = _losses(model, inputs, segments, targets)
         norm = _gradient(model, losses, targets) if gradients else None
         seen = losses.detach().masked_fill(targets == IGNORED, float("nan")).flatten().cpu().numpy()
-        yield Row(row, own.tokens[0].astype(np.int32), seen, norm)
+        yield SequenceLosses(row, own.tokens[0].astype(np.int32), seen, norm)
 
 
 def _losses(model: Decoder, inputs: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:

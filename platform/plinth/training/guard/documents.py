@@ -15,7 +15,7 @@ from typing import Any
 
 from plinth.errors import PlinthError
 from plinth.training.config import RunConfig
-from plinth.training.forensics.step_documents import Seen, Sightings
+from plinth.training.forensics.step_documents import Sightings, StepDocument
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import Timeline
 
@@ -100,7 +100,7 @@ def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
     }
 
 
-def stand_out(inside: Iterable[Seen], before: Iterable[Seen]) -> list[dict[str, Any]]:
+def stand_out(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
     """Sources by how much more of the window's tokens than of the tokens before it they are; the largest rise first."""
     now, then = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     documents = Counter[tuple[str, str]]()

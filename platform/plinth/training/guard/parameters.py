@@ -15,20 +15,20 @@ _ACTION = "off, warn, skip (the update is not made), lower_lr, rollback (and lea
 _CONFIRMATIONS = "Suspicious steps in a row before anything is done."
 
 
-class Rule(Frozen):
+class GuardRule(Frozen):
     """What to do, and after how many suspicious steps in a row."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = Field(1, ge=1, description=_CONFIRMATIONS)
 
 
-class Nonfinite(Rule):
+class Nonfinite(GuardRule):
     """The loss or the gradient is NaN or infinite. The update of such a step is never made, whatever the action."""
 
     action: Action = Field("rollback", description=_ACTION)
 
 
-class LossSpike(Rule):
+class LossSpike(GuardRule):
     """The loss is far above its recent level."""
 
     action: Action = Field("rollback", description=_ACTION)
@@ -39,7 +39,7 @@ class LossSpike(Rule):
     min_rise: float = Field(0.2, ge=0, description="Nats above the level below which nothing is a spike.")
 
 
-class GradientSpike(Rule):
+class GradientSpike(GuardRule):
     """The global gradient norm is far above its recent level."""
 
     action: Action = Field("warn", description=_ACTION)
@@ -48,7 +48,7 @@ class GradientSpike(Rule):
     min_ratio: float = Field(3.0, ge=1, description="Times the level below which nothing is a spike.")
 
 
-class LateRule(Rule):
+class LateRule(GuardRule):
     """A rule that judges when the update has been made already."""
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ class LayerRule(LateRule):
     ratio: float = Field(10.0, gt=1, description="Times the layer's recent level.")
 
 
-class Plateau(LateRule):
+class PlateauRule(LateRule):
     """The smoothed loss has not improved for long."""
 
     action: Action = Field("off", description=_ACTION)
@@ -73,7 +73,7 @@ class Plateau(LateRule):
     min_improvement: float = Field(0.001, ge=0, description="Relative fall of the smoothed loss that counts as one.")
 
 
-class Throughput(Rule):
+class Throughput(GuardRule):
     """Steps take much longer than they did. A clock decides, so it may only warn or stop."""
 
     confirmations: int = Field(10, ge=1, description=_CONFIRMATIONS)
@@ -86,7 +86,7 @@ class Throughput(Rule):
         return self
 
 
-class Guard(Frozen):
+class GuardParameters(Frozen):
     """Watches every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
 
     enabled: bool = Field(True, description="Without it a loss that is not finite ends the run.")
@@ -97,7 +97,7 @@ class Guard(Frozen):
     gradient_spike: GradientSpike = GradientSpike()
     layer_gradient: LayerRule = LayerRule()
     activations: LayerRule = LayerRule()
-    plateau: Plateau = Plateau()
+    plateau: PlateauRule = PlateauRule()
     throughput: Throughput = Throughput()
     skip_before: int = Field(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
     skip_after: int = Field(
@@ -113,7 +113,7 @@ class Guard(Frozen):
     max_lowered: int = Field(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
 
     @model_validator(mode="after")
-    def _window_holds(self) -> Guard:
+    def _window_holds(self) -> GuardParameters:
         if self.min_steps > self.window_steps:
             raise ValueError(f"min_steps {self.min_steps} is more than window_steps {self.window_steps}")
         return self

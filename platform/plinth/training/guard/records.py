@@ -14,7 +14,7 @@ Rule = Literal["nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "a
 ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
 
 
-class Seen(Frozen):
+class TrainedStep(Frozen):
     """One trained step, as all ranks saw it.
 
     Attributes:

@@ -18,16 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from plinth.training.guard.parameters import Guard as Policy
-from plinth.training.guard.parameters import LayerRule
-from plinth.training.guard.records import Finding, Limits, Rule, Seen
+from plinth.training.guard.parameters import GuardParameters, LayerRule
+from plinth.training.guard.records import Finding, Limits, Rule, TrainedStep
 from plinth.training.guard.rolling import Rolling
 
 #: Measurements of a layer that its median covers, and that are needed before it judges.
 LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 
 
-def limits(policy: Policy, losses: Rolling, norms: Rolling) -> Limits:
+def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
     """Above which a step is suspicious, from what was seen before it: level and `sigmas` robust deviations.
 
     A spread of nearly nothing would make every ripple a spike, so loss has to rise by nats and norm by a ratio too.
@@ -41,7 +40,7 @@ def limits(policy: Policy, losses: Rolling, norms: Rolling) -> Limits:
     )
 
 
-def judge(seen: Seen, limit: Limits) -> list[Finding]:
+def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
     """What is suspicious about the loss and the global gradient norm of a step."""
     if not seen.finite:
         value = seen.loss if not math.isfinite(seen.loss) else seen.grad_norm

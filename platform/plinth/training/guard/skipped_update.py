@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from plinth.training.engine.engine import Engine
+from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.records import Limits
 
 #: A rank asks for a save in place of one that failed; anything else comes first.
@@ -53,7 +53,7 @@ class Shared:
 class Veto:
     """Shares a step's numbers among ranks and keeps back its update when they are bad."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: TrainingEngine) -> None:
         self.engine, self.device = engine, engine.rank.device
         self._limits, self._words = Limits(), torch.zeros(_NORM, dtype=torch.float64)
         self._summed: Tensor | None = None
@@ -71,7 +71,7 @@ class Veto:
         asked = [float(pending == number) for number in SIGNALS]
         self._words = torch.tensor([0.0, *map(float, words), seconds, 1.0, *asked], dtype=torch.float64)
 
-    def result(self, loss: Tensor, norm: Tensor) -> Result:
+    def result(self, loss: Tensor, norm: Tensor) -> PendingNumbers:
         """After a step: everything in one vector on its way to the host."""
         if self._summed is None:  # an engine that makes gradient and update in one
             self._share(loss)
@@ -79,7 +79,7 @@ class Veto:
         if self._bad is None:  # the optimizer's step never began: DeepSpeed met an overflow, or nothing is judged
             self._bad = torch.ones_like(norm) if self.able else ~torch.isfinite(norm)
         vetoed = self._bad.double()
-        return Result(torch.cat([self._summed, norm.reshape(1), vetoed.reshape(1)]))
+        return PendingNumbers(torch.cat([self._summed, norm.reshape(1), vetoed.reshape(1)]))
 
     def _share(self, loss: Tensor) -> None:
         summed = self._words.to(self.device, non_blocking=True)
@@ -98,7 +98,7 @@ class Veto:
         optimizer.found_inf = self._bad.float()
 
 
-class Result:
+class PendingNumbers:
     """The numbers of a step on their way to the host; reading waits for them."""
 
     def __init__(self, values: Tensor) -> None:

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from plinth.training.guard.parameters import Guard as Policy
-from plinth.training.guard.parameters import Rule as RulePolicy
-from plinth.training.guard.records import ACTIONS, Finding, Intervention, Limits, Seen
+from plinth.training.guard.parameters import GuardParameters, GuardRule
+from plinth.training.guard.records import ACTIONS, Finding, Intervention, Limits, TrainedStep
 from plinth.training.guard.rolling import Rolling
 from plinth.training.guard.rules import LAYER_WINDOW, judge, judge_layers, limits
 
@@ -33,7 +32,7 @@ class Guard:
         policy: `training.guard` of the recipe.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: GuardParameters) -> None:
         self.policy = policy
         self.rollbacks: list[Intervention] = []  # every one the run has made, also those after the state was saved
         self.lowered: list[Intervention] = []
@@ -81,7 +80,7 @@ class Guard:
 
     # -- told after a step
 
-    def see(self, seen: Seen) -> list[Intervention]:
+    def see(self, seen: TrainedStep) -> list[Intervention]:
         """Take in a trained step; what is to be done about it, the hardest last."""
         if not self.policy.enabled:
             return []
@@ -124,7 +123,7 @@ class Guard:
         }
 
     @classmethod
-    def restored(cls, policy: Policy, state: Mapping[str, Any]) -> Guard:
+    def restored(cls, policy: GuardParameters, state: Mapping[str, Any]) -> Guard:
         """The guard that `state` is of."""
         guard = cls(policy)
         guard._losses = Rolling(policy.window_steps, state["losses"])
@@ -157,7 +156,7 @@ class Guard:
             self.lowered.append(hardest)
         return [*warnings, hardest]
 
-    def _follow(self, seen: Seen, found: list[Finding]) -> None:
+    def _follow(self, seen: TrainedStep, found: list[Finding]) -> None:
         """Lengthen the streaks of the rules that found something; end those of the others that could have."""
         going_on = {finding.rule for finding in found} | _unmeasured(seen)
         self._streaks = {rule: streak for rule, streak in self._streaks.items() if rule in going_on}
@@ -167,7 +166,7 @@ class Guard:
             recent = seen.step - self.policy.window_steps
             self._vetoed = [step for step in self._vetoed if step > recent] + [seen.step]
 
-    def _plateau(self, seen: Seen) -> list[Finding]:
+    def _plateau(self, seen: TrainedStep) -> list[Finding]:
         """The smoothed loss has not improved for the steps of the rule; it then has as long again."""
         rule = self.policy.plateau
         if rule.action == "off":
@@ -180,9 +179,9 @@ class Guard:
         best, self._best = self._best[1], [seen.step, self._best[1]]
         return [Finding(rule="plateau", value=self._smooth, threshold=best * (1 - rule.min_improvement))]
 
-    def _decide(self, seen: Seen, finding: Finding) -> Intervention | None:
+    def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
         """What the policy does about a finding now, if anything."""
-        rule: RulePolicy = getattr(self.policy, finding.rule)
+        rule: GuardRule = getattr(self.policy, finding.rule)
         if rule.action == "off":
             return None
         if seen.vetoed and finding.rule in VETOED and (rule.action == "skip" or self._on_probation(seen.step)):
@@ -198,7 +197,7 @@ class Guard:
             return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as it may be")
         return self._made(seen, finding, rule.action)
 
-    def _skip(self, seen: Seen, finding: Finding, rule: RulePolicy) -> Intervention:
+    def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
         """The update was not made, so nothing is spoilt and nothing has to be undone."""
         self._streaks.pop(finding.rule, None)
         reason = ""
@@ -207,7 +206,7 @@ class Guard:
         made = self._made(seen, finding, "skip", number=len(self._vetoed), reason=reason)
         return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
 
-    def _roll_back(self, seen: Seen, finding: Finding) -> Intervention:
+    def _roll_back(self, seen: TrainedStep, finding: Finding) -> Intervention:
         """Leave out everything from where any rule first found something to this step."""
         onset = min(streak[0] for rule, streak in self._streaks.items() if getattr(self.policy, rule).action != "off")
         first, last = max(1, onset - self.policy.skip_before), seen.step + self.policy.skip_after
@@ -219,7 +218,7 @@ class Guard:
             "the run was rolled back as often as it may be",
         )
 
-    def _made(self, seen: Seen, finding: Finding, action: Any, **more: Any) -> Intervention:
+    def _made(self, seen: TrainedStep, finding: Finding, action: Any, **more: Any) -> Intervention:
         window = {"step": seen.step, "first": seen.step, "last": seen.step}
         return Intervention(**finding.model_dump(), **window, action=action, **more)
 
@@ -230,7 +229,7 @@ class Guard:
         return made.model_copy(update={"action": "stop", "number": 1, "factor": 1.0, "reason": f"{reason} ({most})"})
 
 
-def _unmeasured(seen: Seen) -> set[str]:
+def _unmeasured(seen: TrainedStep) -> set[str]:
     """Rules that a step without measurements by layer neither confirms nor ends."""
     rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
     return {rule for rule, measured in rules.items() if measured is None}

@@ -34,15 +34,15 @@ from torch import Tensor, nn
 from plinth.model.decoder import Decoder
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch
-from plinth.training.engine.engine import Engine, Rank, accumulate
+from plinth.training.data import StepBatch
+from plinth.training.engine.engine import Rank, TrainingEngine, accumulate
 from plinth.training.parallel.divided_decoder import gathered
 from plinth.training.parallel.stage_exchange import ReceivedGradient, StageExchange, TiedEmbedding
 from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
-class PipelineEngine(Engine):
-    """As `Engine`, of one stage. `parameters` and losses are those of the whole model, on every rank."""
+class PipelineEngine(TrainingEngine):
+    """As `TrainingEngine`, of one stage. `parameters` and losses are those of the whole model, on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         super().__init__(config, rank)
@@ -57,7 +57,7 @@ class PipelineEngine(Engine):
     def _unit(self) -> Any:
         return PipelineUnit(self.topology)
 
-    def _attempt(self, batch: Batch) -> Tensor:
+    def _attempt(self, batch: StepBatch) -> Tensor:
         engine, micro_batches = self.deepspeed, len(batch)
         accumulate(engine, micro_batches)
         self.stats.again()
@@ -78,7 +78,7 @@ class PipelineEngine(Engine):
         engine.step()
         return total
 
-    def _schedule(self, batch: Batch) -> Tensor:
+    def _schedule(self, batch: StepBatch) -> Tensor:
         """All forward and backward passes of a step; the mean loss on the last stage, zero elsewhere."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
@@ -124,7 +124,7 @@ class PipelineEngine(Engine):
             yield
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
-        """As `Engine.loss_of` on the last stage; zero elsewhere."""
+        """As `TrainingEngine.loss_of` on the last stage; zero elsewhere."""
         exchange = StageExchange(self._stage, self._ranks, self._activations(tokens.shape), self.rank.device)
         x = exchange(forward_from=True)[0]
         rows = CompactBatch.of(tokens, None, scored)

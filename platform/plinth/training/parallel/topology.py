@@ -27,7 +27,7 @@ Axis = Literal["data", "pipeline", "sequence", "tensor"]
 AXES: tuple[Axis, ...] = ("data", "pipeline", "sequence", "tensor")
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Coordinates of a rank; also the size of each axis."""
 
     data: int
@@ -41,18 +41,18 @@ class Place(NamedTuple):
         return self.pipeline == self.sequence == self.tensor == 0
 
 
-def shape_of(parallel: Parallel, ranks: int) -> Place:
+def shape_of(parallel: Parallel, ranks: int) -> RankPlace:
     """Ranks along each axis."""
-    return Place(parallel.data_ranks(ranks), parallel.pipeline, parallel.sequence, parallel.tensor)
+    return RankPlace(parallel.data_ranks(ranks), parallel.pipeline, parallel.sequence, parallel.tensor)
 
 
-def place_of(parallel: Parallel, ranks: int, rank: int) -> Place:
+def place_of(parallel: Parallel, ranks: int, rank: int) -> RankPlace:
     """Coordinates of a rank."""
     coordinates, rest = [], rank
     for size in reversed(shape_of(parallel, ranks)):
         rest, coordinate = divmod(rest, size)
         coordinates.append(coordinate)
-    return Place(*reversed(coordinates))
+    return RankPlace(*reversed(coordinates))
 
 
 def ranks_of(parallel: Parallel, ranks: int, axes: tuple[Axis, ...]) -> list[list[int]]:
@@ -66,7 +66,7 @@ def ranks_of(parallel: Parallel, ranks: int, axes: tuple[Axis, ...]) -> list[lis
     ]
 
 
-def _number(shape: Place, place: tuple[int, ...]) -> int:
+def _number(shape: RankPlace, place: tuple[int, ...]) -> int:
     number = 0
     for size, coordinate in zip(shape, place, strict=True):
         number = number * size + coordinate

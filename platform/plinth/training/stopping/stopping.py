@@ -25,7 +25,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.stopping.parameters import Plateau, Regression, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals, reuse
-from plinth.training.telemetry.timeline import Reader, Story, timeline
+from plinth.training.telemetry.timeline import Story, TimelineReader, timeline
 
 #: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
 #: resemble each other, do not count as independent.
@@ -36,7 +36,7 @@ MIN_EVALUATIONS = 4
 
 
 @dataclass(frozen=True)
-class State:
+class RuleState:
     """One rule: what was found against its bound; `value` is None while there is too little to judge by."""
 
     rule: str
@@ -51,7 +51,7 @@ class Verdict:
     """Whether to stop, and how every rule that is set stands."""
 
     stop: bool
-    states: tuple[State, ...]
+    states: tuple[RuleState, ...]
 
     @property
     def reasons(self) -> list[str]:
@@ -68,7 +68,7 @@ def judge(rules: Stopping, signals: Signals) -> Verdict:
     return Verdict(any(state.holds for state in budgets) or combined, budgets + tuple(chain.from_iterable(others)))
 
 
-def _budgets(rules: Stopping, signals: Signals) -> Iterator[State]:
+def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
     price = signals.rank_seconds / 3600 * rules.price_per_rank_hour
     for name, spent, budget in (
         ("tokens", float(signals.spent_tokens), rules.tokens),
@@ -76,10 +76,10 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[State]:
         ("money", price, rules.money),
     ):
         if budget is not None:
-            yield State(name, spent >= budget, spent, budget, f"{name}: {spent:,.6g} spent of {budget:,.6g}")
+            yield RuleState(name, spent >= budget, spent, budget, f"{name}: {spent:,.6g} spent of {budget:,.6g}")
 
 
-def _others(rules: Stopping, signals: Signals) -> Iterator[list[State]]:
+def _others(rules: Stopping, signals: Signals) -> Iterator[list[RuleState]]:
     """For each rule its states, all of which must hold."""
     if rules.plateau is not None:
         losses = _blocks(signals.losses, rules.plateau.window_tokens)
@@ -93,10 +93,10 @@ def _others(rules: Stopping, signals: Signals) -> Iterator[list[State]]:
     if rules.max_epochs is not None:
         bucket, seen = max(signals.epochs.items(), key=lambda item: item[1], default=("", 0.0))
         reason = f"reuse: {bucket} seen {seen:.3g} times, at most {rules.max_epochs:g}"
-        yield [State("reuse", seen >= rules.max_epochs, seen if bucket else None, rules.max_epochs, reason)]
+        yield [RuleState("reuse", seen >= rules.max_epochs, seen if bucket else None, rules.max_epochs, reason)]
 
 
-def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> State:
+def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> RuleState:
     """Flat when even the upper confidence bound of the improvement over another window is too small.
 
     Ordinary least squares over the last window of tokens, Student's t for the bound of the slope.
@@ -106,14 +106,14 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> St
     # a window that has just begun to fill says nothing of a whole one
     short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
     if short:
-        return State(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
+        return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
     slope, error = fitted(window)
     hopeful = -(slope - _quantile(rule.confidence, len(window) - 2) * error) * rule.window_tokens
     reason = f"{name}: at most {hopeful:.3g} nats more in {rule.window_tokens:,} tokens, asked {rule.min_improvement:g}"
-    return State(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
+    return RuleState(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
 
 
-def regression(rule: Regression, probes: Mapping[str, Sequence[Point]]) -> State:
+def regression(rule: Regression, probes: Mapping[str, Sequence[Point]]) -> RuleState:
     """Probes whose last evaluations all lie below their best by more than the tolerance."""
     worse = []
     for name, points in sorted(probes.items()):
@@ -124,7 +124,7 @@ def regression(rule: Regression, probes: Mapping[str, Sequence[Point]]) -> State
         if all(p.value < best.value - rule.tolerance * math.hypot(p.error, best.error) for p in recent):
             worse.append(name)
     reason = f"regression: {', '.join(worse) or 'no probe'} worse in the last {rule.evaluations} evaluations"
-    return State("regression", len(worse) >= rule.probes, float(len(worse)), rule.probes, reason)
+    return RuleState("regression", len(worse) >= rule.probes, float(len(worse)), rule.probes, reason)
 
 
 def fitted(points: Sequence[Point]) -> tuple[float, float]:
@@ -165,7 +165,7 @@ class Watch:
             workspace = Workspace(config.workspace)
             self._mixture = Refs(workspace).load(config.mixture).stats
         self._gatherer = Gatherer(self.rules.plateau.window_tokens if self.rules.plateau else 0)
-        self._reader = Reader(config.directory.events)
+        self._reader = TimelineReader(config.directory.events)
 
     def look(self, step: int) -> Verdict | None:
         """The verdict where a rule says stop; None elsewhere, and at steps where nobody looks."""

@@ -11,24 +11,35 @@ from pathlib import Path
 
 from plinth.training.checkpoint.writer import process as writer
 from plinth.training.config import RunConfig
-from plinth.training.supervise.nodes import Beat, Files, Heard, Order, Place, Report, on_stop, read, start_rank, write
+from plinth.training.supervise.nodes import (
+    Beat,
+    Files,
+    Heard,
+    NodeOrder,
+    NodePlace,
+    NodeReport,
+    on_stop,
+    read,
+    start_rank,
+    write,
+)
 from plinth.training.supervise.run_lock import hold
 from plinth.training.supervise.watch import LEFT, POLL_S
 
-Start = Callable[[Order, int], subprocess.Popen[bytes]]
+Start = Callable[[NodeOrder, int], subprocess.Popen[bytes]]
 
 
 class Follower:
     """The life of one node."""
 
-    def __init__(self, config: RunConfig, config_path: Path, place: Place) -> None:
+    def __init__(self, config: RunConfig, config_path: Path, place: NodePlace) -> None:
         self.config, self.place, self.files = config, place, Files(config.directory)
         self._path, self._lock_fd = config_path, hold(self.files.lock(place.node))
         self._beat = Beat(self.files.beat(place.node), f"node-{place.node}")
         self._leader = Heard(self.files.beat(0))
-        self._order, self._signals = Order(id="", session=""), 0
+        self._order, self._signals = NodeOrder(id="", session=""), 0
         self._ranks: list[subprocess.Popen[bytes]] = []
-        self._asked_to_stop, self._asked_at, self._said = 0, 0.0, Report(order="")
+        self._asked_to_stop, self._asked_at, self._said = 0, 0.0, NodeReport(order="")
         on_stop(self._stop)
 
     def follow(self) -> int:
@@ -36,7 +47,7 @@ class Follower:
         try:
             while True:
                 silent_s = self._leader.age_s()
-                order = read(self.files.order, Order)
+                order = read(self.files.order, NodeOrder)
                 if order is not None and order.session == self._leader.session:
                     self._obey(order)
                     if order.status is not None:
@@ -48,11 +59,11 @@ class Follower:
         finally:
             self._end_ranks()
 
-    def start(self, order: Order, rank: int) -> subprocess.Popen[bytes]:
+    def start(self, order: NodeOrder, rank: int) -> subprocess.Popen[bytes]:
         """One rank of this node."""
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: NodeOrder) -> None:
         if order.id != self._order.id:
             self._end_ranks()
             self._order, self._signals = order, 0
@@ -68,7 +79,7 @@ class Follower:
 
     def _report(self) -> None:
         codes = tuple(process.poll() for process in self._ranks)
-        report = Report(order=self._order.id, codes=codes, asked_to_stop=self._asked_to_stop)
+        report = NodeReport(order=self._order.id, codes=codes, asked_to_stop=self._asked_to_stop)
         if report != self._said:
             write(self.files.report(self.place.node), report)
             self._said = report
@@ -102,6 +113,6 @@ class Follower:
             self._asked_to_stop, self._asked_at = number, time.monotonic()
 
 
-def follow(config: RunConfig, config_path: Path, place: Place) -> int:
+def follow(config: RunConfig, config_path: Path, place: NodePlace) -> int:
     """Supervise one of the further nodes to the end; returns the exit status."""
     return Follower(config, config_path, place).follow()

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 from plinth.training.config import RunConfig
-from plinth.training.supervise.nodes import Beat, Files, Heard, Order, Place, Report, read, write
+from plinth.training.supervise.nodes import Beat, Files, Heard, NodeOrder, NodePlace, NodeReport, read, write
 from plinth.training.supervise.watch import LOST, POLL_S
 
 
 class Leader:
     """Node 0's side: gives orders and hears how the others fare."""
 
-    def __init__(self, config: RunConfig, place: Place) -> None:
+    def __init__(self, config: RunConfig, place: NodePlace) -> None:
         self._config, self._place, self._files = config, place, Files(config.directory)
-        self._order = Order(id="", session=uuid.uuid4().hex)
+        self._order = NodeOrder(id="", session=uuid.uuid4().hex)
         if place.nodes > 1:
             self._give(id=self._order.session)
             self._beat = Beat(self._files.beat(0), self._order.session)
@@ -85,7 +85,7 @@ class Away:
     def follow(self, order: str) -> None:
         """Expect reports of this order from now on."""
         self._order, self._heard = order, Heard(self._beat_path)
-        self._report, self._looked = Report(order=""), 0.0
+        self._report, self._looked = NodeReport(order=""), 0.0
 
     @property
     def knows(self) -> bool:
@@ -110,11 +110,11 @@ class Away:
     def _lost(self) -> bool:
         return self._heard.age_s() > self._patience(self._heard)
 
-    def _look(self) -> Report:
+    def _look(self) -> NodeReport:
         now = time.monotonic()
         if now - self._looked > POLL_S:
-            self._looked, found = now, read(self._path, Report)
-            self._report = found if found is not None and found.order == self._order else Report(order="")
+            self._looked, found = now, read(self._path, NodeReport)
+            self._report = found if found is not None and found.order == self._order else NodeReport(order="")
         return self._report
 
 

@@ -40,7 +40,7 @@ LEASE_S = 120.0
 _Record = TypeVar("_Record", bound=Frozen)
 
 
-class Place(Frozen):
+class NodePlace(Frozen):
     """Which node this is."""
 
     node: int = 0
@@ -49,7 +49,7 @@ class Place(Frozen):
     lease_s: float = LEASE_S
 
     @classmethod
-    def of(cls, environment: Mapping[str, str], config: RunConfig) -> Place:
+    def of(cls, environment: Mapping[str, str], config: RunConfig) -> NodePlace:
         """As the scheduler says.
 
         Raises:
@@ -77,7 +77,7 @@ class Place(Frozen):
         return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
 
 
-class Order(Frozen):
+class NodeOrder(Frozen):
     """What node 0 wants. `id` is another for every attempt; a `status` ends the job with it."""
 
     id: str
@@ -90,7 +90,7 @@ class Order(Frozen):
     status: int | None = None
 
 
-class Report(Frozen):
+class NodeReport(Frozen):
     """What a node says of an order: the exit status of each of its ranks, and a signal it got itself."""
 
     order: str
@@ -167,7 +167,7 @@ class Heard:
 
 
 def start_rank(
-    config: RunConfig, config_path: Path, place: Place, order: Order, rank: int, lock_fd: int
+    config: RunConfig, config_path: Path, place: NodePlace, order: NodeOrder, rank: int, lock_fd: int
 ) -> subprocess.Popen[bytes]:
     """Start one rank of this node with the environment that DeepSpeed and torch expect."""
     here = place.ranks(config)

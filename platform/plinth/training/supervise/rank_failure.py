@@ -7,7 +7,7 @@ from plinth.errors import PlinthError, TrainingError
 from plinth.records import Frozen
 
 
-class Failure(Frozen):
+class RankFailure(Frozen):
     """What a `PlinthError` said, as it is kept in `rank_failed` events and in `result.json`."""
 
     kind: str
@@ -17,7 +17,7 @@ class Failure(Frozen):
     remedy: str | None = None
 
     @classmethod
-    def of(cls, error: PlinthError) -> Failure:
+    def of(cls, error: PlinthError) -> RankFailure:
         """The failure that an error names."""
         found, expected = (None if value is None else str(value) for value in (error.found, error.expected))
         return cls(kind=type(error).__name__, what=error.what, found=found, expected=expected, remedy=error.remedy)

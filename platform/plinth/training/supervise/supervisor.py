@@ -36,8 +36,8 @@ from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise.follower import follow
 from plinth.training.supervise.leader import Leader
-from plinth.training.supervise.nodes import Order, Place, start_rank
-from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
+from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.run_lock import hold
 from plinth.training.supervise.watch import LEFT, LOST, POLL_S, Process, in_words, watch
 from plinth.training.telemetry.lost_work import Ledger
@@ -52,7 +52,7 @@ MAX_BACKOFF_S = 300.0
 Ending = Literal["finished", "stopped", "failed"]
 
 
-class Result(Frozen):
+class JobResult(Frozen):
     """How a job ended, in `result.json`."""
 
     status: Ending
@@ -62,7 +62,7 @@ class Result(Frozen):
     lost_s: float
     restart_s: float = 0.0  # from failures to the first step after each
     reason: str = ""
-    failure: Failure | None = None  # what a rank named
+    failure: RankFailure | None = None  # what a rank named
 
 
 @dataclass
@@ -74,8 +74,8 @@ class Supervisor:
     lock_fd: int
     asked_to_stop: int = 0
     restarts: int = 0
-    failure: Failure | None = None
-    place: Place = field(default_factory=Place)
+    failure: RankFailure | None = None
+    place: NodePlace = field(default_factory=NodePlace)
     fallen: list[int] = field(default_factory=list)  # ranks of this attempt that ended badly before any other
 
     def __post_init__(self) -> None:
@@ -86,19 +86,19 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
-    def supervise(self) -> Result:
+    def supervise(self) -> JobResult:
         """Train, then audit, restarting within bounds; returns how it ended."""
         try:
             self._take_over()
             return self._phases()
         except PlinthError as error:
-            self.failure = Failure.of(error)
+            self.failure = RankFailure.of(error)
             return self._result("failed", f"{self.failure.kind}: {error.what}")
         finally:
             if self.uploader is not None:
                 self.uploader.finish(lambda: bool(self.asked_to_stop))
 
-    def _phases(self) -> Result:
+    def _phases(self) -> JobResult:
         for audit in (False, True):
             if self.run.evidence.exists() if audit else checkpoint.is_valid(self.run, last_step(self.config)):
                 continue
@@ -172,7 +172,7 @@ class Supervisor:
         checkpoint.clean(self.run)
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:
-        order = Order(id="", session="", attempt=self.restarts, audit=audit, address=self.place.address, port=port)
+        order = NodeOrder(id="", session="", attempt=self.restarts, audit=audit, address=self.place.address, port=port)
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
@@ -215,9 +215,9 @@ class Supervisor:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.asked_to_stop = number
 
-    def _result(self, status: Ending, reason: str) -> Result:
+    def _result(self, status: Ending, reason: str) -> JobResult:
         step = max(checkpoint.committed(self.run), default=0)
-        return Result(
+        return JobResult(
             status=status,
             step=step,
             restarts=self.restarts,
@@ -241,7 +241,7 @@ def main() -> int:
     """Supervise the run named on the command line; returns the exit status."""
     path = Path(sys.argv[1])
     config = configuration.load(path)
-    place = Place.of(os.environ, config)
+    place = NodePlace.of(os.environ, config)
     if place.node > 0:
         return follow(config, path, place)
     supervisor = Supervisor(config, path, hold(config.directory.lock), place=place)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from plinth.training.checkpoint import checkpoint
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise.rank_failure import Failure
-from plinth.training.telemetry.timeline import Event, Reader, timeline
+from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.telemetry.timeline import Event, TimelineReader, timeline
 
 #: How a supervisor ends the story of a job, and what is told before the next has one.
 ENDINGS = ("finished", "failed", "stopped")
@@ -34,11 +34,11 @@ class Ledger:
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self.lost_steps, self.lost_s, self.restart_s = 0, 0.0, 0.0
-        self._reader = Reader(run.events)
+        self._reader = TimelineReader(run.events)
         self._reader.poll()
         self._taken: dict[int, float] = {}  # step -> when the state was taken that was committed
         self._begun = self._failed = time.monotonic()
-        self._failure: Failure | None = None
+        self._failure: RankFailure | None = None
         self._restarting = False
 
     def begin(self) -> None:
@@ -52,7 +52,7 @@ class Ledger:
             self._take_in(event, time.monotonic())
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> RankFailure | None:
         """What a rank of this attempt named, when it could still write it down."""
         self.look()
         return self._failure
@@ -91,7 +91,7 @@ class Ledger:
         if kind == "checkpoint":
             self._taken[int(event["step"])] = now - float(event["seconds"])
         elif kind == "rank_failed":
-            self._failure = Failure.model_validate({name: event[name] for name in Failure.model_fields})
+            self._failure = RankFailure.model_validate({name: event[name] for name in RankFailure.model_fields})
         elif kind == "step" and self._restarting:
             self.restart_s = round(self.restart_s + now - self._failed, 3)
             self._restarting = False

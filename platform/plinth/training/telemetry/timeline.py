@@ -161,7 +161,7 @@ def put_before(path: Path, earlier: bytes) -> None:
     write_bytes(path, whole + b"".join(json.dumps(event, ensure_ascii=False).encode() + b"\n" for event in ours))
 
 
-class Reader:
+class TimelineReader:
     """Follows a growing timeline; each call of `poll` reads only what is new, and all of one that was replaced."""
 
     def __init__(self, path: Path) -> None:

@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Slice:
+class HeldoutSlice:
     """Held-out documents of one bucket.
 
     Attributes:
@@ -91,7 +91,7 @@ def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], t
     return made
 
 
-def load(store: Store, made: Manifest) -> list[Slice]:
+def load(store: Store, made: Manifest) -> list[HeldoutSlice]:
     """The slices of a manifest that `prepare` has made, by name.
 
     Raises:
@@ -103,7 +103,7 @@ def load(store: Store, made: Manifest) -> list[Slice]:
     for name, size, ids in zip(*(table.column(column).to_pylist() for column in SCHEMA.names), strict=True):
         before, streams = found.get(name, (0, []))
         found[name] = before + size, [*streams, np.array(first + ids, dtype=np.int64)]
-    return [Slice(name, size, tuple(streams)) for name, (size, streams) in sorted(found.items())]
+    return [HeldoutSlice(name, size, tuple(streams)) for name, (size, streams) in sorted(found.items())]
 
 
 def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest], trained: Manifest) -> Part:

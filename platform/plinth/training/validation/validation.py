@@ -23,15 +23,15 @@ import torch
 import torch.distributed as dist
 
 from plinth.errors import TrainingError
-from plinth.evaluation.windows import Window, windows
+from plinth.evaluation.windows import ScoringWindow, windows
 from plinth.storage.refs import Refs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
-from plinth.training.engine.engine import Engine
+from plinth.training.engine.engine import TrainingEngine
 
 if TYPE_CHECKING:
-    from plinth.training.validation.heldout import Slice
+    from plinth.training.validation.heldout import HeldoutSlice
 
 #: Seconds after which a look that goes on tells the supervisor that it lives.
 HEARTBEAT_S = 1.0
@@ -44,10 +44,10 @@ class Micro(NamedTuple):
     """One forward pass: the windows of it, each of one document of the slice."""
 
     slice: int
-    jobs: tuple[tuple[int, Window], ...]
+    jobs: tuple[tuple[int, ScoringWindow], ...]
 
 
-class Found(NamedTuple):
+class ValidationResult(NamedTuple):
     """Bits per byte by slice (not finite when the model has diverged), and what it took."""
 
     slices: dict[str, float]
@@ -66,8 +66,8 @@ class Validator:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        self.slices: list[Slice] = []
-        self._found: tuple[int, Found] | None = None
+        self.slices: list[HeldoutSlice] = []
+        self._found: tuple[int, ValidationResult] | None = None
         if config.validation is not None:
             from plinth.training.validation import heldout  # Arrow and tokenizers: only for runs that look
 
@@ -84,7 +84,7 @@ class Validator:
             return self.config.saves_at(step)
         return step % every == 0 or step == self.config.total_steps
 
-    def look(self, engine: Engine, step: int) -> Found:
+    def look(self, engine: TrainingEngine, step: int) -> ValidationResult:
         """Bits per byte of every slice under the engine's parameters, as they are after `step`; a collective."""
         begun, config = time.monotonic(), self.config
         place, shape = engine.topology.place, engine.topology.shape
@@ -104,7 +104,7 @@ class Validator:
                     with contextlib.suppress(OSError):
                         os.utime(config.directory.events)  # the supervisor ends ranks that give no sign of life
         dist.all_reduce(totals)
-        found = Found(self._bits_per_byte(totals.tolist()), time.monotonic() - begun)
+        found = ValidationResult(self._bits_per_byte(totals.tolist()), time.monotonic() - begun)
         self._found = step, found
         return found
 
@@ -136,7 +136,7 @@ class Validator:
         return tokens, scored
 
 
-def _plan(slices: Sequence[Slice], sequence_tokens: int, rows: int) -> Iterator[Micro]:
+def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> Iterator[Micro]:
     """Windows of like length together, so that little is padding; every micro batch of one slice."""
     for number, one in enumerate(slices):
         jobs = [

@@ -14,7 +14,7 @@ from plinth.errors import RecipeError
 
 def rows(texts: list[str], **params: Any) -> list[dict[str, Any]]:
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-    return list(language.annotate(batch, language.Params(**params)).to_pylist())
+    return list(language.annotate(batch, language.LanguageParams(**params)).to_pylist())
 
 
 def detect(texts: list[str], **params: Any) -> list[tuple[str, float]]:

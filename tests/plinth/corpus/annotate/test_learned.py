@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus import annotate, models
 from plinth.corpus.annotate import domain, quality_classifier, toxicity
 from plinth.corpus.lists import lists
@@ -63,7 +63,9 @@ def rows(chosen: Any, prepared: Any, *texts: str) -> list[dict[str, Any]]:
 
 def test_quality_in_two_stages(trained: Any) -> None:
     ctx, made = trained
-    prepared = quality_classifier.prepare(quality_classifier.Params(medium=0.4, high=0.6), files(ctx, made))
+    prepared = quality_classifier.prepare(
+        quality_classifier.QualityClassifierParams(medium=0.4, high=0.6), files(ctx, made)
+    )
     good = [generate.good(random.Random(at), name) for at, name in enumerate(generate.SLICES * 3)]
     bad = [row.text for row in generate.quality(9, 4) if row.bad]
     found = rows(quality_classifier, prepared, *good, *bad, "")
@@ -80,7 +82,7 @@ def test_quality_in_two_stages(trained: Any) -> None:
 
 def test_quality_of_a_text_does_not_depend_on_its_neighbours(trained: Any) -> None:
     ctx, made = trained
-    prepared = quality_classifier.prepare(quality_classifier.Params(), files(ctx, made))
+    prepared = quality_classifier.prepare(quality_classifier.QualityClassifierParams(), files(ctx, made))
     texts = [row.text for row in generate.quality(5, 3)]
     together = rows(quality_classifier, prepared, *texts)
     assert together == [rows(quality_classifier, prepared, text)[0] for text in texts]
@@ -88,7 +90,7 @@ def test_quality_of_a_text_does_not_depend_on_its_neighbours(trained: Any) -> No
 
 def test_layers_of_toxicity(trained: Any) -> None:
     ctx, made = trained
-    layers = toxicity.prepare(toxicity.Params(), files(ctx, made))
+    layers = toxicity.prepare(toxicity.ToxicityParams(), files(ctx, made))
     clean = generate.good(random.Random(3), "medical")
     hit = f"You are a filthy {STRONG.text.upper()} and everybody knows it."
     reported, hurt = f"{clean} Historians describe how {WEAK.text} became an insult.", f"{clean} {hit}"
@@ -108,23 +110,23 @@ def test_layers_of_toxicity(trained: Any) -> None:
 
 def test_a_lexicon_alone(trained: Any) -> None:
     ctx, made = trained
-    layers = toxicity.prepare(toxicity.Params(model=None, saturation=20.0), files(ctx, made))
+    layers = toxicity.prepare(toxicity.ToxicityParams(model=None, saturation=20.0), files(ctx, made))
     spelt = ".".join(STRONG.text)
     clean, hit = rows(toxicity, layers, "nothing to see here", f"é you {spelt} are there")
     assert (clean["score"], clean["second_score"], clean["final"]) == (None, None, 0.0)
     assert hit["final"] == pytest.approx(min(1.0, hit["lexicon_density"] / 20))
     assert hit["spans"][0]["start_cp"] == 6
     assert hit["spans"][0]["end_cp"] == 6 + len(spelt)
-    open_only = toxicity.prepare(toxicity.Params(model=None, disguised=False), files(ctx, made))
+    open_only = toxicity.prepare(toxicity.ToxicityParams(model=None, disguised=False), files(ctx, made))
     assert rows(toxicity, open_only, spelt)[0]["lexicon_hits"] == 0
 
 
 def test_a_model_that_learnt_with_another_lexicon_is_refused(trained: Any) -> None:
     ctx, made = trained
     with pytest.raises(RecipeError, match="another lexicon"):
-        toxicity.prepare(toxicity.Params(lexicon=None), files(ctx, made))
+        toxicity.prepare(toxicity.ToxicityParams(lexicon=None), files(ctx, made))
     with pytest.raises(IntegrityError, match=r"models/quality cannot be used"):
-        domain.prepare(domain.Params(model="quality"), files(ctx, made))
+        domain.prepare(domain.DomainParams(model="quality"), files(ctx, made))
 
 
 def test_a_poisoned_lexicon_stops_the_stage_with_its_line(trained: Any, tiny: Any) -> None:
@@ -145,12 +147,12 @@ def test_domains_and_what_is_none(tiny: Any) -> None:
     documents = tiny.corpus({name: [[tiny.Doc(text) for text in some]] for name, some in texts.items()}).documents
     raw = {"kind": "tagger", "labels": {name: [name] for name in texts}, "bits": 14}
     made = {"models/domain": models.train(tiny.ctx, "domain", raw, documents, {})}
-    sure = domain.prepare(domain.Params(), files(tiny.ctx, made))
+    sure = domain.prepare(domain.DomainParams(), files(tiny.ctx, made))
     new = [generate.good(random.Random(f"new {name}"), name) for name in texts]
     found = rows(domain, sure, *new)
     assert [row["label"] for row in found] == list(texts)
     assert min(row["score"] for row in found) > 0.5
-    strict = domain.prepare(domain.Params(least=1.0), files(tiny.ctx, made))
+    strict = domain.prepare(domain.DomainParams(least=1.0), files(tiny.ctx, made))
     assert {row["label"] for row in rows(domain, strict, "zzz qqq")} == {"other"}
     assert domain.annotate(pa.record_batch({"text": pa.array([], pa.large_string())}), sure).num_rows == 0
 
@@ -165,7 +167,7 @@ def test_the_same_sidecars_from_any_number_of_workers(trained: Any, tiny: Any) -
             tiny.ctx.store.put_bytes(ctx.store.read_bytes(part.blob))
     read = {key: made[key] for key in ("lists/toxic", "models/toxicity")}
     one = annotate.run(tiny.ctx, "web", "toxicity", {}, documents, read)
-    other = Context(tiny.ctx.workspace, Local(2))
+    other = Context(tiny.ctx.workspace, LocalEngine(2))
     for path in tiny.ctx.workspace.records.rglob("*.json"):
         path.unlink()
     two = annotate.run(other, "web", "toxicity", {}, documents, read)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.annotate.stage import run
-from plinth.corpus.annotate.url import Params, Rules, annotate, prepare
+from plinth.corpus.annotate.url import Rules, UrlParams, annotate, prepare
 from plinth.corpus.lists import lists
 from plinth.errors import MissingError, SourceError
 
@@ -37,7 +37,7 @@ def rules(folder: Path, files: Mapping[str, str | bytes] = LISTS, **params: Any)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         paths[name] = path
-    return prepare(Params(lists="web", **params), {"lists/web": paths})
+    return prepare(UrlParams(lists="web", **params), {"lists/web": paths})
 
 
 def judged(made: Rules, *uris: str) -> list[dict[str, Any]]:
@@ -173,4 +173,4 @@ def test_a_changed_list_annotates_again_and_another_does_not(tiny: Any) -> None:
 
 
 def test_it_is_in_the_catalogue() -> None:
-    assert annotator("url").needs(Params(lists="web")) == ("lists/web",)
+    assert annotator("url").needs(UrlParams(lists="web")) == ("lists/web",)

@@ -10,7 +10,7 @@ from plinth.corpus.curate import curate, verdicts
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import Lines, Semantic, Substring
+from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.heldout_parameters import Holdout
@@ -144,7 +144,7 @@ def whole_cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
     looks = Semantic(buckets=("a",), threshold=0.9, min_words=50)
     corpus.semantic = semantic.run(tiny.ctx, looks, documents, near)
     few = {"min_words": 10, "min_share": 0.0}
-    corpus.lines = lines.run(tiny.ctx, Lines(boilerplate_documents=None, **few), documents, corpus.semantic)
+    corpus.lines = lines.run(tiny.ctx, LineParameters(boilerplate_documents=None, **few), documents, corpus.semantic)
     corpus.substring = substring.run(tiny.ctx, Substring(**few), documents, corpus.lines)
     corpus.holdout = holdout.run(tiny.ctx, HELD, documents, corpus.substring)
     last = (corpus.substring, corpus.holdout)

@@ -12,19 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Inline
+from plinth.compute.engine import InlineEngine
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup import edits
 from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.semantic import semantic
-from plinth.corpus.dedup.span_parameters import Lines, Remainder, Semantic, Substring
+from plinth.corpus.dedup.span_parameters import LineParameters, Remainder, Semantic, Substring
 from plinth.corpus.dedup.substring import substring
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 
 LOOSE = {"min_words": 0, "min_share": 0.0}
 STAGES: dict[str, Callable[[Any], Manifest]] = {
-    "lines": lambda c: lines.run(c.ctx, Lines(min_characters=20, **LOOSE), c.documents, c.exact, range_rows=40),
+    "lines": lambda c: lines.run(
+        c.ctx, LineParameters(min_characters=20, **LOOSE), c.documents, c.exact, range_rows=40
+    ),
     "substring": lambda c: substring.run(c.ctx, Substring(min_tokens=8, **LOOSE), c.documents, c.exact, range_rows=40),
     "semantic": lambda c: semantic.run(
         c.ctx, Semantic(buckets=("a", "b"), threshold=0.6, min_words=5), c.documents, c.exact, range_rows=40
@@ -45,7 +47,7 @@ def corpus(tiny: Any) -> Any:
     return made
 
 
-class Crashing(Inline):
+class Crashing(InlineEngine):
     """Does one task at each call, then dies."""
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class Crashing(Inline):
             yield result
 
 
-class Counting(Inline):
+class Counting(InlineEngine):
     """Counts tasks."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Engine, Inline, Local
+from plinth.compute.engine import Engine, InlineEngine, LocalEngine
 from plinth.corpus.documents import documents
 from plinth.corpus.sources.inventory import inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Normalisation, Source, Terms
@@ -29,7 +29,7 @@ class Corpus:
 
     def __init__(self, root: Path, engine: Engine | None = None) -> None:
         self.root = root
-        self.ctx = Context(Workspace(root / "workspace").ensure(), engine=engine or Inline())
+        self.ctx = Context(Workspace(root / "workspace").ensure(), engine=engine or InlineEngine())
 
     def write(self, name: str, data: bytes) -> None:
         path = self.root / name
@@ -86,8 +86,8 @@ def test_rows_are_what_the_schema_says(corpus: Corpus) -> None:
 def test_any_number_of_workers_and_any_place_give_the_same_manifest(tmp_path: Path) -> None:
     digests = []
     for name in ("one", "two"):
-        with Local(2) as engine:
-            corpus = Corpus(tmp_path / name, Inline() if name == "one" else engine)
+        with LocalEngine(2) as engine:
+            corpus = Corpus(tmp_path / name, InlineEngine() if name == "one" else engine)
             fill(corpus)
             manifest = corpus.run("text", "jsonl", "html")
             assert len(manifest.named("part-")) > 4
@@ -241,8 +241,8 @@ def run_in_pieces(corpus: Corpus, piece_bytes: int, **fields: Any) -> Manifest:
 def test_one_large_file_is_several_parts_on_any_number_of_workers(tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
-        with Local(2) as engine:
-            corpus = Corpus(tmp_path / name, Inline() if name == "one" else engine)
+        with LocalEngine(2) as engine:
+            corpus = Corpus(tmp_path / name, InlineEngine() if name == "one" else engine)
             corpus.write("warc/a.warc.gz", large_warc())
             made.append(run_in_pieces(corpus, 6000))
     assert made[0].digest == made[1].digest

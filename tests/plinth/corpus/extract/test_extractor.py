@@ -17,7 +17,7 @@ import pytest
 from plinth.corpus.extract import child as child_main
 from plinth.corpus.extract import process
 from plinth.corpus.extract.extractor import Extractor
-from plinth.corpus.extract.page import Failure, Page, Text
+from plinth.corpus.extract.page import ExtractionFailure, Page, Text
 from plinth.corpus.sources.parameters import Extraction
 from plinth.errors import WorkerError
 
@@ -31,7 +31,7 @@ ARTICLE = b"""<!doctype html><html lang="en"><head><title> The  title </title>
 DEEP = b"<div>" * 100_000 + b"x" + b"</div>" * 100_000
 
 
-def extract(pages: list[Page], **params: object) -> list[Text | Failure]:
+def extract(pages: list[Page], **params: object) -> list[Text | ExtractionFailure]:
     with Extractor(Extraction.model_validate(params)) as extractor:
         return list(extractor.extract(pages))
 
@@ -181,7 +181,7 @@ def test_hostile_pages_give_text_or_a_reason_and_the_page_after_them_is_read(eng
     assert len(found) == len(pages) + 1
     assert isinstance(found[-1], Text)
     for name, item in zip(HOSTILE, found, strict=False):
-        if isinstance(item, Failure):
+        if isinstance(item, ExtractionFailure):
             assert item.reason in ("extract_timeout", "extract_failed", "nul_bytes"), name
         else:
             assert "secret" not in item.text, name
@@ -223,7 +223,7 @@ def test_many_batches_of_any_size_keep_their_order() -> None:
     params = Extraction(seconds_per_page=0.3)
     with Extractor(params) as extractor:
         single = [extractor.extract([page])[0] for page in pages]
-    assert [type(item) for item in single].count(Failure) == 3
+    assert [type(item) for item in single].count(ExtractionFailure) == 3
     for size in (7, len(pages)):
         batches = [pages[at : at + size] for at in range(0, len(pages), size)]
         with Extractor(params) as extractor:

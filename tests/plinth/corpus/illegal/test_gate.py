@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Engine, Inline, Local
+from plinth.compute.engine import Engine, InlineEngine, LocalEngine
 from plinth.corpus.documents import documents
 from plinth.corpus.illegal import gate, report
 from plinth.corpus.illegal.lists import read
@@ -55,7 +55,7 @@ class Corpus:
 
     def __init__(self, root: Path, engine: Engine | None = None) -> None:
         self.root = root
-        self.ctx = Context(Workspace(root / "workspace").ensure(), engine=engine or Inline())
+        self.ctx = Context(Workspace(root / "workspace").ensure(), engine=engine or InlineEngine())
 
     def write(self, name: str, data: bytes | str) -> None:
         path = self.root / name
@@ -253,8 +253,8 @@ def test_without_its_lists_nothing_passes(corpus: Corpus) -> None:
 def test_workers_do_not_show(tmp_path: Path) -> None:
     made = []
     for name in ("one", "two"):
-        with Local(2) as engine:
-            corpus = Corpus(tmp_path / name, Inline() if name == "one" else engine)
+        with LocalEngine(2) as engine:
+            corpus = Corpus(tmp_path / name, InlineEngine() if name == "one" else engine)
             for number in range(40):
                 corpus.write(
                     f"text/{number:02d}.txt", f"{'flobrik' if number % 5 == 0 else 'fine'} {number} {LONG[:400]}"

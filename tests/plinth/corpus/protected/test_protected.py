@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate import verdicts
 from plinth.corpus.funnel import funnel
 from plinth.corpus.protected import contamination, protected, sets
@@ -216,7 +216,7 @@ def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path, planted: dict[
     some = planted["docs"][:60]
     found = []
     for workers in (1, 2):
-        with Local(workers) as engine:
+        with LocalEngine(workers) as engine:
             tiny.ctx = Context(Workspace(tmp_path / str(workers)).ensure(), engine)
             docs = [tiny.Doc(text, name=str(i)) for i, (_, _, text) in enumerate(some)]
             found.append(run(tiny, docs, planted["items"])[1].digest)

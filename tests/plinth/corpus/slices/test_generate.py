@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.slices import generate
-from plinth.text.terms.terms import Terms
+from plinth.text.terms.terms import TermTable
 
 TERMS = generate.invented(0)
 
@@ -27,8 +27,8 @@ def test_the_same_for_the_same_seed_and_more_change_none() -> None:
 
 
 def test_planted_terms_are_there_and_strong_ones_only_where_the_text_is_bad() -> None:
-    strong = Terms([term.text for term in TERMS if term.weight >= generate.AMBIGUOUS_BELOW])
-    everything = Terms([term.text for term in TERMS])
+    strong = TermTable([term.text for term in TERMS if term.weight >= generate.AMBIGUOUS_BELOW])
+    everything = TermTable([term.text for term in TERMS])
     for row in generate.toxicity(7, 30, TERMS):
         column = pa.array([row.text], pa.large_string())
         assert (len(strong.find(column).terms) > 0) == row.bad, row

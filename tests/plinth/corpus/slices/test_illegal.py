@@ -79,12 +79,12 @@ def test_the_annotator_tells_of_stored_documents(tiny: Any) -> None:
 def test_the_annotator_reads_media_of_extra(tiny: Any, media: Any) -> None:
     import pyarrow as pa
 
-    from plinth.corpus.annotate.illegal import Params, annotate, prepare
+    from plinth.corpus.annotate.illegal import IllegalParams, annotate, prepare
 
     made = listed(tiny.ctx, {"sha256.txt": "ab" * 32, "phash.txt": "0123456789abcdee"})
     files = {"lists/illegal": {part.name: tiny.ctx.store.open_path(part.blob) for part in made.parts}}
     batch = pa.record_batch({"text": ["a"], "uri": ["b"], "extra": [json.dumps({"media": media} if media else {})]})
-    (row,) = annotate(batch, prepare(Params(), files)).to_pylist()
+    (row,) = annotate(batch, prepare(IllegalParams(), files)).to_pylist()
     assert row["hit"] == bool(media)
     assert row["phash_hit"] == ("phash" in str(media))
     assert row["sha256_hit"] == ("sha256" in str(media))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.corpus.slices.rates import Outcome, by_slice, table, wilson
+from plinth.corpus.slices.rates import LabelledOutcome, by_slice, table, wilson
 
 
 def test_wilson_of_published_examples() -> None:
@@ -25,9 +25,12 @@ def test_an_interval_holds_its_share(pair: tuple[int, int]) -> None:
 
 def test_rates_by_slice() -> None:
     outcomes = [
-        Outcome("law", True, True, 10), Outcome("law", True, False, 10),
-        Outcome("law", False, True, 30), Outcome("law", False, False, 10), Outcome("code", False, False, 100),
-    ]  # fmt: skip
+        LabelledOutcome("law", True, True, 10),
+        LabelledOutcome("law", True, False, 10),
+        LabelledOutcome("law", False, True, 30),
+        LabelledOutcome("law", False, False, 10),
+        LabelledOutcome("code", False, False, 100),
+    ]
     made = by_slice(outcomes)
     assert list(made) == ["all", "code", "law"]
     assert (made["law"]["recall"], made["law"]["false_positive"], made["law"]["over_removal"]) == (0.5, 0.5, 0.75)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.root import call
-from plinth.operation.planning.corpus import MEASURED, Scale, estimate
+from plinth.operation.planning.corpus import MEASURED, CorpusScale, estimate
 
 ROOT = Path(__file__).parents[4]
 
 
 def test_core_hours_by_hand() -> None:
-    made = estimate(Scale(text_bytes=3.6e12, document_bytes=3600, cores=1, gigabit_s_per_core=1e9))
+    made = estimate(CorpusScale(text_bytes=3.6e12, document_bytes=3600, cores=1, gigabit_s_per_core=1e9))
     rows = {row.stage: row for row in made.rows}
     assert made.documents == 10**9
     assert rows["lines"].core_hours == pytest.approx(3.6e12 / 40e6 / 3600)
@@ -25,17 +25,17 @@ def test_core_hours_by_hand() -> None:
 
 
 def test_twice_the_corpus_costs_twice() -> None:
-    one, two = (estimate(Scale(text_bytes=size, html_bytes=6 * size)) for size in (1e13, 2e13))
+    one, two = (estimate(CorpusScale(text_bytes=size, html_bytes=6 * size)) for size in (1e13, 2e13))
     assert two.core_hours == pytest.approx(2 * one.core_hours)
     assert two.written_bytes == pytest.approx(2 * one.written_bytes)
     assert len(one.rows) == len(MEASURED) + 1
 
 
 def test_cores_help_until_the_parts_run_out_and_the_network_may_bound() -> None:
-    few, many = (estimate(Scale(text_bytes=2**30, cores=cores, gigabit_s_per_core=1e6)) for cores in (4, 4000))
+    few, many = (estimate(CorpusScale(text_bytes=2**30, cores=cores, gigabit_s_per_core=1e6)) for cores in (4, 4000))
     assert many.hours == pytest.approx(few.hours)  # four parts
-    slow = estimate(Scale(text_bytes=1e12, gigabit_s_per_core=1e-4))
-    assert slow.hours > 100 * estimate(Scale(text_bytes=1e12, gigabit_s_per_core=10)).hours
+    slow = estimate(CorpusScale(text_bytes=1e12, gigabit_s_per_core=1e-4))
+    assert slow.hours > 100 * estimate(CorpusScale(text_bytes=1e12, gigabit_s_per_core=10)).hours
 
 
 def test_the_page_quotes_what_the_command_says(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, WorkspaceError
 from plinth.provenance.ledger import columns as ledger_columns
 from plinth.provenance.ledger import ledger
@@ -152,7 +152,7 @@ def test_before_there_are_tokens(ctx: Context) -> None:
 
 def test_workers_change_nothing(ctx: Context, exported: Path, tmp_path: Path) -> None:
     other = judged_corpus.build(tmp_path)
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         made = ledger.run(Context(other.workspace, engine), made_of(other))
     assert made.digest == ctx.refs.current("ledger").digest
 

@@ -12,7 +12,7 @@ import pytest
 
 from plinth.report.run import metrics, panels, run_page
 from plinth.report.run.metrics import Series, course
-from plinth.report.run.panels import Line, Panel, Scale
+from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 
 
 class Story:
@@ -235,8 +235,8 @@ def test_no_spike_is_averaged_away() -> None:
         series.add({"time": float(step), "step": step}, 100.0 if step == 31_007 else 1.0)
     series.add({"time": 50_000.0, "step": 50_000}, "inf")
     made = metrics.Course({"loss": series}, {}, {}, [], metrics.cost([]), [], 0.0, 50_000.0, 50_000)
-    panel = Panel("loss", "loss", [Line("x", series)], str)
-    found = panels.points(panel, Scale("step", made))["x"]
+    panel = Panel("loss", "loss", [PanelLine("x", series)], str)
+    found = panels.points(panel, TimeAxis("step", made))["x"]
     assert len(found["x"]) <= panels.COLUMNS + 1
     assert found["y"].count("100.0") == 1
 

@@ -107,7 +107,7 @@ def test_redpajama_signals_are_those_of_plain_python(texts: list[str]) -> None:
 
 def test_redpajama_takes_stop_words_from_a_list() -> None:
     batch = pa.record_batch({"text": pa.array(["The cat, the dog; don't."], pa.large_string())})
-    prepared = redpajama_annotator.Prepared(frozenset({"cat", "don", "the"}))
+    prepared = redpajama_annotator.PreparedSignals(frozenset({"cat", "don", "the"}))
     (row,) = redpajama_annotator.annotate(batch, prepared).to_pylist()
     assert row["stop_words"] == pytest.approx(3 / 10)  # The cat , the dog ; don ' t .
 

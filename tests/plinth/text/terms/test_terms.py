@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.text.terms.terms import MAX_WORDS, Terms
+from plinth.text.terms.terms import MAX_WORDS, TermTable
 
-TERMS = Terms(["grumbok", "bad egg", "zill", "bad egg salad", "ünwort", "猫", "xox"])
+TERMS = TermTable(["grumbok", "bad egg", "zill", "bad egg salad", "ünwort", "猫", "xox"])
 
 
 def found(text: str, disguised: bool = True) -> list[tuple[str, str, bool]]:
@@ -73,7 +73,7 @@ def test_the_same_in_a_slice_of_a_column() -> None:
 @pytest.mark.parametrize("term", ["", " ... ", "word " * (MAX_WORDS + 1)])
 def test_terms_that_cannot_be_sought(term: str) -> None:
     with pytest.raises(ValueError, match="words"):
-        Terms([term])
+        TermTable([term])
 
 
 ALPHABET = "zil0.1! -_ZILäéаі猫\u200b\n"

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.text.words.hash_lookup import Lookup, is_sorted
+from plinth.text.words.hash_lookup import HashLookup, is_sorted
 
 HASHES = st.integers(0, 2**64 - 1)
 
@@ -13,7 +13,7 @@ HASHES = st.integers(0, 2**64 - 1)
 def test_positions_are_those_of_the_table(table: set[int], strangers: list[int]) -> None:
     ordered = sorted(table)
     asked = [*ordered, *strangers]
-    found = Lookup(np.array(ordered, dtype=np.uint64)).find(np.array(asked, dtype=np.uint64))
+    found = HashLookup(np.array(ordered, dtype=np.uint64)).find(np.array(asked, dtype=np.uint64))
     assert found.tolist() == [ordered.index(value) if value in table else -1 for value in asked]
 
 
@@ -21,4 +21,4 @@ def test_positions_are_those_of_the_table(table: set[int], strangers: list[int])
 def test_an_unsorted_table_is_refused(table: list[int]) -> None:
     assert not is_sorted(np.array(table, dtype=np.uint64))
     with pytest.raises(ValueError, match="not sorted"):
-        Lookup(np.array(table, dtype=np.uint64))
+        HashLookup(np.array(table, dtype=np.uint64))

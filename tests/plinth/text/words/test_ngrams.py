@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import jaccard, ngram_hashes, ngram_sets
 from plinth.text.words.word_blocks import BLOCK
 from plinth.text.words.word_hashes import WIDE
@@ -145,13 +145,13 @@ def test_jaccard_hand_worked() -> None:
 def test_lookup_finds_what_is_there_and_nothing_else(table: set[int], strangers: list[int]) -> None:
     ordered = np.array(sorted(table), dtype=np.uint64)
     asked = np.array([*table, *strangers], dtype=np.uint64)
-    found = Lookup(ordered).find(asked).tolist()
+    found = HashLookup(ordered).find(asked).tolist()
     positions = {value: i for i, value in enumerate(ordered.tolist())}
     assert found == [positions.get(value, -1) for value in asked.tolist()]
 
 
 def test_lookup_refuses_what_is_not_sorted() -> None:
     with pytest.raises(ValueError, match="not sorted"):
-        Lookup(np.array([2, 1], dtype=np.uint64))
+        HashLookup(np.array([2, 1], dtype=np.uint64))
     with pytest.raises(ValueError, match="repeats"):
-        Lookup(np.array([1, 1], dtype=np.uint64))
+        HashLookup(np.array([1, 1], dtype=np.uint64))

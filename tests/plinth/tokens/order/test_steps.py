@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from plinth.errors import MissingError, RecipeError
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
-from plinth.tokens.order.steps import Steps, Stretch, constant, schedule
+from plinth.tokens.order.steps import StepRange, Steps, constant, schedule
 
 
 def test_a_warm_up_by_hand() -> None:
@@ -41,7 +41,7 @@ def test_batch_and_length_change_together() -> None:
     steps = schedule(
         40, 8, 2, (BatchChange(from_step=3, global_batch_sequences=4),), (LengthChange(from_step=3, sequence_tokens=8),)
     )
-    assert steps.stretches == (Stretch(0, 0, 2, 8), Stretch(2, 4, 4, 8))
+    assert steps.stretches == (StepRange(0, 0, 2, 8), StepRange(2, 4, 4, 8))
 
 
 def test_an_amendment_replaces_what_was_to_come() -> None:

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.packing.best_fit import Pieces, pack
+from plinth.tokens.packing.best_fit import PackedPieces, pack
 
 
-def _packed(lengths: Sequence[int], width: int) -> Pieces:
+def _packed(lengths: Sequence[int], width: int) -> PackedPieces:
     lengths_array = np.array(lengths, np.int64)
     return pack(np.cumsum(lengths_array) - lengths_array, lengths_array, width)
 
 
-def _sequences(pieces: Pieces) -> list[list[tuple[int, int, int]]]:
+def _sequences(pieces: PackedPieces) -> list[list[tuple[int, int, int]]]:
     rows = list(zip(pieces.starts.tolist(), pieces.tokens.tolist(), pieces.context.tolist(), strict=True))
     return [rows[first:stop] for first, stop in zip(pieces.offsets.tolist(), pieces.offsets.tolist()[1:], strict=False)]
 

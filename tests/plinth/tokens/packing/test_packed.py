@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.packing import packed as packing_index
-from plinth.tokens.packing.layout import BestFit, Concatenated, Placement
+from plinth.tokens.packing.layout import BestFit, Concatenated, SpanPlacement
 from plinth.tokens.packing.packing import measure
 from plinth.tokens.shards import shards as cutting
 from plinth.tokens.shards.parameters import Shards
@@ -56,7 +56,7 @@ def test_every_sequence_by_index_and_back(ctx: Context, made: SimpleNamespace, s
     assert layout.sequences == packed.rows == packed.stats["streams"][""]["sequences"]
     scored = np.zeros(reader.tokens, int)
     every = layout.pieces(np.arange(layout.sequences))
-    expected: dict[str, list[Placement]] = {}
+    expected: dict[str, list[SpanPlacement]] = {}
     for sequence in range(layout.sequences):
         own = slice(every.offsets[sequence], every.offsets[sequence + 1])
         alone = layout.pieces(np.array([sequence]))
@@ -65,7 +65,7 @@ def test_every_sequence_by_index_and_back(ctx: Context, made: SimpleNamespace, s
         for start, tokens, context in zip(alone.starts, alone.tokens, alone.context, strict=True):
             scored[start + context : start + tokens] += 1
             (span,) = reader.index.within(np.array([start]), np.array([start + tokens]))[1].records()  # of one document
-            expected.setdefault(span.id, []).append(Placement(sequence, place, int(tokens)))
+            expected.setdefault(span.id, []).append(SpanPlacement(sequence, place, int(tokens)))
             place += int(tokens)
     assert (scored == 1).all()
     for span in made.documents(reader):
@@ -94,7 +94,7 @@ def test_the_same_bytes_on_any_number_of_workers_and_only_new_windows_are_packed
     ctx: Context, made: SimpleNamespace, make_ctx, shards: Manifest
 ) -> None:
     packed = packing_index.run(ctx, "web", WIDTH, shards)
-    with Local(workers=2) as engine:
+    with LocalEngine(workers=2) as engine:
         other = make_ctx("other", engine)
         parts = [made.texts(seed, 12, words=20) for seed in range(PARTS)]
         again = packing_index.run(other, "web", WIDTH, made.pipeline(other, {"web": parts})[2]["web"])
@@ -130,9 +130,7 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
 
 
 @pytest.mark.usefixtures("blocks")
-def test_a_sequence_takes_its_documents_from_one_block(
-    ctx: Context, made: SimpleNamespace, shards: Manifest
-) -> None:
+def test_a_sequence_takes_its_documents_from_one_block(ctx: Context, made: SimpleNamespace, shards: Manifest) -> None:
     """So that they lie near each other."""
     lengths = np.array([100, 50, 60, 30, 200, 10, 10, 10, 10, 10, 90, 99, 5])
     assert packing_index._blocks(lengths, [5, 10, 13], 8 * 24) == [0, 5, 13]
@@ -154,5 +152,5 @@ def test_concatenated_sequences_share_a_token(ctx: Context) -> None:
     pieces = layout.pieces(np.array([2, 0]))
     assert (layout.sequences, pieces.starts.tolist(), pieces.tokens.tolist()) == (3, [32, 0], [17, 17])
     assert pieces.scored.tolist() == [16, 16]
-    assert layout.placements(15, 2) == [Placement(0, 15, 2), Placement(1, 0, 1)]
+    assert layout.placements(15, 2) == [SpanPlacement(0, 15, 2), SpanPlacement(1, 0, 1)]
     assert layout.placements(49, 1) == []  # the tail

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.packing.best_fit import Pieces
+from plinth.tokens.packing.best_fit import PackedPieces
 from plinth.tokens.packing.gather import SequenceGather
 from plinth.tokens.reading.compact_batch import CompactBatch, ExpandedBatch, split_rows
 from plinth.tokens.shards.reader import ShardReader
@@ -63,7 +63,7 @@ def test_a_gather_finds_every_end(width: int, seed: int, share: float) -> None:
     stream[random.random(400) < share] = _Shards.end_of_text
     starts = random.integers(0, 400 - width, 60)
     reader: ShardReader = _Shards(stream)  # type: ignore[assignment]
-    pieces = Pieces(np.arange(61, dtype=np.int32), starts, np.full(60, width + 1, np.int32), np.ones(60, np.int8))
+    pieces = PackedPieces(np.arange(61, dtype=np.int32), starts, np.full(60, width + 1, np.int32), np.ones(60, np.int8))
     tokens = np.empty((60, width + 1), np.uint32)
     begins, unscored = SequenceGather([reader], contiguous=True).fill(np.zeros(60, np.int16), pieces, tokens)
     expected = np.stack([stream[start : start + width + 1] for start in starts])

@@ -16,12 +16,12 @@ from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 from plinth.tokens.packing import packed as packing_index
 from plinth.tokens.packing.gather import SequenceGather
-from plinth.tokens.packing.layout import Layout, open_layouts
+from plinth.tokens.packing.layout import PackingLayout, open_layouts
 from plinth.tokens.reading.buffer_pool import BufferPool
 from plinth.tokens.reading.loader import Loader, RankBatch
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
-Line = tuple[Order, dict[str, ShardReader], dict[str, Layout]]
+Line = tuple[Order, dict[str, ShardReader], dict[str, PackingLayout]]
 
 
 @pytest.fixture(scope="module", params=["concatenate", "best-fit"])

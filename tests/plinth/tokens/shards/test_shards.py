@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
@@ -18,7 +18,7 @@ from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.encode import token_dtype
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 MakeContext = Callable[..., Context]
 
@@ -114,7 +114,7 @@ def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> No
     parts = {"web": [made.texts(seed, 40) for seed in range(3)]}
     manifests = []
     for workers in (1, 2):
-        with Local(workers) as engine:
+        with LocalEngine(workers) as engine:
             manifests.append(made.pipeline(make_ctx(f"w{workers}", engine), parts)[2]["web"])
     assert manifests[0] == manifests[1]
 
@@ -178,7 +178,7 @@ def test_the_border_of_two_bytes(vocabulary: int, dtype: str) -> None:
 
 def test_large_vocabularies_get_four_bytes(ctx: Context, made: SimpleNamespace) -> None:
     curated = made.curated(ctx, "web", [made.texts(1, 10)])
-    trained = tokenizer.run(ctx, Tokenizer(vocab_size=300), {"web": curated})
+    trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=300), {"web": curated})
     wide = trained.model_copy(update={"stats": {**trained.stats, "vocab_size": 70_000}})
     narrow, made_wide = (shards.run(ctx, "web", Shards(), found, curated) for found in (trained, wide))
     assert (made_wide.stats["dtype"], made_wide.stats["bytes_per_token"]) == ("<u4", 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, RecipeError
-from plinth.provenance.ledger.placement import Places, tokens_of
+from plinth.provenance.ledger.placement import TokenPlaces, tokens_of
 from plinth.records import DOCUMENT_SCHEMA, Manifest, bucket_of
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
@@ -20,7 +20,7 @@ from plinth.tokens.shards.axes import length_class, sidecars_of
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 LANGUAGES = ("en", "de", "fr", "x/y,z=1")
 WORDS = st.text(min_size=1, max_size=12)
@@ -55,7 +55,7 @@ class Corpus:
             "language": _manifest("web/language", language),
             "licence": _manifest("web/licence", quality),
         }
-        self.trained = tokenizer.run(ctx, Tokenizer(vocab_size=320), {"web": self.curated})
+        self.trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320), {"web": self.curated})
         self.encoder = tokenizer.load(ctx.store, self.trained)
 
     def _row(self, made: SimpleNamespace, part: int, at: int, text: str) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_the_ledger_finds_documents_in_streams(workspace: Context, corpus: Corpu
     for number, part in enumerate(corpus.sides["documents"].parts):
         tokens = tokens_of("web", part, corpus.curated, made)
         rows = [row for row in corpus.rows if row["part"] == number]
-        places = Places(workspace.store, "web", part.name, tokens)
+        places = TokenPlaces(workspace.store, "web", part.name, tokens)
         found = places.of(pa.array([row["id"] for row in rows], pa.binary(16)), pa.array([True] * len(rows)))
         starts = {one.name: one.stats["start"] for one in made.parts}
         for at, row in enumerate(rows):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from plinth.errors import IntegrityError
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode, tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 CORPUS = ["the house by the river", "import os\n\nprint(42)\n", "été über 東京 des Hauses", "l'été n'est pas là"] * 20

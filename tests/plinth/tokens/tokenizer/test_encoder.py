@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from plinth.text.unicode.codepoints import utf8
 from plinth.tokens.tokenizer import encode, encoder, pipelines, tokenizer, words
 from plinth.tokens.tokenizer.audit import audit
-from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 KINDS = list(product(("bpe-bytes", "bpe-fallback"), ("single", "triples", "runs")))
 SPECIAL = (

@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from plinth.errors import StageError
 from plinth.tokens.tokenizer import alphabet, encode, pipelines, tokenizer, unigram
 from plinth.tokens.tokenizer.audit import audit, vocabulary_audit
-from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
 
 KINDS = ("bpe-bytes", "bpe-fallback", "unigram")
@@ -94,10 +94,10 @@ def test_digits_keep_their_promise(kind: str) -> None:
 
 PROGRAM = f"""
 import hashlib, sys
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer import tokenizer
 for kind in ("bpe-fallback", "unigram"):
-    made = tokenizer.train(Tokenizer(kind=kind, vocab_size=480, character_coverage=0.99), {CORPUS!r})
+    made = tokenizer.train(TokenizerParameters(kind=kind, vocab_size=480, character_coverage=0.99), {CORPUS!r})
     print(hashlib.sha256(made.to_str().encode()).hexdigest())
 """
 

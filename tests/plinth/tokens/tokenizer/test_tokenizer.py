@@ -11,17 +11,17 @@ import pytest
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, StageError
 from plinth.tokens.tokenizer import tokenizer
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.sample import MAX_DOCUMENT_BYTES, sample, shares, texts
 
 MakeContext = Callable[..., Context]
 
 
 def test_special_tokens_come_first_and_the_rest_is_told(
-    ctx: Context, made: SimpleNamespace, small: Tokenizer
+    ctx: Context, made: SimpleNamespace, small: TokenizerParameters
 ) -> None:
     trained = tokenizer.run(ctx, small, {"web": made.curated(ctx, "web", [made.texts(1, 50)])})
     assert [part.name for part in trained.parts] == ["tokenizer.json"]
@@ -33,14 +33,14 @@ def test_special_tokens_come_first_and_the_rest_is_told(
 
 def test_merges_by_hand() -> None:
     # "ab" occurs 3 times, then "ab" + "c" twice, all else once: the two merges to give are (a, b) and (ab, c).
-    trained = tokenizer.train(Tokenizer(vocab_size=2 + 256 + 2), iter(["abc abc", "ab", "cd"]))
+    trained = tokenizer.train(TokenizerParameters(vocab_size=2 + 256 + 2), iter(["abc abc", "ab", "cd"]))
     vocabulary = sorted(trained.get_vocab(), key=trained.token_to_id)
     assert vocabulary[-2:] == ["ab", "abc"]
 
 
 def test_a_megabyte_of_one_sign_does_not_stop_the_training() -> None:
     """A run that long is one word to the trainer, whose time grows with its square: hours, were it not cut."""
-    trained = tokenizer.train(Tokenizer(vocab_size=300), iter(["=" * 2**20, " " * 2**20, "ab " * 9]))
+    trained = tokenizer.train(TokenizerParameters(vocab_size=300), iter(["=" * 2**20, " " * 2**20, "ab " * 9]))
     assert "====" in trained.get_vocab()
     assert max(map(len, tokenizer.short_runs("=" * 2**20))) == tokenizer.MAX_RUN
 
@@ -55,11 +55,13 @@ def test_long_runs_are_cut_and_nothing_is_lost(text: str, lengths: list[int]) ->
     assert "".join(cut) == text
 
 
-def test_workers_and_threads_do_not_show(make_ctx: MakeContext, made: SimpleNamespace, small: Tokenizer) -> None:
+def test_workers_and_threads_do_not_show(
+    make_ctx: MakeContext, made: SimpleNamespace, small: TokenizerParameters
+) -> None:
     parts = {"web": [made.texts(1, 40), made.texts(2, 40)], "code": [made.texts(3, 30)]}
     digests = []
     for workers in (1, 2):
-        with Local(workers) as engine:
+        with LocalEngine(workers) as engine:
             ctx = make_ctx(f"w{workers}", engine)
             curated = {bucket: made.curated(ctx, bucket, texts) for bucket, texts in parts.items()}
             digests.append(tokenizer.run(ctx, small, curated).digest)
@@ -68,12 +70,12 @@ def test_workers_and_threads_do_not_show(make_ctx: MakeContext, made: SimpleName
 
 PROGRAM = """
 import hashlib, random, sys
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer import tokenizer
 chooser = random.Random(5)
 words = ["".join(chooser.choices("abcdefgh ", k=6)) for _ in range(4000)]
 texts = (" ".join(chooser.choices(words, k=200)) for _ in range(200))
-print(hashlib.sha256(tokenizer.train(Tokenizer(vocab_size=1000), texts).to_str().encode()).hexdigest())
+print(hashlib.sha256(tokenizer.train(TokenizerParameters(vocab_size=1000), texts).to_str().encode()).hexdigest())
 """
 
 
@@ -86,13 +88,13 @@ def test_thread_counts_and_hash_seeds_give_identical_bytes() -> None:
     assert len(digests) == 1
 
 
-def test_audit_bounds_train_nothing_again(small: Tokenizer) -> None:
+def test_audit_bounds_train_nothing_again(small: TokenizerParameters) -> None:
     bounds = small.model_copy(update={"max_fertility": 9.0, "min_bytes_per_token": 0.1, "audit_bytes_per_part": 5})
     assert tokenizer.step(bounds) == tokenizer.step(small)
     assert tokenizer.step(small.model_copy(update={"vocab_size": 321})) != tokenizer.step(small)
 
 
-def test_the_same_again_does_no_work(ctx: Context, made: SimpleNamespace, small: Tokenizer) -> None:
+def test_the_same_again_does_no_work(ctx: Context, made: SimpleNamespace, small: TokenizerParameters) -> None:
     curated = {"web": made.curated(ctx, "web", [made.texts(1, 50)])}
     first = tokenizer.run(ctx, small, curated)
     ctx.engine = None  # type: ignore[assignment]  # any work would need it
@@ -101,13 +103,13 @@ def test_the_same_again_does_no_work(ctx: Context, made: SimpleNamespace, small:
 
 @pytest.mark.parametrize("parts", [[], [[]], [["", ""]]])
 def test_nothing_to_train_on_is_named(
-    ctx: Context, made: SimpleNamespace, small: Tokenizer, parts: list[list[str]]
+    ctx: Context, made: SimpleNamespace, small: TokenizerParameters, parts: list[list[str]]
 ) -> None:
     with pytest.raises(StageError, match="no text to train on"):
         tokenizer.run(ctx, small, {"web": made.curated(ctx, "web", parts)})
 
 
-def test_a_changed_tokenizer_is_refused(ctx: Context, made: SimpleNamespace, small: Tokenizer) -> None:
+def test_a_changed_tokenizer_is_refused(ctx: Context, made: SimpleNamespace, small: TokenizerParameters) -> None:
     trained = tokenizer.run(ctx, small, {"web": made.curated(ctx, "web", [made.texts(1, 50)])})
     path = ctx.store.path(trained.parts[0].blob)
     data = bytearray(path.read_bytes())
@@ -121,7 +123,7 @@ def test_a_changed_tokenizer_is_refused(ctx: Context, made: SimpleNamespace, sma
 @pytest.mark.parametrize("tokens", [(), ("a", "a"), ("",)])
 def test_special_tokens_must_be_distinct(tokens: tuple[str, ...]) -> None:
     with pytest.raises(ValidationError):
-        Tokenizer(special_tokens=tokens)
+        TokenizerParameters(special_tokens=tokens)
 
 
 def test_shares_are_even_and_pass_on_what_is_left() -> None:

@@ -18,8 +18,8 @@ from plinth.training.checkpoint.sharded_state import (
     MASTER,
     WHOLE,
     Captured,
-    Pieces,
     Shard,
+    ShardedState,
     Share,
     file_name,
     key_of,
@@ -138,7 +138,7 @@ def save(folder: Path, *by_rank: list[Share]) -> None:
 def read(folder: Path, one: Share, size: int) -> torch.Tensor:
     target = torch.full((size,), -1.0)
     with ExitStack() as stack:
-        Pieces(stack, folder).fill(target, one, MASTER)
+        ShardedState(stack, folder).fill(target, one, MASTER)
     return target
 
 
@@ -149,7 +149,7 @@ def test_ranges_of_three_writers_to_ranges_of_two_readers(tmp_path: Path) -> Non
     assert read(tmp_path, share("w", flat[:5], 0), 5).tolist() == list(range(5))
     assert read(tmp_path, share("w", flat[5:], 5), 5).tolist() == list(range(5, 10))
     with ExitStack() as stack:
-        assert torch.equal(Pieces(stack, tmp_path).whole("w", MASTER), values)
+        assert torch.equal(ShardedState(stack, tmp_path).whole("w", MASTER), values)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -179,15 +179,15 @@ def test_what_is_missing_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_files_that_are_no_state_are_refused(tmp_path: Path) -> None:
     with ExitStack() as stack, pytest.raises(CheckpointError, match="no engine state"):
-        Pieces(stack, tmp_path)
+        ShardedState(stack, tmp_path)
     path = tmp_path / file_name(0)
     path.write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
     with ExitStack() as stack, pytest.raises(CheckpointError, match="not a file of an engine's state"):
-        Pieces(stack, tmp_path)
+        ShardedState(stack, tmp_path)
     save_file({"w": torch.zeros(1)}, path)
     with ExitStack() as stack, pytest.raises(CheckpointError, match="not a file of an engine's state"):
-        Pieces(stack, tmp_path)
+        ShardedState(stack, tmp_path)
     save(tmp_path, [share("w", torch.zeros(1))])
     save_file(load_file(path), path, metadata={"plinth": '{"format": 9}'})
     with ExitStack() as stack, pytest.raises(CheckpointError, match="another format"):
-        Pieces(stack, tmp_path)
+        ShardedState(stack, tmp_path)

@@ -15,7 +15,7 @@ from plinth.errors import CheckpointError, IntegrityError, StorageError
 from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint, remote, retention, upload
 from plinth.training.checkpoint.parameters import Checkpoints
-from plinth.training.checkpoint.remote import Remote
+from plinth.training.checkpoint.remote import RemoteCheckpoints
 from plinth.training.config import RunConfig
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import Timeline, timeline
@@ -72,9 +72,9 @@ def test_what_is_refused_here_is_withdrawn_there(config: RunConfig) -> None:
     assert remote_of(config).steps() == [3, 6]
 
 
-def remote_of(config: RunConfig) -> Remote:
+def remote_of(config: RunConfig) -> RemoteCheckpoints:
     assert config.checkpoints.upload is not None
-    return Remote(config.checkpoints.upload, config.run_id)
+    return RemoteCheckpoints(config.checkpoints.upload, config.run_id)
 
 
 def elsewhere(config: RunConfig, folder: Path) -> RunConfig:

@@ -8,7 +8,7 @@ import torch
 
 from plinth.model.loss import IGNORED
 from plinth.tokens.reading.compact_batch import CompactBatch
-from plinth.training.data import Batch
+from plinth.training.data import StepBatch
 from plinth.training.engine.batch_expansion import widened
 
 
@@ -21,8 +21,8 @@ def test_widened_rows_are_the_expanded_batch(dtype: type) -> None:
     scored[0, 1], scored[0, 2] = True, False
     for length in (24, 8, 1):
         for kept in (None, scored):
-            whole = Batch.of(ids, segments, kept, None if kept is None else int(kept.sum()))
-            tokens, numbers, counted = Batch(whole.micro, length, whole.scored_tokens).expanded()
+            whole = StepBatch.of(ids, segments, kept, None if kept is None else int(kept.sum()))
+            tokens, numbers, counted = StepBatch(whole.micro, length, whole.scored_tokens).expanded()
             inputs, found, targets = widened(whole.micro[0], length, torch.device("cpu"), segments=True)
             assert (inputs.dtype, targets.dtype) == (torch.int64, torch.int64)
             assert np.array_equal(inputs, tokens[0, :, :-1])

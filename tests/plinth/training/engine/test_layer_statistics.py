@@ -13,7 +13,7 @@ from plinth.launch.parameters import Launch
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.engine.layer_statistics import COLUMNS, Layers, Stats
+from plinth.training.engine.layer_statistics import COLUMNS, LayerStatistics, Stats
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.parameters import Telemetry
 from tests.ranks import run_ranks
@@ -93,7 +93,7 @@ def test_zeros_are_seen_and_never_is_free() -> None:
     assert all(parameter._backward_hooks is None for parameter in silent.parameters())
 
 
-def look(configs: list[RunConfig]) -> list[list[Layers]]:
+def look(configs: list[RunConfig]) -> list[list[LayerStatistics]]:
     """On a rank: two measured steps of each run, one after the other."""
     import synthetic
 

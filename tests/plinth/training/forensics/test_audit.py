@@ -17,10 +17,10 @@ from plinth.tokens.order.parameters import BatchChange
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, Batches
+from plinth.training.data import Batches, StepBatch
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.forensics.audit_span import span
-from plinth.training.guard.parameters import Guard, LossSpike
+from plinth.training.guard.parameters import GuardParameters, LossSpike
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
@@ -33,13 +33,13 @@ STEPS, CHANGE, NOISE = 20, 10, (14, 15, 16)
 def noisy(config: RunConfig, rank: int) -> Batches:
     """Patterns, and at some steps noise; the batch doubles at a boundary."""
 
-    def stream(first: int) -> Iterator[Batch]:
+    def stream(first: int) -> Iterator[StepBatch]:
         for step in range(first, config.total_steps + 1):
             batch = synthetic.batch_at(config, step, rank)
             if step in NOISE:
                 tokens, segments, _ = batch.expanded()
                 tokens[..., ::2] = (7 * tokens[..., ::2] + 3 * step) % config.vocab_size
-                batch = Batch.of(tokens, segments)
+                batch = StepBatch.of(tokens, segments)
             yield batch
 
     return stream
@@ -68,7 +68,7 @@ def configured(make: Make, root: Path, stage: int) -> RunConfig:
         batch_schedule=(BatchChange(from_step=CHANGE, global_batch_sequences=16),),
         checkpoints=Checkpoints(every_steps=4, keep_last=5, audit_steps=4),
         optimizer=Optimizer(lr=1e-2),
-        guard=Guard(min_steps=6, window_steps=12, loss_spike=LossSpike(sigmas=1.0, min_rise=0.05)),
+        guard=GuardParameters(min_steps=6, window_steps=12, loss_spike=LossSpike(sigmas=1.0, min_rise=0.05)),
     )
 
 

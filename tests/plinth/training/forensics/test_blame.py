@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from plinth.training.forensics import blame, replay
-from plinth.training.forensics.step_documents import Seen
+from plinth.training.forensics.step_documents import StepDocument
 from plinth.training.guard.documents import stand_out
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 
-def seen(row: int, first: int, tokens: int, bucket: str = "web", source: str = "a.example") -> Seen:
-    return Seen(9, row, first, tokens, f"{row}{first}", bucket, source, f"https://{source}/{row}", 0, 0)
+def seen(row: int, first: int, tokens: int, bucket: str = "web", source: str = "a.example") -> StepDocument:
+    return StepDocument(9, row, first, tokens, f"{row}{first}", bucket, source, f"https://{source}/{row}", 0, 0)
 
 
 def test_a_document_has_the_targets_that_are_its_tokens() -> None:

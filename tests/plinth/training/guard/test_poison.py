@@ -13,7 +13,7 @@ import pytest
 from jobs.cli.root import call
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
-from plinth.training.guard.parameters import Guard
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.telemetry.timeline import Story, timeline
 from tests.ranks import run_ranks
 
@@ -90,7 +90,7 @@ def test_the_run_ends_as_the_clean_one_does_and_without_the_guard_it_does_not(
     guarded: tuple[RunConfig, Story], tmp_path: Path
 ) -> None:
     clean, _ = run(tmp_path / "clean", 1, poison=False)
-    spoilt, story = run(tmp_path / "spoilt", 1, guard=Guard(enabled=False))
+    spoilt, story = run(tmp_path / "spoilt", 1, guard=GuardParameters(enabled=False))
     assert max(story.steps[step]["loss"] for step in poisoned.POISON) > 5
     expected = final_loss(clean)
     assert final_loss(guarded[0]) < 1.01 * expected

@@ -13,7 +13,7 @@ from plinth.launch.parameters import Launch
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.guard.parameters import Guard
+from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.timeline import Story, timeline
 from tests.ranks import RankFailed, run_ranks
@@ -34,7 +34,7 @@ def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine import engine
 
-    launch, roll_back = trainer.Trainer.launch, loop.Run.roll_back
+    launch, roll_back = trainer.Trainer.launch, loop.TrainingRun.roll_back
 
     def breaking(self: Any, stream: Any, step: int, pending: int = 0) -> Any:
         if bad.get(step, 0) > 0:
@@ -49,10 +49,10 @@ def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
             raise KeyboardInterrupt
         return roll_back(self, made)
 
-    trainer.Trainer.launch, loop.Run.roll_back = breaking, dying
+    trainer.Trainer.launch, loop.TrainingRun.roll_back = breaking, dying
     kept: list[Any] = []
-    opened = loop.Run.__init__
-    loop.Run.__init__ = lambda self, *given: (opened(self, *given), kept.append(self))[0]
+    opened = loop.TrainingRun.__init__
+    loop.TrainingRun.__init__ = lambda self, *given: (opened(self, *given), kept.append(self))[0]
     rank = engine.join(config)
     torch.set_num_threads(1)
     assert loop.train(config, rank, 0)
@@ -93,7 +93,7 @@ def test_back_to_the_beginning_and_to_a_checkpoint(make: Make, tmp_path: Path) -
 
 def test_a_checkpoint_that_has_learnt_from_the_window_is_refused(make: Make, tmp_path: Path) -> None:
     """A window that reaches back over a checkpoint spoils it: it is refused by name, and made anew."""
-    config, _, story = run(make, tmp_path, {9: 1}, guard=Guard(skip_before=2))
+    config, _, story = run(make, tmp_path, {9: 1}, guard=GuardParameters(skip_before=2))
     (made,) = story.of("rolled_back")
     assert made["step"] == 4
     assert story.skipped == {7, 8, 9}
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_has_learnt_from_the_window_is_refused(make: Make, tmp
 
 def test_too_many_rollbacks_stop_the_run_with_the_last_checkpoint_intact(make: Make, tmp_path: Path) -> None:
     with pytest.raises(RankFailed) as failed:
-        run(make, tmp_path, {6: 1, 10: 1}, guard=Guard(max_rollbacks=1))
+        run(make, tmp_path, {6: 1, 10: 1}, guard=GuardParameters(max_rollbacks=1))
     error = failed.value.error
     assert isinstance(error, TrainingError)
     assert "the guard stopped the run at step 10: nonfinite" in str(error)
@@ -117,6 +117,6 @@ def test_too_many_rollbacks_stop_the_run_with_the_last_checkpoint_intact(make: M
 
 def test_without_the_guard_what_is_not_finite_ends_the_run(make: Make, tmp_path: Path) -> None:
     with pytest.raises(RankFailed) as failed:
-        run(make, tmp_path, {6: 1}, guard=Guard(enabled=False))
+        run(make, tmp_path, {6: 1}, guard=GuardParameters(enabled=False))
     assert isinstance(failed.value.error, TrainingError)
     assert "step 6 is not finite" in str(failed.value.error)

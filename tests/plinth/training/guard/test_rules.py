@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from plinth.training.guard.parameters import Guard as Policy
+from plinth.training.guard.parameters import GuardParameters as Policy
 from plinth.training.guard.parameters import LayerRule, LossSpike, Throughput
-from plinth.training.guard.records import Intervention, Limits, Seen
+from plinth.training.guard.records import Intervention, Limits, TrainedStep
 from plinth.training.guard.rolling import Rolling
 from plinth.training.guard.rules import judge, judge_layers, limits
 from plinth.training.guard.throughput import WARM_UP, Pace
@@ -44,11 +44,11 @@ def test_limits_are_the_wider_of_spread_and_floor() -> None:
 
 def test_judge_names_what_is_above() -> None:
     limit = Limits(loss=3.0, grad_norm=2.0)
-    assert judge(Seen(step=1, loss=3.0, grad_norm=2.0), limit) == []
-    both = judge(Seen(step=1, loss=3.1, grad_norm=2.1), limit)
+    assert judge(TrainedStep(step=1, loss=3.0, grad_norm=2.0), limit) == []
+    both = judge(TrainedStep(step=1, loss=3.1, grad_norm=2.1), limit)
     assert [(f.rule, f.value, f.threshold) for f in both] == [("loss_spike", 3.1, 3.0), ("gradient_spike", 2.1, 2.0)]
     for loss, norm in ((math.nan, 1.0), (1.0, math.inf)):
-        (finding,) = judge(Seen(step=1, loss=loss, grad_norm=norm), Limits())
+        (finding,) = judge(TrainedStep(step=1, loss=loss, grad_norm=norm), Limits())
         assert finding.rule == "nonfinite"
 
 

@@ -11,7 +11,7 @@ import pytest
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
-from plinth.training.guard.parameters import Guard, LossSpike
+from plinth.training.guard.parameters import GuardParameters, LossSpike
 from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
 
@@ -22,14 +22,14 @@ STEPS = 7
 
 def loud(config: RunConfig, step: int, rank: int) -> Any:
     """Step 6 is noise; all others repeat patterns."""
-    from plinth.training.data import Batch
+    from plinth.training.data import StepBatch
 
     shape = (config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
     if step == 6:
         tokens = np.random.default_rng(rank).integers(0, config.vocab_size, shape).astype(np.int32)
     else:
         tokens = np.broadcast_to((np.arange(shape[2]) % 4).astype(np.int32), shape).copy()
-    return Batch.of(tokens, np.zeros(shape, np.int32))
+    return StepBatch.of(tokens, np.zeros(shape, np.int32))
 
 
 def vetoed_steps(config: RunConfig) -> list[Any]:
@@ -58,7 +58,9 @@ def test_every_rank_keeps_the_same_update_back(stage: int, make: Any, tmp_path: 
         parallel=Parallel(zero_stage=stage),
         launch=Launch(ranks=2),
         total_steps=STEPS,
-        guard=Guard(min_steps=4, window_steps=8, loss_spike=LossSpike(action="skip", sigmas=0.1, min_rise=0.1)),
+        guard=GuardParameters(
+            min_steps=4, window_steps=8, loss_spike=LossSpike(action="skip", sigmas=0.1, min_rise=0.1)
+        ),
         optimizer=Optimizer(lr=2e-2, warmup_fraction=0.0, decay_fraction=0.0),
     )
     first, second = run_ranks(2, vetoed_steps, config)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.training.guard.parameters import GradientSpike, LayerRule, LossSpike, Nonfinite, Plateau
-from plinth.training.guard.parameters import Guard as Policy
-from plinth.training.guard.records import Intervention, Seen
+from plinth.training.guard.parameters import GradientSpike, LayerRule, LossSpike, Nonfinite, PlateauRule
+from plinth.training.guard.parameters import GuardParameters as Policy
+from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.state_machine import LAG, Guard
 
 CALM = 12
@@ -27,7 +27,7 @@ def see(guard: Guard, step: int, loss: float, norm: float = 1.0, **more: Any) ->
     """One step as the loop would: vetoed when it is above what the guard allows."""
     limit = guard.veto(step)
     vetoed = not (math.isfinite(loss) and math.isfinite(norm)) or loss > limit.loss or norm > limit.grad_norm
-    return guard.see(Seen(step=step, loss=loss, grad_norm=norm, vetoed=vetoed, **more))
+    return guard.see(TrainedStep(step=step, loss=loss, grad_norm=norm, vetoed=vetoed, **more))
 
 
 def calm(guard: Guard, steps: int = CALM, first: int = 1) -> None:
@@ -159,7 +159,7 @@ def test_activations_of_a_layer_are_confirmed_over_measurements() -> None:
 
 
 def test_a_plateau_is_found_again_only_after_as_long() -> None:
-    guard = Guard(policy(plateau=Plateau(action="lower_lr", steps=10), lr_factor=0.5))
+    guard = Guard(policy(plateau=PlateauRule(action="lower_lr", steps=10), lr_factor=0.5))
     made = {step: see(guard, step, 2.0) for step in range(1, 31)}
     assert [step for step, found in made.items() if found] == [11, 21]
     assert [guard.factor(step) for step in (12, 13, 22, 23)] == [1.0, 0.5, 0.5, 0.25]
@@ -179,7 +179,7 @@ def test_a_restored_guard_decides_as_the_one_that_was_saved(seed: int, at: int) 
         loss_spike=LossSpike(action="lower_lr", confirmations=2),
         gradient_spike=GradientSpike(action="skip"),
         activations=LayerRule(action="warn"),
-        plateau=Plateau(action="warn", steps=9),
+        plateau=PlateauRule(action="warn", steps=9),
     )
     chooser, guard = random.Random(seed), Guard(rules)
     copy: Guard | None = None

@@ -12,9 +12,9 @@ import pytest
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch, fingerprint_of
+from plinth.training.data import StepBatch, fingerprint_of
 from plinth.training.parallel.parameters import Parallel
-from plinth.training.parallel.topology import Place, place_of
+from plinth.training.parallel.topology import RankPlace, place_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import together
@@ -58,8 +58,8 @@ def test_what_is_recorded_stays() -> None:
     recorded = {8: ((2905385289, 1501664828), (1674086818, 1440798258))}
     recorded[16] = ((3895286983, 3092741114), (3438831388, 916585034))
     for length, expected in recorded.items():
-        batches = Batch.of(tokens, segments), Batch.of(tokens, segments, kept, int(kept.sum()))
-        found = tuple(fingerprint_of(replace(batch, length=length), Place(1, 0, 0, 0)) for batch in batches)
+        batches = StepBatch.of(tokens, segments), StepBatch.of(tokens, segments, kept, int(kept.sum()))
+        found = tuple(fingerprint_of(replace(batch, length=length), RankPlace(1, 0, 0, 0)) for batch in batches)
         assert found == expected
 
 
@@ -69,11 +69,11 @@ def test_sees_every_difference(make: Callable[..., RunConfig], field: str) -> No
     batch, place = together.batch_of(config, 1, 0), place_of(config.parallel, 1, 0)
     tokens, segments, _ = batch.expanded()
     columns = {"tokens": tokens, "segments": segments, "scored": np.ones_like(tokens[..., 1:], dtype=bool)}
-    batch = Batch.of(**columns, scored_tokens=columns["scored"].size)
+    batch = StepBatch.of(**columns, scored_tokens=columns["scored"].size)
     if field == "order":  # the same rows in another order
         columns = {name: column[:, ::-1] for name, column in columns.items()}
     else:
         columns[field] = columns[field].copy()
         columns[field][0, 3, 5] ^= 1
-    other = Batch.of(**columns, scored_tokens=columns["scored"].size)
+    other = StepBatch.of(**columns, scored_tokens=columns["scored"].size)
     assert fingerprint_of(other, place) != fingerprint_of(batch, place)

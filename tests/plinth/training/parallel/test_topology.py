@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth.training.parallel.parameters import Parallel
-from plinth.training.parallel.topology import AXES, Place, place_of, ranks_of, shape_of
+from plinth.training.parallel.topology import AXES, RankPlace, place_of, ranks_of, shape_of
 
 
 def test_tensor_ranks_are_neighbours_and_data_ranks_far_apart() -> None:
@@ -27,7 +27,7 @@ degrees = st.integers(1, 4)
 @given(degrees, degrees, degrees, degrees)
 def test_places_are_all_different_and_groups_cover_every_rank_once(data: int, pipe: int, seq: int, tensor: int) -> None:
     parallel, ranks = Parallel(tensor=tensor, pipeline=pipe, sequence=seq), data * pipe * seq * tensor
-    assert shape_of(parallel, ranks) == Place(data, pipe, seq, tensor)
+    assert shape_of(parallel, ranks) == RankPlace(data, pipe, seq, tensor)
     places = [place_of(parallel, ranks, rank) for rank in range(ranks)]
     assert len(set(places)) == ranks
     assert all(c < size for place in places for c, size in zip(place, shape_of(parallel, ranks), strict=True))

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from plinth.model.decoder import build
 from plinth.training.config import RunConfig
-from plinth.training.data import Batch
+from plinth.training.data import StepBatch
 from plinth.training.parallel.topology import place_of
 
 STEPS, ROWS = 4, 8
@@ -59,7 +59,7 @@ def difference(config: RunConfig, answers: list[dict[str, Trained]], name: str, 
     return Difference(loss, float(np.max(relative)), far if config.precision == "fp32" else [])
 
 
-def rows_of(config: RunConfig, step: int) -> Batch:
+def rows_of(config: RunConfig, step: int) -> StepBatch:
     """The global batch of a step in one array: [1, rows, S + 1], documents of uneven lengths; whole rows, also where
     the run trains shorter ones."""
     random = np.random.default_rng(step)
@@ -67,14 +67,14 @@ def rows_of(config: RunConfig, step: int) -> Batch:
     start, stride = random.integers(0, config.vocab_size, (2, *shape[:2], 1))
     tokens = ((start + stride % 5 * np.arange(shape[2])) % config.vocab_size).astype(np.int32)
     ends = random.random(shape) < 0.1
-    return Batch.of(tokens, np.cumsum(ends, axis=-1).astype(np.int32))
+    return StepBatch.of(tokens, np.cumsum(ends, axis=-1).astype(np.int32))
 
 
-def batch_of(config: RunConfig, step: int, rank: int) -> Batch:
+def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
     """What one rank sees of it: the rows of its data rank, in micro batches."""
     whole, place = rows_of(config, step).expanded(), place_of(config.parallel, config.ranks, rank)
     shape = (config.data_ranks, -1, config.micro_batch_sequences, config.sequence_tokens + 1)
-    mine = Batch.of(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
+    mine = StepBatch.of(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
     return replace(mine, length=config.steps.length(step - 1))
 
 

@@ -20,7 +20,7 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise.follower import Follower
 from plinth.training.supervise.leader import AwayRank, Leader
-from plinth.training.supervise.nodes import Files, Order, Place, write
+from plinth.training.supervise.nodes import Files, NodeOrder, NodePlace, write
 from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.supervise.watch import LEFT, Process
 from plinth.training.telemetry.timeline import timeline
@@ -58,7 +58,7 @@ class Rehearsal(Follower):
 
     plan: tuple[str, ...] = ()
 
-    def start(self, order: Order, rank: int) -> subprocess.Popen[bytes]:
+    def start(self, order: NodeOrder, rank: int) -> subprocess.Popen[bytes]:
         code = self.plan[order.attempt].format(rank=rank, port=order.port, ready=str(ready(self.config, rank)))
         return subprocess.Popen([sys.executable, "-S", "-c", code])
 
@@ -68,13 +68,13 @@ def ready(config: RunConfig, rank: int) -> Path:
 
 
 def follower(config: RunConfig, *plan: str, lease_s: float = LEASE_S) -> Rehearsal:
-    made = Rehearsal(config, config.directory.config, Place(node=1, nodes=2, lease_s=lease_s))
+    made = Rehearsal(config, config.directory.config, NodePlace(node=1, nodes=2, lease_s=lease_s))
     made.plan = plan
     return made
 
 
 def leader(config: RunConfig) -> Leader:
-    return Leader(config, Place(nodes=2, address="node-0", lease_s=LEASE_S))
+    return Leader(config, NodePlace(nodes=2, address="node-0", lease_s=LEASE_S))
 
 
 def beside(work: Callable[[], None]) -> threading.Thread:
@@ -89,14 +89,14 @@ def waited(ranks: list[AwayRank]) -> list[int]:
 
 def test_place_is_what_the_scheduler_says(pair: RunConfig, make: Make) -> None:
     given = {"PLINTH_NODE": "1", "PLINTH_NODES": "2", "PLINTH_ADDRESS": "n1"}
-    place = Place.of(given, pair)
+    place = NodePlace.of(given, pair)
     assert (place.node, place.nodes, place.address) == (1, 2, "n1")
     assert (list(place.ranks(pair)), list(place.ranks(pair, 0))) == ([2, 3], [0, 1])
-    assert Place.of({}, make()) == Place()
+    assert NodePlace.of({}, make()) == NodePlace()
     with pytest.raises(LaunchError, match="cannot be trained on this allocation"):
-        Place.of(given, make())
+        NodePlace.of(given, make())
     with pytest.raises(LaunchError, match="cannot be trained on this allocation"):
-        Place.of({**given, "PLINTH_NODE": "2"}, pair)
+        NodePlace.of({**given, "PLINTH_NODE": "2"}, pair)
 
 
 def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
@@ -149,7 +149,7 @@ def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
     """What a supervisor that was killed has left behind starts nothing and ends nothing."""
     files = Files(pair.directory)
     pair = pair.model_copy(update={"supervision": Supervision(hang_s=0.5)})
-    for stale in (Order(id="a", session="gone", port=1), Order(id="b", session="gone", status=0)):
+    for stale in (NodeOrder(id="a", session="gone", port=1), NodeOrder(id="b", session="gone", status=0)):
         write(files.order, stale)
         files.beat(0).write_text("gone 17")
         made = follower(pair, "raise SystemExit(1)", lease_s=0.5)
@@ -172,7 +172,7 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
                 Files(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
             super()._look(ranks)
 
-    place = Place(nodes=2, lease_s=1.5)
+    place = NodePlace(nodes=2, lease_s=1.5)
     patient = pair.model_copy(update={"supervision": Supervision(hang_s=300.0)})
     lock = locks.hold(pair.directory.lock)
     quick = Alone(patient, pair.directory.config, lock, place=place)

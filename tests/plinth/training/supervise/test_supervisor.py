@@ -19,8 +19,8 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise import supervisor as supervise
 from plinth.training.supervise import watch
-from plinth.training.supervise.rank_failure import Failure
-from plinth.training.supervise.supervisor import Result, Supervisor
+from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.supervise.supervisor import JobResult, Supervisor
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 Make = Callable[..., RunConfig]
@@ -49,7 +49,7 @@ def _signals_as_before() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-DISK_FULL = Failure.of(DiskFullError("no space", found=0))
+DISK_FULL = RankFailure.of(DiskFullError("no space", found=0))
 
 
 class Rehearsal(Supervisor):
@@ -87,11 +87,11 @@ def rehearsal(config: RunConfig, *plan: tuple[str, str]) -> Rehearsal:
     return supervisor
 
 
-def rehearse(config: RunConfig, *plan: tuple[str, str]) -> Result:
+def rehearse(config: RunConfig, *plan: tuple[str, str]) -> JobResult:
     return rehearsal(config, *plan).supervise()
 
 
-def stopped_when_ready(config: RunConfig, *plan: tuple[str, str]) -> tuple[Result, list[int]]:
+def stopped_when_ready(config: RunConfig, *plan: tuple[str, str]) -> tuple[JobResult, list[int]]:
     """SIGTERM comes as soon as both ranks wait for it; how it ended, and the ranks."""
     supervisor = rehearsal(config, *plan)
     supervisor.stop_when = lambda: all(ready(config, rank).exists() for rank in range(2))

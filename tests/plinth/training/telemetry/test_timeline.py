@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import DiskFullError, IntegrityError
-from plinth.training.telemetry.timeline import Reader, Story, Timeline, put_before, read_events, timeline
+from plinth.training.telemetry.timeline import Story, Timeline, TimelineReader, put_before, read_events, timeline
 
 
 def step(timeline: Timeline, number: int, loss: float) -> None:
@@ -91,7 +91,7 @@ def test_steps_done_again_count_once(tmp_path: Path) -> None:
 
 def test_reader_gives_each_event_once_and_waits_for_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    reader = Reader(path)
+    reader = TimelineReader(path)
     assert reader.poll() == []
     Timeline(path).append("a")
     with path.open("ab") as stream:
@@ -157,7 +157,7 @@ def test_an_earlier_timeline_from_elsewhere_comes_first(tmp_path: Path) -> None:
     step(there, 1, 3.0)
     step(there, 2, 2.0)
     here.append("submitted")
-    reader = Reader(here.path)
+    reader = TimelineReader(here.path)
     assert [event["event"] for event in reader.poll()] == ["submitted"]
     put_before(here.path, there.path.read_bytes() + b'{"torn')
     here.append("resumed", step=2)

@@ -27,7 +27,7 @@ from plinth.training.stopping.parameters import Plateau, Stopping
 from plinth.training.telemetry.timeline import read_events, timeline
 from plinth.training.validation import heldout
 from plinth.training.validation.parameters import Validation
-from plinth.training.validation.validation import Found, Validator
+from plinth.training.validation.validation import ValidationResult, Validator
 from tests.ranks import run_ranks
 
 Make = Callable[..., RunConfig]
@@ -198,5 +198,5 @@ def test_a_plateau_waits_for_slices_that_somebody_looks_at() -> None:
 
 
 def test_a_model_that_has_diverged_is_named() -> None:
-    event = Found({"web": float("nan"), "code": 1.25}, 0.5).event()
+    event = ValidationResult({"web": float("nan"), "code": 1.25}, 0.5).event()
     assert event == {"slices": {"code": 1.25}, "probes": {}, "seconds": 0.5, "not_finite": ["web"]}

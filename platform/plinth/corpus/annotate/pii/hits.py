@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Hit(NamedTuple):
+class PiiHit(NamedTuple):
     """A span in bytes from the beginning of a text; the reason is `kind` or `kind/rule`."""
 
     start: int

@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 
-from plinth.corpus.annotate.pii.hits import Hit
+from plinth.corpus.annotate.pii.hits import PiiHit
 
 #: Name, how it begins, the whole form.
 FORMS = tuple(
@@ -63,7 +63,7 @@ HEX = re.compile(rb"[0-9a-f]+\Z|[0-9A-F]+\Z")
 MIN_ENTROPY = 3.3
 
 
-def run(raw: bytes, start: int) -> Hit | None:
+def run(raw: bytes, start: int) -> PiiHit | None:
     """A key that begins with a long run of letters, digits, `_` and `-`."""
     if raw.startswith(b"eyJ", start):
         return _jwt(raw, start)
@@ -71,17 +71,17 @@ def run(raw: bytes, start: int) -> Hit | None:
         if raw.startswith(first, start):
             match = form.match(raw, start)
             if match and _random(match[0][len(first) :]):
-                return Hit(start, match.end(), f"key/{name}")
+                return PiiHit(start, match.end(), f"key/{name}")
     return _assigned(raw, start)
 
 
-def pem(raw: bytes, start: int) -> Hit | None:
+def pem(raw: bytes, start: int) -> PiiHit | None:
     """A private key between its lines; the first line alone where the last is missing."""
     match = PEM.match(raw, start, start + 60)
     if match is None:
         return None
     last = PEM_END.search(raw, match.end(), match.end() + MAX_PEM)
-    return Hit(start, last.end() if last else match.end(), "key/private_key")
+    return PiiHit(start, last.end() if last else match.end(), "key/private_key")
 
 
 def entropy(text: bytes) -> float:
@@ -89,7 +89,7 @@ def entropy(text: bytes) -> float:
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
 
 
-def _jwt(raw: bytes, start: int) -> Hit | None:
+def _jwt(raw: bytes, start: int) -> PiiHit | None:
     match = JWT.match(raw, start)
     if match is None:
         return None
@@ -97,10 +97,10 @@ def _jwt(raw: bytes, start: int) -> Hit | None:
         header = json.loads(base64.urlsafe_b64decode(match[1] + b"=" * (-len(match[1]) % 4)))
     except (binascii.Error, ValueError, RecursionError):
         return None
-    return Hit(start, match.end(), "key/jwt") if isinstance(header, dict) and "alg" in header else None
+    return PiiHit(start, match.end(), "key/jwt") if isinstance(header, dict) and "alg" in header else None
 
 
-def _assigned(raw: bytes, start: int) -> Hit | None:
+def _assigned(raw: bytes, start: int) -> PiiHit | None:
     name = ASSIGNED.search(raw, max(0, start - 80), start)
     value = VALUE.match(raw, start)
     if name is None or value is None:
@@ -114,7 +114,9 @@ def _assigned(raw: bytes, start: int) -> Hit | None:
         if after != name[2] if name[2] else after not in (b"", b"\n", b"\r", b" ", b"&", b";"):
             return None
     return (
-        Hit(start, start + len(text), "key/assigned") if len(text) >= 16 and _random(text) and _unworded(text) else None
+        PiiHit(start, start + len(text), "key/assigned")
+        if len(text) >= 16 and _random(text) and _unworded(text)
+        else None
     )
 
 

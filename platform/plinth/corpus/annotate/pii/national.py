@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from plinth.corpus.annotate.pii.hits import Hit, luhn, mod_11_10, verhoeff, weighted
+from plinth.corpus.annotate.pii.hits import PiiHit, luhn, mod_11_10, verhoeff, weighted
 from plinth.text.terms import pii_words as words
 
 END = rb"(?![\w-]|\.\d)"
@@ -23,7 +23,7 @@ _ODD = dict(
 )  # fmt: skip
 
 
-class Rule(NamedTuple):
+class NationalId(NamedTuple):
     """One country's number.
 
     Args:
@@ -151,36 +151,54 @@ def _never(text: bytes) -> bool:
 NIR_FORM = rb"[12] ?\d\d ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d\d|2[AB]) ?\d{3} ?\d{3} ?\d\d"
 #: Rules for numbers that begin with a digit, in the order in which they are tried.
 NUMBERS = (
-    Rule("us_ssn", _form(rb"\d{3}([- ]?)\d\d\1\d{4}"), _has(b"-"), words.SSN, ssn, "Social Security Administration"),
-    Rule("fr_nir", _form(NIR_FORM), lambda text: text.count(b" ") == 6, words.NIR, nir, "INSEE"),
-    Rule("br_cpf", _form(rb"(?:\d{3}\.\d{3}\.\d{3}-|\d{9})\d\d"), _has(b"."), words.CPF, cpf, "Receita Federal"),
-    Rule("ch_ahv", _form(rb"756(\.?)\d{4}\1\d{4}\1\d\d"), _has(b"."), words.AHV, ahv, "Zentrale Ausgleichsstelle"),
-    Rule("de_steuer_id", _form(rb"\d\d( ?)\d{3}\1\d{3}\1\d{3}"), _never, words.STEUER, steuer_id, "BZSt; ISO/IEC 7064"),
-    Rule("pl_pesel", _form(rb"\d{11}"), _never, words.PESEL, pesel, "Ministerstwo Cyfryzacji"),
-    Rule("be_niss", _form(rb"\d\d(\.?)\d\d\1\d\d-?\d{3}\1\d\d"), _never, words.NISS, niss, "Rijksregister"),
-    Rule("nl_bsn", _form(rb"\d{4}([ .]?)\d\d\1\d{3}|\d{3} \d{3} \d{3}"), _never, words.BSN, bsn, "RvIG"),
-    Rule(
+    NationalId(
+        "us_ssn", _form(rb"\d{3}([- ]?)\d\d\1\d{4}"), _has(b"-"), words.SSN, ssn, "Social Security Administration"
+    ),
+    NationalId("fr_nir", _form(NIR_FORM), lambda text: text.count(b" ") == 6, words.NIR, nir, "INSEE"),
+    NationalId("br_cpf", _form(rb"(?:\d{3}\.\d{3}\.\d{3}-|\d{9})\d\d"), _has(b"."), words.CPF, cpf, "Receita Federal"),
+    NationalId(
+        "ch_ahv", _form(rb"756(\.?)\d{4}\1\d{4}\1\d\d"), _has(b"."), words.AHV, ahv, "Zentrale Ausgleichsstelle"
+    ),
+    NationalId(
+        "de_steuer_id", _form(rb"\d\d( ?)\d{3}\1\d{3}\1\d{3}"), _never, words.STEUER, steuer_id, "BZSt; ISO/IEC 7064"
+    ),
+    NationalId("pl_pesel", _form(rb"\d{11}"), _never, words.PESEL, pesel, "Ministerstwo Cyfryzacji"),
+    NationalId("be_niss", _form(rb"\d\d(\.?)\d\d\1\d\d-?\d{3}\1\d\d"), _never, words.NISS, niss, "Rijksregister"),
+    NationalId("nl_bsn", _form(rb"\d{4}([ .]?)\d\d\1\d{3}|\d{3} \d{3} \d{3}"), _never, words.BSN, bsn, "RvIG"),
+    NationalId(
         "se_personnummer", _form(rb"(?:\d\d)?\d{6}[-+]?\d{4}"), _never, words.PERSONNUMMER, personnummer, "Skatteverket"
     ),
-    Rule("in_aadhaar", _form(rb"\d{4}([ -]?)\d{4}\1\d{4}"), _never, words.AADHAAR, aadhaar, "UIDAI"),
-    Rule("ca_sin", _form(rb"\d{3}([ -]?)\d{3}\1\d{3}"), _never, words.SIN, sin, "Service Canada"),
-    Rule("pt_nif", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.NIF, nif, "Autoridade Tributária"),
-    Rule("au_tfn", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.TFN, tfn, "Australian Taxation Office"),
-    Rule("es_dni", _form(rb"\d{8}-?[A-Z]"), _never, words.DNI, dni, "Ministerio del Interior"),
-    Rule("fi_hetu", _form(rb"\d{6}[-+A]\d{3}[0-9A-Y]"), _never, words.HETU, hetu, "Digi- ja väestötietovirasto"),
+    NationalId("in_aadhaar", _form(rb"\d{4}([ -]?)\d{4}\1\d{4}"), _never, words.AADHAAR, aadhaar, "UIDAI"),
+    NationalId("ca_sin", _form(rb"\d{3}([ -]?)\d{3}\1\d{3}"), _never, words.SIN, sin, "Service Canada"),
+    NationalId("pt_nif", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.NIF, nif, "Autoridade Tributária"),
+    NationalId("au_tfn", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.TFN, tfn, "Australian Taxation Office"),
+    NationalId("es_dni", _form(rb"\d{8}-?[A-Z]"), _never, words.DNI, dni, "Ministerio del Interior"),
+    NationalId("fi_hetu", _form(rb"\d{6}[-+A]\d{3}[0-9A-Y]"), _never, words.HETU, hetu, "Digi- ja väestötietovirasto"),
 )
 #: Rules for numbers that begin with capitals.
 LETTERED = (
-    Rule("it_codice_fiscale", _form(rb"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), lambda text: True, words.CODICE,
-         codice_fiscale, "Agenzia delle Entrate"),
-    Rule("uk_nino", _form(rb"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"), _never, words.NINO, nino,
-         "HM Revenue & Customs, NIM39110"),
-    Rule("es_nie", _form(rb"[XYZ]\d{7}-?[A-Z]"), _never, words.DNI, nie, "Ministerio del Interior"),
-)  # fmt: skip
+    NationalId(
+        "it_codice_fiscale",
+        _form(rb"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"),
+        lambda text: True,
+        words.CODICE,
+        codice_fiscale,
+        "Agenzia delle Entrate",
+    ),
+    NationalId(
+        "uk_nino",
+        _form(rb"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"),
+        _never,
+        words.NINO,
+        nino,
+        "HM Revenue & Customs, NIM39110",
+    ),
+    NationalId("es_nie", _form(rb"[XYZ]\d{7}-?[A-Z]"), _never, words.DNI, nie, "Ministerio del Interior"),
+)
 _SIGNS = re.compile(rb"[ .-]")
 
 
-def number(raw: bytes, start: int, meaning: int) -> Hit | None:
+def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
     """A number that begins with a digit; a British one in groups begins three bytes before."""
     if meaning & words.NINO and raw[start - 1 : start] == b" ":
         found = lettered(raw, start - 3, meaning) if start >= 3 else None
@@ -189,14 +207,14 @@ def number(raw: bytes, start: int, meaning: int) -> Hit | None:
     return _first(NUMBERS, raw, start, meaning)
 
 
-def lettered(raw: bytes, start: int, meaning: int) -> Hit | None:
+def lettered(raw: bytes, start: int, meaning: int) -> PiiHit | None:
     """A number that begins with one, two or six capitals."""
     if raw[start - 1 : start].isalnum() and start:
         return None
     return _first(LETTERED, raw, start, meaning)
 
 
-def _first(rules: tuple[Rule, ...], raw: bytes, start: int, meaning: int) -> Hit | None:
+def _first(rules: tuple[NationalId, ...], raw: bytes, start: int, meaning: int) -> PiiHit | None:
     for rule in rules:
         if rule.strong is _never and not meaning & rule.meaning:
             continue
@@ -205,5 +223,5 @@ def _first(rules: tuple[Rule, ...], raw: bytes, start: int, meaning: int) -> Hit
             continue
         plain = match[0] if rule.name == "fi_hetu" else _SIGNS.sub(b"", match[0])
         if rule.valid(plain.replace(b"+", b"").decode() if rule.name != "fi_hetu" else plain.decode()):
-            return Hit(start, match.end(), f"national/{rule.name}")
+            return PiiHit(start, match.end(), f"national/{rule.name}")
     return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from plinth.corpus.annotate.pii.hits import Hit
+from plinth.corpus.annotate.pii.hits import PiiHit
 
 #: Characters of the part before the `@` that people have: the practical part of RFC 5322, at most 64 of them.
 LOCAL = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.%+-"
@@ -36,7 +36,7 @@ SMALL = 32
 UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
-def email(raw: bytes, at: int) -> Hit | None:
+def email(raw: bytes, at: int) -> PiiHit | None:
     """The address around the `@` at a byte, or the password of a URL that ends there."""
     window = raw[max(0, at - 66) : at]
     local = window[len(window.rstrip(LOCAL)) :]
@@ -46,14 +46,14 @@ def email(raw: bytes, at: int) -> Hit | None:
         return None
     secret = PASSWORD.search(raw, max(0, at - 140), at)
     if secret:
-        return None if PLACEHOLDER.match(secret[1]) else Hit(secret.start(1), at, "key/url_password")
+        return None if PLACEHOLDER.match(secret[1]) else PiiHit(secret.start(1), at, "key/url_password")
     wrong = not local or len(local) > 64 or local[0] == 46 or local[-1] == 46 or b".." in local or local == b"git"
     if wrong or raw[start - 1 : start] == b"@" or RESERVED.search(domain[0]) or FILES.search(domain[0]):
         return None
-    return Hit(start, domain.end(), "email")
+    return PiiHit(start, domain.end(), "email")
 
 
-def dotted(raw: bytes, start: int) -> Hit | None:
+def dotted(raw: bytes, start: int) -> PiiHit | None:
     """An IPv4 address; `private_ip` where it is nobody's."""
     match = DOTTED.match(raw, start)
     if match is None or all(int(number) < SMALL for number in match[0].split(b".")):
@@ -63,16 +63,16 @@ def dotted(raw: bytes, start: int) -> Hit | None:
     return _address(match)
 
 
-def hexes(raw: bytes, start: int) -> Hit | None:
+def hexes(raw: bytes, start: int) -> PiiHit | None:
     """An IPv6 address."""
     match = HEXES.match(raw, start)
     return _address(match) if match and len(match[0]) > 4 else None
 
 
-def _address(match: re.Match[bytes]) -> Hit | None:
+def _address(match: re.Match[bytes]) -> PiiHit | None:
     try:
         found = ipaddress.ip_address(match[0].decode("ascii"))
     except ValueError:
         return None
     public = found.is_global and not found.is_multicast and (found.version == 4 or found in UNICAST6)
-    return Hit(match.start(), match.end(), "ip" if public else "private_ip")
+    return PiiHit(match.start(), match.end(), "ip" if public else "private_ip")

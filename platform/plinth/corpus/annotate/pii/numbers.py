@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from plinth.corpus.annotate.pii.hits import Hit, luhn
+from plinth.corpus.annotate.pii.hits import PiiHit, luhn
 from plinth.text.terms import pii_words
 from plinth.text.terms.pii_words import MEANINGS, PHONE
 
@@ -66,7 +66,7 @@ BETWEEN = frozenset(b"no nr number numbers num is at us me on under us the my ou
 PHONE_WORDS = frozenset(word.lower().encode() for word in MEANINGS[PHONE].split())
 
 
-def card(raw: bytes, start: int, meaning: int) -> Hit | None:
+def card(raw: bytes, start: int, meaning: int) -> PiiHit | None:
     """A payment card."""
     match = CARD.match(raw, start)
     if match is None:
@@ -74,7 +74,7 @@ def card(raw: bytes, start: int, meaning: int) -> Hit | None:
     digits = re.sub(rb"\D", b"", match[0]).decode()
     if not (match[1] or match[2] or meaning & pii_words.CARD):
         return None
-    return Hit(start, match.end(), "card") if issued(digits) and len(set(digits)) > 1 and luhn(digits) else None
+    return PiiHit(start, match.end(), "card") if issued(digits) and len(set(digits)) > 1 and luhn(digits) else None
 
 
 def issued(digits: str) -> bool:
@@ -82,7 +82,7 @@ def issued(digits: str) -> bool:
     return any(len(digits) in lengths and first <= digits[: len(first)] <= last for first, last, lengths in ISSUERS)
 
 
-def iban(raw: bytes, start: int) -> Hit | None:
+def iban(raw: bytes, start: int) -> PiiHit | None:
     """An international bank account number, with or without gaps after every four characters."""
     size = IBAN_LENGTHS.get(raw[start : start + 2].decode("latin-1"), 0)
     match = IBAN.match(raw, start)
@@ -96,7 +96,7 @@ def iban(raw: bytes, start: int) -> Hit | None:
             return None
     else:
         end = match.end()
-    return Hit(start, end, "iban") if len(compact) == size and iban_valid(compact) else None
+    return PiiHit(start, end, "iban") if len(compact) == size and iban_valid(compact) else None
 
 
 def iban_valid(text: str) -> bool:
@@ -104,7 +104,7 @@ def iban_valid(text: str) -> bool:
     return int("".join(str(int(character, 36)) for character in text[4:] + text[:4])) % 97 == 1
 
 
-def phone(raw: bytes, start: int, end: int, meaning: int) -> Hit | None:
+def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
     """A telephone number that begins at `start`, or at the `+` or bracket before it."""
     before = raw[start - 1 : start]
     if before == b"+":
@@ -112,7 +112,7 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> Hit | None:
     first = start - 1 if before == b"(" else start
     match = NORTH_AMERICA.match(raw, first)
     if match and (match[1] or match[3] == b"-" or meaning & PHONE):
-        return Hit(first, match.end(), "phone") if _american((match[1] or match[2]), match[4], match[6]) else None
+        return PiiHit(first, match.end(), "phone") if _american((match[1] or match[2]), match[4], match[6]) else None
     return _national(raw, first, start, end) if meaning & PHONE else None
 
 
@@ -123,7 +123,7 @@ def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
     return codes and not fiction
 
 
-def _international(raw: bytes, start: int, end: int, named: bool) -> Hit | None:
+def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | None:
     groups = _groups(raw, start, end)
     if groups is None or raw[start - 2 : start - 1].isalnum():
         return None
@@ -145,10 +145,10 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> Hit | None:
         if national + len(group) > most:
             break
         total, national, reached = total + len(group), national + len(group), stop
-    return Hit(start - 1, reached, "phone") if least <= national <= most else None
+    return PiiHit(start - 1, reached, "phone") if least <= national <= most else None
 
 
-def _national(raw: bytes, first: int, start: int, end: int) -> Hit | None:
+def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
     groups = _groups(raw, start, end)
     if groups is None or DATE.match(raw, start):
         return None
@@ -162,7 +162,7 @@ def _national(raw: bytes, first: int, start: int, end: int) -> Hit | None:
         return None
     if len({*groups[0][1]}) == 1 and len(groups) == 1:
         return None
-    return Hit(first, reached, "phone") if (trunk and total >= 8) or _named(raw, first) else None
+    return PiiHit(first, reached, "phone") if (trunk and total >= 8) or _named(raw, first) else None
 
 
 def _named(raw: bytes, start: int) -> bool:

@@ -26,7 +26,7 @@ from pydantic import Field, field_validator
 from plinth.compiled import njit
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.pii import keys, names, national, network, numbers
-from plinth.corpus.annotate.pii.hits import Hit
+from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
 from plinth.records import EDIT_TYPE, Frozen
 from plinth.text.terms import pii_scan
@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Frozen):
+class PiiParams(Frozen):
     """What is looked for, and what is written instead."""
 
     kinds: tuple[Kind, ...] = Field(DEFAULT_KINDS, description=f"Of {', '.join(f'`{kind}`' for kind in KINDS)}.")
@@ -70,35 +70,35 @@ class Params(Frozen):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedPii:
     """Parameters, and the pipeline that they name."""
 
-    params: Params
+    params: PiiParams
     nlp: Any
 
 
-def resources(params: Params) -> tuple[str, ...]:
+def resources(params: PiiParams) -> tuple[str, ...]:
     """The list that is the pipeline."""
     return (f"lists/{params.ner}",) if params.ner else ()
 
 
-def prepare(params: Params, files: Files) -> Params | Prepared:
+def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
     """Load the pipeline, where there is one."""
-    return Prepared(params, names.load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
+    return PreparedPii(params, names.load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
 
 
-def annotate(batch: pa.RecordBatch, given: Params | Prepared) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
     """Counts by kind, their sum, their number by 1000 characters, and the spans (in code points).
 
     Spans are sorted and disjoint: where two overlap the earlier, then the longer, stays.
     """
-    params = given.params if isinstance(given, Prepared) else given
-    if params.ner and not isinstance(given, Prepared):
+    params = given.params if isinstance(given, PreparedPii) else given
+    if params.ner and not isinstance(given, PreparedPii):
         raise StageError(f"the pipeline {params.ner} of pii was not prepared", remedy="run it through annotate.stage")
     texts = batch.column("text")
     data, offsets = utf8(texts)
     found: dict[int, list[tuple[int, int, str]]] = dict(_patterns(texts, data, offsets, params.kinds))
-    if isinstance(given, Prepared):
+    if isinstance(given, PreparedPii):
         for row, text in enumerate(texts.to_pylist()):
             found.setdefault(row, []).extend(names.entities(given.nlp, text or "", params.ner_labels))
     return _batch(found, batch.num_rows, data, offsets, params)
@@ -127,7 +127,7 @@ def _patterns(
             )
 
 
-def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[Hit]:
+def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[PiiHit]:
     """What the rules accept; places of a kind inside what was accepted there are passed over."""
     reached = [0] * (1 + max(kinds, default=0))
     for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
@@ -138,7 +138,7 @@ def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], mean
                 yield hit
 
 
-def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> Hit | None:
+def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | None:
     if kind == pii_scan.AT:
         return network.email(raw, start)
     if kind == pii_scan.DOTTED:
@@ -177,7 +177,7 @@ def _code_points(data: U8, start: int, at: I64) -> I64:
 
 
 def _batch(
-    found: Mapping[int, list[tuple[int, int, str]]], rows: int, data: U8, offsets: I64, params: Params
+    found: Mapping[int, list[tuple[int, int, str]]], rows: int, data: U8, offsets: I64, params: PiiParams
 ) -> pa.RecordBatch:
     counts = np.zeros((rows, len(ALL_KINDS)), np.int32)
     spans: list[tuple[int, int, str]] = []
@@ -218,7 +218,7 @@ def _characters(data: U8, offsets: I64) -> I64:
     return out
 
 
-def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], params: Params) -> pa.Array:
+def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], params: PiiParams) -> pa.Array:
     written = {kind: params.replacements.get(kind, f"<{kind.upper()}>") for kind in ALL_KINDS}
     values = [
         pa.array([start for start, _, _ in spans], pa.int32()),
@@ -236,7 +236,7 @@ ANNOTATOR = Annotator(
     version="3",
     description="Spans of personal data and secrets, with replacements, and their counts by kind.",
     source="RFC 5322, RFC 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164, and the publishers of each national number.",
-    params=Params,
+    params=PiiParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

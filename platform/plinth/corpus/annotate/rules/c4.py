@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Frozen):
+class C4Params(Frozen):
     """Whose counting is followed, and what makes a line."""
 
     profile: Literal["datatrove"] = Field("datatrove", description="Rules in the order of datatrove 0.10.")
@@ -34,7 +34,7 @@ class Params(Frozen):
     max_word_characters: int = Field(1000, ge=1, description="A line with a longer word does not count.")
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
     """Lines by what became of them, and the sentences of those that would be kept; see `plinth.text.rules.c4_pages`."""
     n = c4_pages.page_counts(
         batch.column("text"), params.min_words_per_line, params.max_word_characters, params.terminal_punctuation
@@ -48,7 +48,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Lines that C4 would keep, their sentences, and lines caught by each of its rules.",
     source="Raffel et al. 2020, section 2.2; counted as datatrove 0.10.",
-    params=Params,
+    params=C4Params,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -42,14 +42,14 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Frozen):
+class C4LinesParams(Frozen):
     """Whose rules are followed."""
 
     profile: Literal["paper", "dclm", "dolma"] = Field("paper", description="Whose rules, in whose order.")
     max_word_characters: int = Field(1000, ge=1, description="A line with a longer word is cut (not by `dolma`).")
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
     """Lines, those that stay with their sentences, phrases that drop a page, and the lines to cut."""
     citations = params.profile != "dolma"
     found = kernel.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
@@ -73,7 +73,7 @@ def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _has(found: kernel.Lines, fact: int) -> Bools:
+def _has(found: kernel.CitedLines, fact: int) -> Bools:
     there: Bools = (found.facts & fact) != 0
     return there
 
@@ -86,20 +86,20 @@ def _first(*rules: tuple[int, Bools]) -> Why:
     return why
 
 
-def _paper(found: kernel.Lines, min_words: int) -> tuple[Why, Bools, Bools]:
+def _paper(found: kernel.CitedLines, min_words: int) -> tuple[Why, Bools, Bools]:
     """In the order of the code: a phrase drops the page when its line got that far."""
     ended = _has(found, kernel.ENDED) & ~_has(found, kernel.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
 
-def _dclm(found: kernel.Lines, min_words: int) -> tuple[Why, Bools, Bools]:
+def _dclm(found: kernel.CitedLines, min_words: int) -> tuple[Why, Bools, Bools]:
     """The same order, but an empty line is kept, and white space may follow the end."""
     empty = _has(found, kernel.EMPTY)
     ended = _has(found, kernel.BARE_ENDED) & ~_has(found, kernel.BARE_DOTS)
     return _ordered(found, ended | empty, (found.words < min_words) & ~empty)
 
 
-def _ordered(found: kernel.Lines, ended: Bools, few: Bools) -> tuple[Why, Bools, Bools]:
+def _ordered(found: kernel.CitedLines, ended: Bools, few: Bools) -> tuple[Why, Bools, Bools]:
     early = _first((_LONG, _has(found, kernel.LONG_WORD)), (_UNENDED, ~ended), (_FEW, few))
     lorem = (early == 0) & _has(found, kernel.LOREM_IPSUM)
     script = _has(found, kernel.JAVASCRIPT)
@@ -108,20 +108,20 @@ def _ordered(found: kernel.Lines, ended: Bools, few: Bools) -> tuple[Why, Bools,
     return np.where(early > 0, early, late).astype(np.uint8), lorem, curly
 
 
-def _dolma(found: kernel.Lines, min_words: int) -> tuple[Why, Bools, Bools]:
+def _dolma(found: kernel.CitedLines, min_words: int) -> tuple[Why, Bools, Bools]:
     """Phrases count wherever they are, and citations stay."""
     why = _first((_UNENDED, ~_has(found, kernel.ENDED)), (_FEW, found.words < min_words))
     return why, _has(found, kernel.LOREM_IPSUM), _has(found, kernel.CURLY_BRACKET)
 
 
-_JUDGES: dict[str, Callable[[kernel.Lines, int], tuple[Why, Bools, Bools]]] = {
+_JUDGES: dict[str, Callable[[kernel.CitedLines, int], tuple[Why, Bools, Bools]]] = {
     "paper": _paper,
     "dclm": _dclm,
     "dolma": _dolma,
 }
 
 
-def _cuts(found: kernel.Lines, why: Why, doc: npt.NDArray[np.int64], rows: int) -> pa.Array:
+def _cuts(found: kernel.CitedLines, why: Why, doc: npt.NDArray[np.int64], rows: int) -> pa.Array:
     """Cut lines, and the citations of lines that stay."""
     line = np.flatnonzero(why)
     begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]
@@ -139,7 +139,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Lines that C4's rules cut, the sentences that stay, and phrases that drop a page.",
     source="Raffel et al. 2020, section 2.2, with TFDS c4_utils.py; DCLM c4.yaml; dolma 1.2, tagger c4_v2.",
-    params=Params,
+    params=C4LinesParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

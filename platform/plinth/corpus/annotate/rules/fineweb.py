@@ -16,14 +16,14 @@ _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_
 SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _COLUMNS])
 
 
-class Params(Frozen):
+class FineWebParams(Frozen):
     """Whose counting is followed."""
 
     profile: Literal["datatrove"] = Field("datatrove", description="Counts as datatrove 0.10 does.")
     short_line_characters: int = Field(30, ge=1, description="A line of at most this many characters is short.")
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
     """Shares of lines that end a sentence and that are short, share of characters in repeated lines, and
     line ends per word. Lines of white space alone do not count."""
     n = gopher_quality.fineweb_counts(batch.column("text"), params.short_line_characters)
@@ -42,7 +42,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Line endings, short lines, repeated lines and line ends per word.",
     source="Penedo et al. 2024 (FineWeb), section 3.4; counted as datatrove 0.10.",
-    params=Params,
+    params=FineWebParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

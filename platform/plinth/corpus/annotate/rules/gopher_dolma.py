@@ -16,7 +16,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Frozen):
+class GopherDolmaParams(Frozen):
     """What a line is."""
 
     join_blank_lines: bool = Field(
@@ -24,7 +24,7 @@ class Params(Frozen):
     )
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
     """Words, their median length, shares of words and lines, and what repeats; see `plinth.text.rules.dolma_counts`.
 
     `duplicate_line_characters` is of characters that are no white space and so may pass 1.
@@ -41,7 +41,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Gopher's quality and repetition scores in the counting of Dolma.",
     source="Soldaini et al. 2024 (Dolma), section 4.1; counted as dolma 1.2, tagger gopher_v1.",
-    params=Params,
+    params=GopherDolmaParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 )
 
 
-class Params(Frozen):
+class GopherQualityParams(Frozen):
     """Whose counting is followed."""
 
     profile: Literal["datatrove"] = Field(
@@ -36,7 +36,7 @@ class Params(Frozen):
     )
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
     """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
     start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
     n = gopher_quality.gopher_counts(batch.column("text"))
@@ -65,7 +65,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Word counts and ratios of Gopher's quality rules.",
     source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
-    params=Params,
+    params=GopherQualityParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -15,7 +15,7 @@ from plinth.text.rules import repetition
 SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in repetition.COLUMNS])
 
 
-class Params(Frozen):
+class GopherRepetitionParams(Frozen):
     """Whose counting is followed."""
 
     profile: Literal["datatrove"] = Field(
@@ -23,7 +23,7 @@ class Params(Frozen):
     )
 
 
-def annotate(batch: pa.RecordBatch, params: Params) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, params: GopherRepetitionParams) -> pa.RecordBatch:
     """Shares of lines, paragraphs and characters that repeat; see `plinth.text.rules.repetition`."""
     shares = repetition.repetition_shares(batch.column("text"))
     return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=SCHEMA)
@@ -34,7 +34,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Shares of lines, paragraphs and word n-grams that repeat.",
     source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
-    params=Params,
+    params=GopherRepetitionParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -26,7 +26,7 @@ PRECISION = 8
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
-class Params(Frozen):
+class RedPajamaParams(Frozen):
     """What the signals rest on."""
 
     stop_words: str | None = Field(
@@ -35,25 +35,25 @@ class Params(Frozen):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSignals:
     """The stop words of the list, or None for Gopher's."""
 
     stop_words: frozenset[str] | None
 
 
-def resources(params: Params) -> tuple[str, ...]:
+def resources(params: RedPajamaParams) -> tuple[str, ...]:
     """The list, when one is named."""
     return (f"lists/{params.stop_words}",) if params.stop_words else ()
 
 
-def prepare(params: Params, files: Files) -> Prepared:
+def prepare(params: RedPajamaParams, files: Files) -> PreparedSignals:
     """Read the list.
 
     Raises:
         SourceError: the list has no words, or is no UTF-8.
     """
     if params.stop_words is None:
-        return Prepared(None)
+        return PreparedSignals(None)
     found: set[str] = set()
     for path in files[f"lists/{params.stop_words}"].values():
         try:
@@ -65,10 +65,10 @@ def prepare(params: Params, files: Files) -> Prepared:
     found.discard("")
     if not found:
         raise SourceError(f"list {params.stop_words} is empty", expected="one word a line")
-    return Prepared(frozenset(found))
+    return PreparedSignals(frozenset(found))
 
 
-def annotate(batch: pa.RecordBatch, prepared: Prepared) -> pa.RecordBatch:
+def annotate(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
     """The signals by the names of their columns, rounded as published; see `plinth.text.rules.redpajama_signals`."""
     signals = np.round(redpajama_signals.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
@@ -82,7 +82,7 @@ ANNOTATOR = Annotator(
     version="1",
     description="Quality signals of RedPajama-v2 that need no model: words, lines, symbols, repetition, entropy.",
     source="Weber et al. 2024 (RedPajama), table 2; counted as RedPajama-Data's quality_signals.",
-    params=Params,
+    params=RedPajamaParams,
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,

@@ -25,12 +25,12 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import edits, shuffle
 from plinth.corpus.dedup.edits import I64, Bools
 from plinth.corpus.dedup.lines.units import BOILERPLATE, LINE, PARAGRAPH, Units, compared, domain
-from plinth.corpus.dedup.span_parameters import Lines as Params
+from plinth.corpus.dedup.span_parameters import LineParameters
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches, write_table
 from plinth.storage.store import Store
-from plinth.text.similarity.line_hashes import Lines, close_gaps, lines
+from plinth.text.similarity.line_hashes import HashedLines, close_gaps, lines
 
 ASSET = "dedup/lines"
 VERSION = "1"
@@ -56,7 +56,7 @@ _REPEATED = pa.schema(
 
 def run(
     ctx: Context,
-    params: Params,
+    params: LineParameters,
     documents: Mapping[str, Manifest],
     before: Manifest,
     *,
@@ -97,7 +97,7 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
     return slot.documents.blob.sha256, slot.sides["before"].blob.sha256, slot.bucket, str(slot.number)
 
 
-def _counts(ctx: Context, params: Params, places: tuple[Slot, ...]) -> tuple[Part, ...]:
+def _counts(ctx: Context, params: LineParameters, places: tuple[Slot, ...]) -> tuple[Part, ...]:
     fields = {"scope", "units", "min_characters", "edge_lines", "exclude", "boilerplate_documents"}
     step = Step(name="dedup/lines/count", version=VERSION, params=params.model_dump(mode="json", include=fields))
     items = [Item(_inputs(slot)[:3], _Task(slot, params, ()), slot.documents.rows) for slot in places]
@@ -107,7 +107,7 @@ def _counts(ctx: Context, params: Params, places: tuple[Slot, ...]) -> tuple[Par
 @dataclass(frozen=True)
 class _Task:
     slot: Slot
-    params: Params
+    params: LineParameters
     groups: tuple[Part, ...]
 
 
@@ -193,7 +193,7 @@ def _batches(store: Store, task: _Task, repeated: pa.Table, stats: dict[str, Any
         yield edits.batch(before, considered, short, marks, REASONS, stats)
 
 
-def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatch, Lines, list[str]]]:
+def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatch, HashedLines, list[str]]]:
     """By batch: its first row, which documents are considered, the stage before, their lines and their domains."""
     first = 0
     sources = ((task.slot.documents, ["text", "uri"]), (task.slot.sides["before"], ["survivor", "text_bytes"]))
@@ -206,7 +206,7 @@ def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatc
         first += documents.num_rows
 
 
-def _cut(slot: int, repeated: pa.Table, units: Units, found: Lines, rows: I64) -> npt.NDArray[np.uint8]:
+def _cut(slot: int, repeated: pa.Table, units: Units, found: HashedLines, rows: I64) -> npt.NDArray[np.uint8]:
     """[L] 0, or 1 + the reason why a line is cut."""
     cut = np.zeros(found.high.size, dtype=np.uint8)
     key, low = repeated.column("key").to_numpy(), repeated.column("low").to_numpy()
@@ -232,7 +232,7 @@ def _cut(slot: int, repeated: pa.Table, units: Units, found: Lines, rows: I64) -
     return cut
 
 
-def _marks(found: Lines, cut: npt.NDArray[np.uint8], index: I64) -> edits.Marks:
+def _marks(found: HashedLines, cut: npt.NDArray[np.uint8], index: I64) -> edits.Marks:
     """Runs of lines that are cut for one reason, within a text."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     breaks = (cut[1:] != cut[:-1]) | (owner[1:] != owner[:-1])
@@ -248,7 +248,7 @@ def _marks(found: Lines, cut: npt.NDArray[np.uint8], index: I64) -> edits.Marks:
     )
 
 
-def _per_document(found: Lines, values: npt.NDArray[np.int32]) -> I64:
+def _per_document(found: HashedLines, values: npt.NDArray[np.int32]) -> I64:
     total: I64 = np.r_[0, np.cumsum(values, dtype=np.int64)]
     sums: I64 = total[found.starts[1:]] - total[found.starts[:-1]]
     return sums

@@ -16,8 +16,8 @@ from numba import uint64
 
 from plinth.compiled import njit
 from plinth.corpus.dedup.edits import I64, U64
-from plinth.corpus.dedup.span_parameters import Lines as Params
-from plinth.text.similarity.line_hashes import Lines, edges, paragraphs
+from plinth.corpus.dedup.span_parameters import LineParameters
+from plinth.text.similarity.line_hashes import HashedLines, edges, paragraphs
 from plinth.text.words.word_hashes import mix
 
 BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
@@ -42,7 +42,7 @@ class Units:
     kind: I64
 
 
-def compared(params: Params, bucket: str, found: Lines, domains: list[str]) -> Units:
+def compared(params: LineParameters, bucket: str, found: HashedLines, domains: list[str]) -> Units:
     """The units of a batch of texts of one bucket; `domains` has that of every text."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     by_domain = _salts("domain", domains)
@@ -55,7 +55,7 @@ def compared(params: Params, bucket: str, found: Lines, domains: list[str]) -> U
     return Units(*(np.concatenate(column) for column in zip(*made, strict=True)))
 
 
-def _kinds(params: Params, found: Lines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
+def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
     """Kind, hashes, first line, one past the last, of everything that is compared."""
     if params.boilerplate_documents is not None:
         at = np.flatnonzero(found.telling & edges(found, params.edge_lines))

@@ -21,7 +21,7 @@ from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
-from plinth.corpus.dedup.run_tree import Reader
+from plinth.corpus.dedup.run_tree import RangeReader
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 
@@ -38,7 +38,7 @@ ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
 
 
 @dataclass(frozen=True)
-class Found:
+class CandidatePairs:
     """Candidates of a corpus.
 
     Args:
@@ -56,7 +56,7 @@ class Found:
     documents: int
 
 
-def find(ctx: Context, reader: Reader, mask: Part, range_rows: int, partition_rows: int) -> Found:
+def find(ctx: Context, reader: RangeReader, mask: Part, range_rows: int, partition_rows: int) -> CandidatePairs:
     """Documents that share a band key, by component.
 
     Args:
@@ -79,10 +79,10 @@ def find(ctx: Context, reader: Reader, mask: Part, range_rows: int, partition_ro
     routed = tuple(made[0] for made in run_items(ctx, step, _route, items, label="dedup/minhash route"))
     cuts = [int(cut) for cut in components.stats["cuts"]]
     partitions = tuple(zip(cuts, [*cuts[1:], documents], strict=True))
-    return Found(routed, components, width, partitions, int(components.stats["documents"]))
+    return CandidatePairs(routed, components, width, partitions, int(components.stats["documents"]))
 
 
-def _groups(ctx: Context, reader: Reader, mask: Part, range_rows: int) -> list[Part]:
+def _groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
     step = Step(name="dedup/minhash/groups", version=VERSION)
     items = [
         Item((f"{low}-{high}", mask.blob.sha256, *reader.keys), _Range(reader, mask, low, high))
@@ -93,7 +93,7 @@ def _groups(ctx: Context, reader: Reader, mask: Part, range_rows: int) -> list[P
 
 @dataclass(frozen=True)
 class _Range:
-    reader: Reader
+    reader: RangeReader
     mask: Part
     low: int
     high: int
@@ -121,7 +121,7 @@ class _Components:
 def _components(store: Store, task: _Components) -> tuple[Part, ...]:
     parent = np.arange(task.documents, dtype=task.width)
     for part in task.groups:
-        with sorted_runs.Run(store, part, GROUPS) as opened:
+        with sorted_runs.SortedRun(store, part, GROUPS) as opened:
             last = np.zeros(3, dtype=np.uint64)  # key and document of the row before, and whether there is one
             for key, at in opened.chunks():
                 _unite(parent, key, at, last)
@@ -193,7 +193,7 @@ class _Route:
 
 
 def _route(store: Store, task: _Route) -> tuple[Part, ...]:
-    with sorted_runs.Run(store, task.groups, GROUPS) as opened:
+    with sorted_runs.SortedRun(store, task.groups, GROUPS) as opened:
         key, at = opened.all()
     root = np.asarray(document_numbers.open_flat(store, task.components, task.width)[at]).astype(np.uint64)
     order = np.argsort(root, kind="stable")  # within a component, keys and documents stay in order
@@ -204,7 +204,7 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
     """Band keys and documents of the groups of a range of components; a group's rows are neighbours."""
     keys, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     for part in routed:
-        with sorted_runs.Run(store, part, ROUTED) as opened:
+        with sorted_runs.SortedRun(store, part, ROUTED) as opened:
             _, key, at = opened.slice(low, high)
         keys.append(key)
         documents.append(at)

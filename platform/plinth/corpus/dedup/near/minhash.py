@@ -23,7 +23,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle
 from plinth.corpus.dedup.near import candidates, index, shingles, verify
 from plinth.corpus.dedup.parameters import Dedup, MinHash
-from plinth.corpus.dedup.run_tree import Reader
+from plinth.corpus.dedup.run_tree import RangeReader
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
@@ -118,7 +118,7 @@ def run(
     """
     places = slots(documents, signatures=signatures, exact=exact_duplicates)
     layout = document_numbers.layout(places)
-    reader = Reader(
+    reader = RangeReader(
         index.BANDS, tuple(index.bands(ctx, params.minhash, places)), layout, index.identity(params.minhash)
     )
     mask = document_numbers.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])

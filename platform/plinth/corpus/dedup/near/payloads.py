@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
 from plinth.corpus.dedup.near import shingles
-from plinth.corpus.dedup.near.candidates import ALONE, Found
+from plinth.corpus.dedup.near.candidates import ALONE, CandidatePairs
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
@@ -46,7 +46,7 @@ class Carried:
 
 
 def carry(
-    ctx: Context, params: MinHash, slots: Sequence[Slot], found: Found, needed: Sequence[Part | None] | None
+    ctx: Context, params: MinHash, slots: Sequence[Slot], found: CandidatePairs, needed: Sequence[Part | None] | None
 ) -> list[Carried]:
     """The payload of every slot.
 
@@ -76,7 +76,7 @@ def carry(
 class _Carry:
     read: Part
     params: MinHash
-    found: Found
+    found: CandidatePairs
     base: int
     wanted: Part | None
 
@@ -104,7 +104,7 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     if task.wanted is None:
         rows = np.flatnonzero(mine != ALONE[task.found.width])
     else:
-        with sorted_runs.Run(store, task.wanted, NEEDED) as opened:
+        with sorted_runs.SortedRun(store, task.wanted, NEEDED) as opened:
             rows = opened.all()[0].astype(np.int64)
     return rows, mine[rows].astype(np.uint64)
 
@@ -146,7 +146,7 @@ def load(
     for one, base in zip(carried, bases, strict=False):
         if one.places.rows == 0:
             continue
-        with sorted_runs.Run(store, one.places, PAYLOAD) as opened:
+        with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
             _, row, start, size, check = opened.slice(low, high)
         if row.size:
             wanted.append((one.values, np.searchsorted(documents, row + np.uint64(base)), start, size, check))

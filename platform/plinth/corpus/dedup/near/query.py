@@ -62,7 +62,7 @@ class Match:
         return next(value for value in known if value is not None)
 
 
-class Index:
+class NearIndex:
     """An open index. Use it as a context manager.
 
     Args:
@@ -95,7 +95,7 @@ class Index:
         try:
             self._runs = {
                 kind: [
-                    (self._stack.enter_context(sorted_runs.Run(ctx.store, part, kind, identity)), slots)
+                    (self._stack.enter_context(sorted_runs.SortedRun(ctx.store, part, kind, identity)), slots)
                     for part, slots in zip(made.named(f"{kind}-"), self.layout["runs"][kind], strict=True)
                 ]
                 for kind, identity in ((index.BANDS, wanted), (exact.DIGESTS, {"version": exact.VERSION}))
@@ -104,7 +104,7 @@ class Index:
             self._stack.close()
             raise
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> NearIndex:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -203,19 +203,19 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {one[name]}" for name in sorted(one) if other.get(name) != one[name]) or "the same"
 
 
-def open_published(ctx: Context, params: MinHash | None = None) -> Index:
+def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
     """The published index of a workspace, with the published documents.
 
     Args:
         params: by default those that the index was made with.
 
     Raises:
-        MissingError: the index has not been made; and as `Index`.
+        MissingError: the index has not been made; and as `NearIndex`.
     """
     made = ctx.refs.current(index.ASSET)
     buckets = [key.removesuffix("/documents") for key in made.inputs if key.endswith("/documents")]
     documents = {bucket: ctx.refs.load(made.inputs[f"{bucket}/documents"]) for bucket in buckets}
-    return Index(ctx, params or index.params_of(made), made, documents)
+    return NearIndex(ctx, params or index.params_of(made), made, documents)
 
 
 def fate(ctx: Context, match: Match) -> dict[str, Any]:

@@ -39,7 +39,7 @@ MERGE_ROWS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSimilarities:
     """All facts: two flat columns of uint64, sorted by the first."""
 
     pairs: Part
@@ -56,7 +56,7 @@ class Known:
         return pairs, values
 
 
-def recall(ctx: Context, definition: Mapping[str, Any]) -> Known | None:
+def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | None:
     """What is known under a definition, or None when nothing is or it is damaged."""
     parts = ctx.cache.get(_key(definition))
     if not parts or parts[0].rows == 0:
@@ -66,10 +66,12 @@ def recall(ctx: Context, definition: Mapping[str, Any]) -> Known | None:
             ctx.store.verify(part.blob)
     except StorageError:
         return None
-    return Known(*parts)
+    return KnownSimilarities(*parts)
 
 
-def remember(ctx: Context, definition: Mapping[str, Any], known: Known | None, fresh: Sequence[Part]) -> None:
+def remember(
+    ctx: Context, definition: Mapping[str, Any], known: KnownSimilarities | None, fresh: Sequence[Part]
+) -> None:
     """Add what verification found."""
     if not any(part.rows for part in fresh):
         return
@@ -85,7 +87,7 @@ def _key(definition: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Merge:
-    known: Known | None
+    known: KnownSimilarities | None
     fresh: tuple[Part, ...]
 
 
@@ -93,7 +95,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
     old = task.known.open(store) if task.known else (np.empty(0, np.uint64), np.empty(0, np.uint64))
     rows = old[0].size + sum(part.rows for part in task.fresh)
     with ExitStack() as stack:
-        opened = [stack.enter_context(sorted_runs.Run(store, part, FACTS)) for part in task.fresh]
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, FACTS)) for part in task.fresh]
         paths = [stack.enter_context(store.staging(".flat")) for _ in old]
         with ExitStack() as files:
             targets = [files.enter_context(path.open("wb")) for path in paths]

@@ -20,9 +20,9 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import clusters, document_numbers, rank_table, sorted_runs
 from plinth.corpus.dedup.near import payloads, similarity_cache
-from plinth.corpus.dedup.near.candidates import Found, read_partition
+from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
-from plinth.corpus.dedup.near.similarity_cache import FACTS, Known
+from plinth.corpus.dedup.near.similarity_cache import FACTS, KnownSimilarities
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part, Step
@@ -33,7 +33,7 @@ U64 = sorted_runs.U64
 VERSION = "1"
 
 
-def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: Found, roster: Part) -> list[Part]:
+def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: CandidatePairs, roster: Part) -> list[Part]:
     """The members of all near-duplicate clusters, as runs by number of document.
 
     Args:
@@ -67,7 +67,7 @@ def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: Found, r
 
 
 def _needed(
-    ctx: Context, tasks: Sequence[_Partition], keys: tuple[str, ...], layout: document_numbers.Layout
+    ctx: Context, tasks: Sequence[_Partition], keys: tuple[str, ...], layout: document_numbers.SlotNumbers
 ) -> list[Part]:
     step = Step(name="dedup/minhash/plan", version=VERSION)
     items = [
@@ -80,12 +80,12 @@ def _needed(
 
 @dataclass(frozen=True)
 class _Partition:
-    found: Found
+    found: CandidatePairs
     roster: Part
     low: int
     high: int
     threshold: float
-    known: Known | None = None
+    known: KnownSimilarities | None = None
 
 
 def _open(store: Store, task: _Partition) -> tuple[U64, Links]:

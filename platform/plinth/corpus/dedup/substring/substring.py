@@ -27,7 +27,7 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import edits, shuffle
 from plinth.corpus.dedup.span_parameters import Substring
 from plinth.corpus.dedup.substring import substring_verify, windows
-from plinth.corpus.dedup.substring.windows import Source
+from plinth.corpus.dedup.substring.windows import SlotTexts
 from plinth.corpus.sidecars import slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
@@ -63,7 +63,7 @@ def run(
     """
     edited = "spans" in before.stats
     sources = tuple(
-        Source(slot, params.min_tokens, slot.bucket in params.exclude, edited)
+        SlotTexts(slot, params.min_tokens, slot.bucket in params.exclude, edited)
         for slot in slots(documents, before=before)
     )
     later = windows.find(ctx, sources, VERSION, range_rows)
@@ -85,7 +85,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Task:
-    source: Source
+    source: SlotTexts
     runs: Part
     wrong: Part
     params: Substring

@@ -24,7 +24,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import shuffle
 from plinth.corpus.dedup.edits import I64, U64
-from plinth.corpus.dedup.substring.windows import LATER, Source
+from plinth.corpus.dedup.substring.windows import LATER, SlotTexts
 from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
@@ -60,7 +60,7 @@ class Passages:
 
 
 def verify(
-    ctx: Context, sources: tuple[Source, ...], later: tuple[Part, ...], version: str, range_rows: int
+    ctx: Context, sources: tuple[SlotTexts, ...], later: tuple[Part, ...], version: str, range_rows: int
 ) -> Passages:
     """Passages from later windows, checked."""
     tokens = {"min_tokens": sources[0].tokens} if sources else {}
@@ -99,7 +99,7 @@ def _exchange(ctx: Context, asked: tuple[Part, ...], version: str, range_rows: i
 
 @dataclass(frozen=True)
 class _Task:
-    source: Source
+    source: SlotTexts
     parts: tuple[Part, ...]
 
     @property
@@ -107,7 +107,7 @@ class _Task:
         return shuffle.slot_range(self.source.slot.number)
 
 
-def _texts(store: Store, source: Source, at: U64) -> Iterator[tuple[int, str, Placed]]:
+def _texts(store: Store, source: SlotTexts, at: U64) -> Iterator[tuple[int, str, Placed]]:
     """Of the rows with these addresses: address, text, where its words are; in order."""
     rows = np.unique(at & np.uint64(0xFFFFFFFF)).astype(np.int64)
     for found, texts in source.read(store, rows) if rows.size else ():

@@ -28,7 +28,7 @@ from plinth.records import Part, Step
 from plinth.storage.parts import iter_aligned, write_table
 from plinth.storage.store import Store
 from plinth.text.similarity.passages import Windows, window_keys, windows
-from plinth.text.words.hash_lookup import Lookup
+from plinth.text.words.hash_lookup import HashLookup
 
 _ANCHORS = pa.schema([("key", pa.uint64()), ("twice", pa.bool_())])
 _REPEATED = pa.schema([("at", pa.uint64()), ("key", pa.uint64())])
@@ -39,7 +39,7 @@ LATER = pa.schema([("at", pa.uint64()), ("word", pa.uint32()), ("first", pa.uint
 
 
 @dataclass(frozen=True)
-class Source:
+class SlotTexts:
     """The considered texts of one slot, as the stages before left them."""
 
     slot: Slot
@@ -86,7 +86,7 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, pa.array(mask), pa.array(changed, pa.large_string()))
 
 
-def find(ctx: Context, sources: tuple[Source, ...], version: str, range_rows: int) -> tuple[Part, ...]:
+def find(ctx: Context, sources: tuple[SlotTexts, ...], version: str, range_rows: int) -> tuple[Part, ...]:
     """The later windows of all slots: parts of `LATER`, sorted by address."""
     tokens = {"min_tokens": sources[0].tokens} if sources else {}
     step = Step(name="dedup/substring/anchors", version=version, params=tokens)
@@ -113,7 +113,7 @@ def _reduce(ctx: Context, step: Step, fn: TaskFn, parts: tuple[Part, ...], range
     return tuple(made[0] for made in run_items(ctx, step, fn, items, label=step.name.replace("/", " ", 2)))
 
 
-def _anchors(store: Store, source: Source) -> tuple[Part, ...]:
+def _anchors(store: Store, source: SlotTexts) -> tuple[Part, ...]:
     found = [np.empty(0, dtype=np.uint64)]
     for _, texts in source.read(store):
         mine = windows(texts, source.tokens)
@@ -154,14 +154,14 @@ def _repeats(store: Store, task: _Range) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class _Candidates:
-    source: Source
+    source: SlotTexts
     repeats: tuple[Part, ...]
 
 
 def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
     at = shuffle.slot_range(task.source.slot.number)
     mine = [shuffle.read_range(store, part, "at", *at).column("key").to_numpy() for part in task.repeats]
-    repeated = Lookup(np.concatenate([np.empty(0, np.uint64), *mine]))  # ranges ascend, so the whole does
+    repeated = HashLookup(np.concatenate([np.empty(0, np.uint64), *mine]))  # ranges ascend, so the whole does
     tables = [_WINDOWS.empty_table()]
     for rows, texts in task.source.read(store) if repeated.table.size else ():
         found = windows(texts, task.source.tokens)
@@ -176,7 +176,7 @@ def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
     return (write_table(store, "windows.parquet", table.take(pa.array(order))),)
 
 
-def _wanted(found: Windows, repeated: Lookup) -> Bools:
+def _wanted(found: Windows, repeated: HashLookup) -> Bools:
     """[N] whether the anchor of a window is repeated; each anchor is looked up once."""
     if found.anchors.size == 0:
         return np.zeros(0, dtype=np.bool_)

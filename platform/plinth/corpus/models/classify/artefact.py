@@ -57,7 +57,7 @@ class Head(Frozen):
 
 
 @dataclass(frozen=True)
-class Model:
+class ClassifierModel:
     """A classifier ready for use."""
 
     head: Head
@@ -98,7 +98,7 @@ def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
     return ("margin", *dense_features.NAMES, *more)
 
 
-def write(store: Store, model: Model) -> tuple[Part, ...]:
+def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:
     """The files of a model as parts."""
     arrays: dict[str, npt.NDArray[Any]] = {TABLE: model.table}
     if model.forest is not None:
@@ -107,7 +107,7 @@ def write(store: Store, model: Model) -> tuple[Part, ...]:
     return (head, *(Part(name=name, blob=store.put_bytes(_npy(array))) for name, array in arrays.items()))
 
 
-def read(files: Mapping[str, Path], key: str, kind: str) -> Model:
+def read(files: Mapping[str, Path], key: str, kind: str) -> ClassifierModel:
     """A model from its files.
 
     Args:
@@ -130,7 +130,7 @@ def read(files: Mapping[str, Path], key: str, kind: str) -> Model:
     except (ValueError, OSError, EOFError, ValidationError) as error:
         raise _refused(key, error, f"a model of kind {kind}, {FORMAT}") from error
     _require(key, head, table, forest)
-    return Model(head, table, forest)
+    return ClassifierModel(head, table, forest)
 
 
 def _forest(files: Mapping[str, Path], head: Head) -> Forest | None:

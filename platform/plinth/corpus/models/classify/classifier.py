@@ -18,11 +18,11 @@ from pydantic import Field, model_validator
 
 from plinth.compute.context import Context
 from plinth.corpus.models import lexicon
-from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import calibrate, learning, linear, measures, trees
-from plinth.corpus.models.classify.artefact import FORMAT, Head, Model, Second, second_features, second_names
+from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head, Second, second_features, second_names
 from plinth.corpus.models.classify.learning import Learning
-from plinth.corpus.models.examples import Examples, Source
+from plinth.corpus.models.examples import Examples, ExampleSource
 from plinth.records import Manifest, Step
 from plinth.text.scoring.dense_features import NAMES
 
@@ -35,7 +35,7 @@ _BESIDE = 0.5
 _ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 
 
-class Params(Learning):
+class ClassifierParams(Learning):
     """What is learnt from what."""
 
     reference: tuple[str, ...] = Field((), description="Buckets of text that is wanted.")
@@ -50,7 +50,7 @@ class Params(Learning):
     second_stage: bool = Field(True, description="Whether there is one.")
 
     @model_validator(mode="after")
-    def _one_way(self) -> Params:
+    def _one_way(self) -> ClassifierParams:
         if bool(self.labelled) == bool(self.reference or self.random):
             raise ValueError("needs either `labelled`, or `reference` and `random`")
         if not self.labelled and not (self.reference and self.random):
@@ -63,7 +63,7 @@ class Params(Learning):
 
 
 def train(
-    ctx: Context, asset: str, params: Params, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+    ctx: Context, asset: str, params: ClassifierParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
     """Manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, how training went, of
     the first stage on the test split `auc`, `average_precision`, `brier`, `ece`, of both stages together the same
@@ -74,9 +74,9 @@ def train(
     """
     values = ((params.positive, 1),)
     sources = [
-        *(Source(name, lists[name], label=0, values=values, is_list=True) for name in params.labelled),
-        *(Source(name, documents[name], label=1) for name in params.reference),
-        *(Source(name, documents[name], label=0) for name in params.random),
+        *(ExampleSource(name, lists[name], label=0, values=values, is_list=True) for name in params.labelled),
+        *(ExampleSource(name, documents[name], label=1) for name in params.reference),
+        *(ExampleSource(name, documents[name], label=0) for name in params.random),
     ]
     step = Step(name=f"models/{KIND}", version=VERSION, params=params.model_dump(mode="json"))
     names = ("other", params.positive) if params.labelled else ("random", "reference")
@@ -84,7 +84,7 @@ def train(
     return learning.train(ctx, asset, step, fit, params, names, sources, terms)
 
 
-def fit(params: Params, found: Examples, labels: tuple[str, ...]) -> tuple[Model, dict[str, Any]]:
+def fit(params: ClassifierParams, found: Examples, labels: tuple[str, ...]) -> tuple[ClassifierModel, dict[str, Any]]:
     """The model and its measures; a pure function of the examples."""
     stage = learning.fitted(params, found, 1)
     calibration, test = found.of("calibration"), found.of("test")
@@ -100,7 +100,7 @@ def fit(params: Params, found: Examples, labels: tuple[str, ...]) -> tuple[Model
         band=params.band,
         lexicon=params.lexicon,
     )
-    model = _with_second(params, Model(head, stage.table), stage, found)
+    model = _with_second(params, ClassifierModel(head, stage.table), stage, found)
     return model, learning.learnt(stage) | _measured(model, stage, test)
 
 
@@ -111,7 +111,9 @@ def _judged(stage: linear.Linear, some: Examples, window: int) -> tuple[F64, npt
     return margins, truth, measures.balanced(truth, 2)
 
 
-def _with_second(params: Params, model: Model, stage: linear.Linear, found: Examples) -> Model:
+def _with_second(
+    params: ClassifierParams, model: ClassifierModel, stage: linear.Linear, found: Examples
+) -> ClassifierModel:
     """The model with a second stage, where there is doubt enough to learn from, and it does better there than the
     first on documents that neither has learnt from."""
     if not params.second_stage:
@@ -136,7 +138,7 @@ def _with_second(params: Params, model: Model, stage: linear.Linear, found: Exam
         return model
     names = second_names(lexicon.FEATURES if params.lexicon else ())
     head = model.head.model_copy(update={"second": Second(features=names, base=forest.base, curve=curve)})
-    return Model(head, model.table, forest)
+    return ClassifierModel(head, model.table, forest)
 
 
 def _hits(terms: str | None, some: Examples) -> npt.NDArray[np.bool_] | None:
@@ -165,7 +167,7 @@ def doubtful(p: F64, band: tuple[float, float], hits: npt.NDArray[np.bool_] | No
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 
 
-def _measured(model: Model, stage: linear.Linear, test: Examples) -> dict[str, Any]:
+def _measured(model: ClassifierModel, stage: linear.Linear, test: Examples) -> dict[str, Any]:
     margins, truth, weights = _judged(stage, test, model.head.window)
     first = model.head.curves[0](margins)
     doubt = doubtful(first, model.head.band, _hits(model.head.lexicon, test))
@@ -181,12 +183,12 @@ def _measured(model: Model, stage: linear.Linear, test: Examples) -> dict[str, A
     return measures.quality(truth, first, weights) | whole | border | {"second_stage": model.forest is not None}
 
 
-TRAINER = Trainer(
+TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
     description="Linear classifier on hashed words and pairs of words, calibrated, with boosted trees where it doubts.",
     source="Joulin et al. 2016 (fastText); Li et al. 2024 (DCLM), reference against random; Platt; Ke et al. 2017.",
-    params=Params,
+    params=ClassifierParams,
     buckets=lambda params: (*params.reference, *params.random),
     lists=lambda params: (*params.labelled, *((params.lexicon,) if params.lexicon else ())),
     train=train,

@@ -13,9 +13,9 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.models import examples
 from plinth.corpus.models.classify import artefact, linear
-from plinth.corpus.models.classify.artefact import Model
+from plinth.corpus.models.classify.artefact import ClassifierModel
 from plinth.corpus.models.classify.calibrate import Method
-from plinth.corpus.models.examples import Drawing, Examples, Source
+from plinth.corpus.models.examples import Drawing, Examples, ExampleSource
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.storage.store import Store
@@ -41,7 +41,7 @@ class Learning(Frozen):
 
 
 #: From parameters, examples and the labels' names to a model and what was measured.
-Fit = Callable[[Any, Examples, tuple[str, ...]], tuple[Model, dict[str, Any]]]
+Fit = Callable[[Any, Examples, tuple[str, ...]], tuple[ClassifierModel, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def train(
     fit: Fit,
     params: Learning,
     labels: tuple[str, ...],
-    sources: Sequence[Source],
+    sources: Sequence[ExampleSource],
     terms: Manifest | None = None,
 ) -> Manifest:
     """Draw examples, fit, measure, and store the model.

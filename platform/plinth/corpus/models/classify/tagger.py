@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from plinth.compute.context import Context
-from plinth.corpus.models.base import Trainer
+from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import calibrate, learning, linear, measures
-from plinth.corpus.models.classify.artefact import FORMAT, Head, Model
+from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head
 from plinth.corpus.models.classify.learning import Learning
-from plinth.corpus.models.examples import Examples, Source
+from plinth.corpus.models.examples import Examples, ExampleSource
 from plinth.records import Frozen, Manifest, Step
 
 KIND, VERSION = "tagger", "1"
@@ -29,7 +29,7 @@ class UriRule(Frozen):
     label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="What such documents are.")
 
 
-class Params(Learning):
+class TaggerParams(Learning):
     """Which documents are what."""
 
     labels: Mapping[str, tuple[str, ...]] = Field(
@@ -39,7 +39,7 @@ class Params(Learning):
     rule_buckets: tuple[str, ...] = Field((), description="Buckets whose documents the patterns label.")
 
     @model_validator(mode="after")
-    def _two_labels(self) -> Params:
+    def _two_labels(self) -> TaggerParams:
         if bool(self.rules) != bool(self.rule_buckets):
             raise ValueError("`rules` need `rule_buckets`, and these need rules")
         if len(self.names) < 2:
@@ -55,7 +55,7 @@ class Params(Learning):
 
 
 def train(
-    ctx: Context, asset: str, params: Params, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+    ctx: Context, asset: str, params: TaggerParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
     """Manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, how training went; on the
     test split `accuracy` and `macro_f1` (labels weighing the same), `auc` (mean over labels), `worst_auc`, `ece` (of
@@ -66,16 +66,16 @@ def train(
     """
     globs = tuple((rule.uri, params.names.index(rule.label)) for rule in params.rules)
     sources = [
-        Source(name, documents[name], label=params.names.index(label))
+        ExampleSource(name, documents[name], label=params.names.index(label))
         for label, buckets in sorted(params.labels.items())
         for name in buckets
     ]
-    sources += [Source(name, documents[name], globs=globs) for name in params.rule_buckets]
+    sources += [ExampleSource(name, documents[name], globs=globs) for name in params.rule_buckets]
     step = Step(name=f"models/{KIND}", version=VERSION, params=params.model_dump(mode="json"))
     return learning.train(ctx, asset, step, fit, params, params.names, sources)
 
 
-def fit(params: Params, found: Examples, labels: tuple[str, ...]) -> tuple[Model, dict[str, Any]]:
+def fit(params: TaggerParams, found: Examples, labels: tuple[str, ...]) -> tuple[ClassifierModel, dict[str, Any]]:
     """The model and its measures; a pure function of the examples."""
     outputs = len(labels) if len(labels) > 2 else 2
     stage = learning.fitted(params, found, outputs)
@@ -93,7 +93,7 @@ def fit(params: Params, found: Examples, labels: tuple[str, ...]) -> tuple[Model
         curves=curves,
         band=(0.0, 1.0),
     )
-    return Model(head, stage.table), learning.learnt(stage) | _measured(head, stage, test)
+    return ClassifierModel(head, stage.table), learning.learnt(stage) | _measured(head, stage, test)
 
 
 def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str, Any]:
@@ -121,12 +121,12 @@ def _measured(head: Head, stage: linear.Linear, test: linear.Ragged) -> dict[str
     }
 
 
-TRAINER = Trainer(
+TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
     description="Linear tagger on hashed words and pairs of words, one label against the rest, calibrated.",
     source="Joulin et al. 2016 (fastText); Platt 1999. Labels are the recipe's.",
-    params=Params,
+    params=TaggerParams,
     buckets=lambda params: tuple(
         dict.fromkeys([*(name for names in params.labels.values() for name in names), *params.rule_buckets])
     ),

@@ -38,29 +38,29 @@ _GRAMS = pa.schema([("key", pa.uint64()), ("count", pa.int64())])
 
 
 @dataclass(frozen=True)
-class Sample:
+class HashRange:
     """Which documents are read: those whose hashed id lies in [low, high) of 2^32."""
 
     low: int
     high: int
 
 
-def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[Sample, Sample]:
+def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
     """What is trained on, at most about `max_bytes` of text, and what is held back to measure on."""
     size = sum(int(one.stats["text_bytes"]) for one in documents.values())
     share = min(1.0, max_bytes / size) if size else 1.0
     middle = round(share * (1 - held_back) * 2**32)
-    return Sample(0, middle), Sample(middle, round(share * 2**32))
+    return HashRange(0, middle), HashRange(middle, round(share * 2**32))
 
 
-def sampled(store: Store, part: Part, chosen: Sample) -> Iterator[pa.Array]:
+def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
     """Texts of a part's sampled documents, batch by batch."""
     for batch in iter_batches(store, part, ["id", "text"]):
         drawn = np.frombuffer(b"".join(batch.column("id").to_pylist()), dtype="<u4").reshape(-1, 4)[:, 1]
         yield batch.column("text").filter(pa.array((drawn >= chosen.low) & (drawn < chosen.high)))
 
 
-def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: Sample, size: int, label: str) -> Part:
+def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, size: int, label: str) -> Part:
     """The most frequent tokens of the sample, `size` at most, each at least twice; sorted by rank."""
     step = Step(name="ngram/words", version=VERSION, params={"low": chosen.low, "high": chosen.high})
     parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
@@ -72,7 +72,7 @@ def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: Sample, 
 
 
 def grams(
-    ctx: Context, documents: Mapping[str, Manifest], chosen: Sample, words: Part, order: int, label: str
+    ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, words: Part, order: int, label: str
 ) -> tuple[Part, ...]:
     """By order from 1, the distinct n-grams of the sample: sorted keys and counts."""
     step = Step(name="ngram/grams", version=VERSION, params={"low": chosen.low, "high": chosen.high, "order": order})
@@ -91,7 +91,7 @@ def lookup(store: Store, words: Part) -> tuple[U64, U16]:
     return vocabulary_table(hashes, np.arange(RESERVED, RESERVED + hashes.size, dtype=np.uint16))
 
 
-def _words(store: Store, task: tuple[Part, Sample]) -> tuple[Part, ...]:
+def _words(store: Store, task: tuple[Part, HashRange]) -> tuple[Part, ...]:
     found = _WORDS.empty_table()
     for texts in sampled(store, *task):
         found = _sum_words(pa.concat_tables([found, _batch_words(texts)]))
@@ -127,7 +127,7 @@ def _vocabulary(store: Store, task: tuple[tuple[Part, ...], int]) -> tuple[Part,
     return (write_table(store, "vocabulary.parquet", table).model_copy(update={"stats": stats}),)
 
 
-def _grams(store: Store, task: tuple[Part, Sample, Part, int]) -> tuple[Part, ...]:
+def _grams(store: Store, task: tuple[Part, HashRange, Part, int]) -> tuple[Part, ...]:
     part, chosen, words, order = task
     table, numbers = lookup(store, words)
     keys: list[list[U64]] = [[] for _ in range(order)]

@@ -31,7 +31,7 @@ LEAST = 1e-30
 
 
 @dataclass(frozen=True)
-class Estimate:
+class OrderEstimate:
     """One order: sorted keys, log10 probabilities and log10 back-offs, [n] each, and its discounts."""
 
     keys: U64
@@ -40,7 +40,7 @@ class Estimate:
     discounts: tuple[float, float, float]
 
 
-def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list[Estimate]:
+def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list[OrderEstimate]:
     """The model from raw counts.
 
     Args:
@@ -51,7 +51,7 @@ def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list
     adjusted = [_adjusted(keys, counts, n) for n in range(len(keys))]
     discounts = [_discounts(one) for one in adjusted]
     kept = _kept(keys, adjusted, prune)
-    made: list[Estimate] = []
+    made: list[OrderEstimate] = []
     p = np.empty(0)
     predicted = keys[0].size - 1  # all words but the one that begins a sentence
     for n in range(len(keys)):
@@ -64,7 +64,7 @@ def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list
         p = share + backoff[where] * lower
         if n:
             made[-1].backoff[_find(keys[n - 1], contexts)] = np.log10(np.maximum(backoff, LEAST))
-        made.append(Estimate(keys[n], np.log10(p), np.zeros(p.size), discounts[n]))
+        made.append(OrderEstimate(keys[n], np.log10(p), np.zeros(p.size), discounts[n]))
     return [_only(one, keep) for one, keep in zip(made, kept, strict=True)]
 
 
@@ -106,8 +106,8 @@ def _contexts(keys: U64, n: int) -> tuple[U64, I64]:
     return distinct, where
 
 
-def _only(one: Estimate, keep: Bools) -> Estimate:
-    return Estimate(one.keys[keep], one.logp[keep], one.backoff[keep], one.discounts)
+def _only(one: OrderEstimate, keep: Bools) -> OrderEstimate:
+    return OrderEstimate(one.keys[keep], one.logp[keep], one.backoff[keep], one.discounts)
 
 
 def _mask(words: int) -> np.uint64:

@@ -16,10 +16,10 @@ from pydantic import Field
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.corpus.models.base import Trainer
-from plinth.corpus.models.ngram.count import RESERVED, VERSION, Sample, grams, sample, sampled, vocabulary
+from plinth.corpus.models.base import ModelTrainer
+from plinth.corpus.models.ngram.count import RESERVED, VERSION, HashRange, grams, sample, sampled, vocabulary
 from plinth.corpus.models.ngram.estimate import estimate
-from plinth.corpus.models.ngram.ngram_file import FORMAT, Model, read, write
+from plinth.corpus.models.ngram.ngram_file import FORMAT, NgramModel, read, write
 from plinth.errors import StageError
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
@@ -35,7 +35,7 @@ MEASURED_BYTES = 16 * 2**20
 LEAST_TOKENS = 1000
 
 
-class Params(Frozen):
+class NgramParams(Frozen):
     """An n-gram model."""
 
     reference: tuple[str, ...] = Field(min_length=1, description="Buckets that it learns from.")
@@ -49,12 +49,12 @@ class Params(Frozen):
     percentiles: tuple[float, float] = Field((30.0, 60.0), description="Ends of head and middle (CCNet's).")
 
 
-def _buckets(params: Params) -> tuple[str, ...]:
+def _buckets(params: NgramParams) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*params.reference, *params.bands_from)))
 
 
 def train(
-    ctx: Context, asset: str, params: Params, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
+    ctx: Context, asset: str, params: NgramParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
     """Count, estimate, and measure perplexities on what was held back.
 
@@ -115,7 +115,7 @@ def _estimate(store: Store, task: tuple[Part, tuple[Part, ...], list[int]]) -> t
         "discounts": [[round(d, 6) for d in one.discounts] for one in orders],
     }
     hashes = vocabulary_["hash"].to_numpy()
-    return write(store, Model(head, hashes, tuple(one.keys for one in orders), values))
+    return write(store, NgramModel(head, hashes, tuple(one.keys for one in orders), values))
 
 
 def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[list[U64], list[I64]]:
@@ -131,17 +131,17 @@ def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[l
 def _measure(
     ctx: Context,
     asset: str,
-    params: Params,
+    params: NgramParams,
     made: tuple[Part, ...],
     documents: Mapping[str, Manifest],
-    kept: Sample,
+    kept: HashRange,
 ) -> tuple[dict[str, float], tuple[float, float]]:
     """Median perplexity by bucket, and the ends of head and middle."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, one in documents.items():
         size = int(one.stats["text_bytes"])
         share = min(1.0, MEASURED_BYTES / size) if size else 1.0
-        held = kept if name in params.reference else Sample(0, round(share * 2**32))
+        held = kept if name in params.reference else HashRange(0, round(share * 2**32))
         step = Step(name="ngram/measure", version=VERSION, params={"low": held.low, "high": held.high})
         model = tuple(part.blob.sha256 for part in made)
         items = [Item((part.blob.sha256, *model), (part, held, made), part.rows) for part in one.named("part-")]
@@ -156,7 +156,7 @@ def _measure(
     return medians, (round(float(low), 3), round(float(high), 3))
 
 
-def _perplexities(store: Store, task: tuple[Part, Sample, tuple[Part, ...]]) -> tuple[Part, ...]:
+def _perplexities(store: Store, task: tuple[Part, HashRange, tuple[Part, ...]]) -> tuple[Part, ...]:
     part, chosen, files = task
     model = read({own.name: store.open_path(own.blob) for own in files}, "models/ngram")
     rows: list[Iterable[float]] = [model.perplexity(texts)[0] for texts in sampled(store, part, chosen)]
@@ -165,16 +165,16 @@ def _perplexities(store: Store, task: tuple[Part, Sample, tuple[Part, ...]]) -> 
     return (write_table(store, "perplexity.parquet", table),)
 
 
-def _bounds(params: Params) -> tuple[tuple[str, float | None, float | None], ...]:
+def _bounds(params: NgramParams) -> tuple[tuple[str, float | None, float | None], ...]:
     return (("tokens", LEAST_TOKENS, None), ("perplexity", 1.0, None))
 
 
-TRAINER = Trainer(
+TRAINER = ModelTrainer(
     kind="ngram",
     version=VERSION,
     description="A modified Kneser-Ney n-gram model of reference text, with the perplexity bands it sets.",
     source="Chen and Goodman 1998; Heafield et al. 2013 (lmplz); bands of CCNet (Wenzek et al. 2020).",
-    params=Params,
+    params=NgramParams,
     buckets=_buckets,
     train=train,
     bounds=_bounds,

@@ -34,7 +34,7 @@ NAMES = ("<unk>", "<s>", "</s>")
 
 
 @dataclass(frozen=True)
-class Model:
+class NgramModel:
     """A model ready for use.
 
     Args:
@@ -69,7 +69,7 @@ class Model:
             return np.power(10.0, -total / predicted), counts
 
 
-def write(store: Store, model: Model) -> tuple[Part, ...]:
+def write(store: Store, model: NgramModel) -> tuple[Part, ...]:
     """The files of a model as parts."""
     files: dict[str, bytes] = {HEAD: fingerprint.canonical(dict(model.head)), WORDS: _npy(model.words)}
     for order, (keys, values) in enumerate(zip(model.keys, model.values, strict=True), start=1):
@@ -77,7 +77,7 @@ def write(store: Store, model: Model) -> tuple[Part, ...]:
     return tuple(Part(name=name, blob=store.put_bytes(data)) for name, data in files.items())
 
 
-def read(files: Mapping[str, Path], key: str) -> Model:
+def read(files: Mapping[str, Path], key: str) -> NgramModel:
     """A model from its files.
 
     Args:
@@ -96,10 +96,10 @@ def read(files: Mapping[str, Path], key: str) -> Model:
         raise _refused(key, error) from error
     keys, values = (tuple(arrays[f"{what}-{n}.npy"] for n in orders) for what in ("keys", "values"))
     _require(key, head, arrays[WORDS], keys, values)
-    return Model(head, arrays[WORDS], keys, values)
+    return NgramModel(head, arrays[WORDS], keys, values)
 
 
-def arpa(model: Model) -> Iterator[str]:
+def arpa(model: NgramModel) -> Iterator[str]:
     """The model in ARPA form, line by line. `<s>` has probability one, as lmplz writes it: nothing predicts it."""
     yield "\\data\\"
     for order, keys in enumerate(model.keys, start=1):

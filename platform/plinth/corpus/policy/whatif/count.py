@@ -45,7 +45,7 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Task:
+class CountTask:
     """A part with its sidecars, and the policy to try on it."""
 
     slot: Slot
@@ -66,7 +66,7 @@ class Answer:
     flips: tuple[Flip, ...]
 
 
-def judge(root: Path, task: Task) -> Answer:
+def judge(root: Path, task: CountTask) -> Answer:
     """Judge one part; reads no text."""
     store, counts, flips = Store(root), no_counts(), list[Flip]()
     ids = Later(store, task.slot.documents, ["id"])
@@ -175,7 +175,7 @@ def _grouped(keys: pa.Array, size: I64) -> Iterator[tuple[str, int, int]]:
 
 def _chosen(
     known: Later,
-    task: Task,
+    task: CountTask,
     masks: Mapping[str, Bools],
     first: int,
     rules: CompiledPolicy,

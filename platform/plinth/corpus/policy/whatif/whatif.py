@@ -22,7 +22,7 @@ from plinth.compute.stage import sum_stats
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.explanation import annotations_of, rule_values
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.whatif.count import Flip, Task, best, judge, no_counts, no_rule, rules_of
+from plinth.corpus.policy.whatif.count import CountTask, Flip, best, judge, no_counts, no_rule, rules_of
 from plinth.corpus.sampling import excerpt
 from plinth.corpus.sidecars import slots
 from plinth.errors import IntegrityError
@@ -31,7 +31,7 @@ from plinth.storage.parts import read_row
 
 
 @dataclass(frozen=True)
-class Bucket:
+class PublishedBucket:
     """What is published of one bucket.
 
     Args:
@@ -47,7 +47,7 @@ class Bucket:
     annotations: Mapping[str, Manifest]
 
 
-def bucket_of(ctx: Context, name: str) -> Bucket:
+def bucket_of(ctx: Context, name: str) -> PublishedBucket:
     """The published manifests of a bucket.
 
     Raises:
@@ -62,11 +62,15 @@ def bucket_of(ctx: Context, name: str) -> Bucket:
             expected="verdicts of the published policy and documents",
             remedy=f"plinth run --select {name}/verdicts",
         )
-    return Bucket(documents, policy, verdicts, exact, annotations_of(ctx, name, documents))
+    return PublishedBucket(documents, policy, verdicts, exact, annotations_of(ctx, name, documents))
 
 
 def compare(
-    ctx: Context, buckets: Mapping[str, Bucket], policies: Mapping[str, Policy], samples: int = 5, seed: int = 1
+    ctx: Context,
+    buckets: Mapping[str, PublishedBucket],
+    policies: Mapping[str, Policy],
+    samples: int = 5,
+    seed: int = 1,
 ) -> tuple[dict[str, Any], list[Flip]]:
     """Count what would change, and choose documents to look at.
 
@@ -96,23 +100,23 @@ def compare(
     return {"buckets": made, "total": sum_stats(made.values())}, flips
 
 
-def _tasks(name: str, bucket: Bucket, policy: Policy, samples: int, seed: int) -> Iterator[Task]:
+def _tasks(name: str, bucket: PublishedBucket, policy: Policy, samples: int, seed: int) -> Iterator[CountTask]:
     names = tuple(sorted(bucket.annotations))
     before = Policy.model_validate(bucket.policy.params) if _same_sidecars(name, bucket) else None
     rules = rules_of(policy, before, names, f"corpus.policies (bucket {name})")
     read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
     sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
     for number, slot in enumerate(slots({name: bucket.documents}, **read, **sides, exact=bucket.exact)):
-        yield Task(slot, number, policy, before, names, samples, seed)
+        yield CountTask(slot, number, policy, before, names, samples, seed)
 
 
-def _same_sidecars(name: str, bucket: Bucket) -> bool:
+def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
     """Whether the published policy read the sidecars that are published now."""
     judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
     return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
 
 
-def _finished(bucket: Bucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
+def _finished(bucket: PublishedBucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
     """Rules in the order of the policy, and what the published ones did."""
     reasons = [rule.reason for rule in policy.rules]
     ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in reasons}
@@ -128,7 +132,7 @@ def _finished(bucket: Bucket, policy: Policy, counts: dict[str, Any]) -> dict[st
 
 
 def shown(
-    ctx: Context, buckets: Mapping[str, Bucket], policies: Mapping[str, Policy], flips: Sequence[Flip]
+    ctx: Context, buckets: Mapping[str, PublishedBucket], policies: Mapping[str, Policy], flips: Sequence[Flip]
 ) -> list[dict[str, Any]]:
     """Flips as a person reads them: where from, an excerpt, and the values that made the rule fire."""
     rows = []

@@ -25,8 +25,8 @@ from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.tokenizer.audit import vocabulary_audit
-from plinth.tokens.tokenizer.audit.part import AXES, COUNTS, Task, measure
-from plinth.tokens.tokenizer.parameters import Tokenizer as TokenizerParameters
+from plinth.tokens.tokenizer.audit.part import AXES, COUNTS, AuditTask, measure
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 ASSET = "tokenizer/audit"
@@ -57,7 +57,7 @@ def run(
     (blob,) = [part.blob for part in trained.named(tokenizer.FILE)]
     step = Step(name="tokens.audit", version=VERSION, params={"bytes": params.audit_bytes_per_part, "column": column})
     tasks = [
-        Task(bucket, blob, *parts, column, params.audit_bytes_per_part)
+        AuditTask(bucket, blob, *parts, column, params.audit_bytes_per_part)
         for bucket in sorted(curated)
         for parts in _together(bucket, curated[bucket], documents[bucket], language[bucket])
     ]

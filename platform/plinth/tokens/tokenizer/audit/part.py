@@ -27,7 +27,7 @@ AXES = ("languages", "domains")
 
 
 @dataclass(frozen=True)
-class Task:
+class AuditTask:
     """A curated part with the documents it was made from and their languages."""
 
     bucket: str
@@ -45,7 +45,7 @@ class Task:
         return (self.tokenizer.sha256, *(part.blob.sha256 for part in parts))
 
 
-def measure(store: Store, task: Task) -> tuple[Part, ...]:
+def measure(store: Store, task: AuditTask) -> tuple[Part, ...]:
     """Token counts of the part's sample; sums by language and failed round trips in the stats."""
     trained = encode.load(store, task.tokenizer)
     table = token_bytes(trained)
@@ -80,7 +80,7 @@ class _Chosen:
     domain: str
 
 
-def _chosen(store: Store, task: Task) -> list[_Chosen]:
+def _chosen(store: Store, task: AuditTask) -> list[_Chosen]:
     """The documents that come first by hash, in documents' order, within the budget."""
     lines, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for batch in iter_batches(store, task.curated, ["id", "text"]):
@@ -100,7 +100,7 @@ def _chosen(store: Store, task: Task) -> list[_Chosen]:
     return chosen
 
 
-def _labels(store: Store, task: Task, wanted: set[bytes]) -> dict[bytes, str]:
+def _labels(store: Store, task: AuditTask, wanted: set[bytes]) -> dict[bytes, str]:
     labels: dict[bytes, str] = {}
     for ids, named in iter_aligned(store, (task.documents, ["id"]), (task.language, [task.column])):
         pairs = zip(ids.column("id").to_pylist(), named.column(task.column).to_pylist(), strict=True)

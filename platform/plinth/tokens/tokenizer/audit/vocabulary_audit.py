@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plinth.tokens.tokenizer import encode
-from plinth.tokens.tokenizer.parameters import Tokenizer as Params
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
 
 #: How many tokens of a kind are named.
@@ -69,7 +69,7 @@ def facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np
     }
 
 
-def failures(params: Params, found: dict[str, Any]) -> list[str]:
+def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
     """A line for every property of the vocabulary that breaks a bound of the recipe."""
     lines = []
     if found["byte_tokens"] != 256:

@@ -16,13 +16,13 @@ from typing import Any
 
 from plinth.errors import CheckpointError
 from plinth.training.checkpoint.writer.rank_part import Timing
-from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.rank_failure import RankFailure
 
 #: How often a rank that waits for a writer looks whether it works.
 HEARTBEAT_S = 0.5
 
 
-class Writer:
+class WriterClient:
     """The process that writes, as its rank sees it."""
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
@@ -63,7 +63,7 @@ class Writer:
             expected="a commit",
             remedy="training goes on; the next checkpoint is written while training waits",
         )
-        return {"failure": Failure.of(error).model_dump()}
+        return {"failure": RankFailure.of(error).model_dump()}
 
     def lives(self) -> bool:
         return self._process.poll() is None

@@ -30,9 +30,9 @@ from plinth.errors import CheckpointError, PlinthError
 from plinth.storage.locks import held
 from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.idle import Idle
-from plinth.training.checkpoint.writer.rank_part import Lead, Plan, Timing
+from plinth.training.checkpoint.writer.rank_part import Lead, Timing, WritePlan
 from plinth.training.directory import RunDirectory
-from plinth.training.supervise.rank_failure import Failure
+from plinth.training.supervise.rank_failure import RankFailure
 
 #: How often the leading writer looks for the parts of the others.
 POLL_S = 0.02
@@ -64,7 +64,7 @@ def main() -> int:
 def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
     begin = order["plan_at"]
     with memory:
-        plan = Plan.model_validate_json(bytes(memory[begin : begin + order["plan_bytes"]]))
+        plan = WritePlan.model_validate_json(bytes(memory[begin : begin + order["plan_bytes"]]))
         try:
             rank_part.write(plan, memory, idle)
             if plan.lead is not None:
@@ -72,12 +72,12 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
                 rank_part.commit(plan, plan.lead, Timing(*order["timing"]))
             _answer({"step": plan.step})
         except PlinthError as error:
-            failure = Failure.of(error).model_dump()
+            failure = RankFailure.of(error).model_dump()
             _answer({"step": plan.step, "failure": failure})
             _tell_the_leading_one(plan, failure)
 
 
-def _tell_the_leading_one(plan: Plan, failure: dict[str, Any]) -> None:
+def _tell_the_leading_one(plan: WritePlan, failure: dict[str, Any]) -> None:
     """It waits for this part: leave a word, or, where the disk takes none, end, which it sees by the lock."""
     path = failed_path(plan, plan.rank)
     try:
@@ -87,7 +87,7 @@ def _tell_the_leading_one(plan: Plan, failure: dict[str, Any]) -> None:
         sys.exit(1)
 
 
-def wait_for_parts(plan: Plan, lead: Lead) -> None:
+def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
     """Wait until the parts of all ranks are there, however long their writers take.
 
     Raises:
@@ -98,7 +98,7 @@ def wait_for_parts(plan: Plan, lead: Lead) -> None:
         for rank in waiting:
             failed = failed_path(plan, rank)
             if failed.exists() and (text := failed.read_text()):
-                raise Failure.model_validate_json(text).error()
+                raise RankFailure.model_validate_json(text).error()
             if rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
                 raise CheckpointError(
                     f"step {plan.step} was not committed: the writer of rank {rank} ended without its part",
@@ -107,7 +107,7 @@ def wait_for_parts(plan: Plan, lead: Lead) -> None:
         time.sleep(POLL_S)
 
 
-def failed_path(plan: Plan, rank: int) -> Path:
+def failed_path(plan: WritePlan, rank: int) -> Path:
     """Where a writer tells the leading one that its part will not come."""
     return rank_part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
 

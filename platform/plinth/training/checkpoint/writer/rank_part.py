@@ -3,7 +3,7 @@
     staging/step-00000100/            the files of all ranks
     staging/step-00000100.parts/      rank-00000.json: the files of a rank, their SHA-256, its digests
 
-A part is described by a `Plan`, plain JSON over one block of memory, so that the same function writes it in
+A part is described by a `WritePlan`, plain JSON over one block of memory, so that the same function writes it in
 the rank itself (`mode: sync`) or in another process (`mode: async`), without torch.
 """
 
@@ -60,7 +60,7 @@ class Lead(Frozen):
     always: tuple[int, ...]  # steps that retention keeps
 
 
-class Plan(Frozen):
+class WritePlan(Frozen):
     """What one rank writes for one checkpoint."""
 
     run: str  # the run's directory
@@ -79,7 +79,7 @@ class Plan(Frozen):
         return RunDirectory(self.run)
 
 
-class Part(Frozen):
+class RankPart(Frozen):
     """What one rank has written."""
 
     rank: int
@@ -99,7 +99,7 @@ def part_path(run: RunDirectory, step: int, rank: int) -> Path:
     return parts_folder(run, step) / f"rank-{rank:05d}.json"
 
 
-def write(plan: Plan, block: memoryview, do: Do = at_once) -> Part:
+def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
     """Write and flush the files of a rank, then its part. Most of the work is done in pieces, by `do`.
 
     Raises:
@@ -110,7 +110,9 @@ def write(plan: Plan, block: memoryview, do: Do = at_once) -> Part:
     with named_failures(folder):
         for one in plan.tensor_files:
             entries = {
-                tensor.name: tensor_file.Entry(tensor.dtype, tensor.shape, block[tensor.at : tensor.at + tensor.bytes])
+                tensor.name: tensor_file.TensorEntry(
+                    tensor.dtype, tensor.shape, block[tensor.at : tensor.at + tensor.bytes]
+                )
                 for tensor in one.tensors
             }
             done = tensor_file.write(folder / one.path, entries, one.metadata, do)
@@ -118,7 +120,7 @@ def write(plan: Plan, block: memoryview, do: Do = at_once) -> Part:
         for name, text in plan.texts.items():
             done = tensor_file.write_chunks(folder / name, [memoryview(text.encode())])
             files.append(File(path=name, bytes=done.bytes, sha256=done.sha256))
-    part = Part(
+    part = RankPart(
         rank=plan.rank,
         files=tuple(files),
         parameters_sha256=None if plan.parameters is None else digest(plan.parameters, block, do),
@@ -137,13 +139,13 @@ class Timing(NamedTuple):
     wait_s: float
 
 
-def missing(plan: Plan, lead: Lead) -> list[int]:
+def missing(plan: WritePlan, lead: Lead) -> list[int]:
     """Ranks whose part is not there yet; none when the checkpoint can be committed."""
     ranks = range(lead.ranks)
     return [rank for rank in ranks if not part_path(plan.directory, plan.step, rank).exists()]
 
 
-def commit(plan: Plan, lead: Lead, timing: Timing) -> Commit:
+def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
     """Commit the parts of all ranks, tell the timeline, and delete what retention does not keep.
 
     Raises:
@@ -151,7 +153,7 @@ def commit(plan: Plan, lead: Lead, timing: Timing) -> Commit:
     """
     run, step = plan.directory, plan.step
     ranks = range(lead.ranks)
-    parts = [Part.model_validate_json(part_path(run, step, rank).read_bytes()) for rank in ranks]
+    parts = [RankPart.model_validate_json(part_path(run, step, rank).read_bytes()) for rank in ranks]
     files = sorted([_write_state(plan, lead, parts), *(file for part in parts for file in part.files)], key=_path_of)
     record = checkpoint.commit(run, step, files)
     events = Timeline(run.events)
@@ -173,7 +175,7 @@ def commit(plan: Plan, lead: Lead, timing: Timing) -> Commit:
     return record
 
 
-def _write_state(plan: Plan, lead: Lead, parts: Sequence[Part]) -> File:
+def _write_state(plan: WritePlan, lead: Lead, parts: Sequence[RankPart]) -> File:
     """`state.json`, with the digests that the parts tell."""
     proof = {
         "parameters_sha256": parts[0].parameters_sha256,

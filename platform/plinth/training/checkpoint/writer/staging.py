@@ -55,7 +55,7 @@ class Span(NamedTuple):
     owner: Tensor
 
 
-class Layout:
+class StagingLayout:
     """Where every tensor goes: views of the same storage keep their distance."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -108,9 +108,9 @@ class Copying(Thread):
         then: called on this thread when all is there, with the seconds that somebody has waited for it.
     """
 
-    def __init__(self, layout: Layout, block: Tensor, then: Callable[[float], None]) -> None:
+    def __init__(self, layout: StagingLayout, block: Tensor, then: Callable[[float], None]) -> None:
         super().__init__(name="plinth-checkpoint-copy")
-        self._layout: Layout | None = layout
+        self._layout: StagingLayout | None = layout
         self._block, self._then = block, then
         self._waited_from: float | None = None
         self._error: BaseException | None = None

@@ -99,4 +99,4 @@ def test_parameters_alone_do_not_find_names() -> None:
     import pyarrow as pa
 
     with pytest.raises(StageError, match="was not prepared"):
-        pii.annotate(pa.record_batch({"text": pa.array(["x"], pa.large_string())}), pii.Params(ner="people"))
+        pii.annotate(pa.record_batch({"text": pa.array(["x"], pa.large_string())}), pii.PiiParams(ner="people"))

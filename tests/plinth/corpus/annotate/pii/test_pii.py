@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from plinth.corpus.annotate.pii import hits as pii_hits
 from plinth.corpus.annotate.pii import keys, national, network, numbers
-from plinth.corpus.annotate.pii.hits import Hit
-from plinth.corpus.annotate.pii.pii import ALL_KINDS, KINDS, Params, annotate, disjoint
+from plinth.corpus.annotate.pii.hits import PiiHit
+from plinth.corpus.annotate.pii.pii import ALL_KINDS, KINDS, PiiParams, annotate, disjoint
 from plinth.errors import RecipeError
 
 
 def whole(texts: list[str], **params: Any) -> list[dict[str, Any]]:
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-    return list(annotate(batch, Params(**({"kinds": KINDS} | params))).to_pylist())
+    return list(annotate(batch, PiiParams(**({"kinds": KINDS} | params))).to_pylist())
 
 
 def found(text: str, **params: Any) -> list[tuple[str, str]]:
@@ -135,7 +135,7 @@ def test_counts_offsets_and_replacements() -> None:
 def test_only_the_kinds_asked_for() -> None:
     text = "jane@tidewater.net 93.8.8.8 10.0.0.1 4111 1111 1111 1111"
     assert [reason for reason, _ in found(text, kinds=("card",))] == ["card"]
-    assert [reason for reason, _ in found(text, kinds=Params().kinds)] == ["email", "ip", "card"]
+    assert [reason for reason, _ in found(text, kinds=PiiParams().kinds)] == ["email", "ip", "card"]
 
 
 def test_unknown_kinds_are_refused() -> None:
@@ -165,22 +165,18 @@ PIECES = [
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=25).map("".join)
 
 
-def everywhere(text: str) -> list[Hit]:
+def everywhere(text: str) -> list[PiiHit]:
     """What the rules that need no words accept at any byte of a text, without the kernel."""
     raw = text.encode()
     hits = []
     for at in range(len(raw)):
         before, letters = raw[at - 1 : at] if at else b" ", raw[:at].rstrip(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-        tries: list[Hit | None] = []
+        tries: list[PiiHit | None] = []
         if raw[at : at + 1] == b"@":
             tries.append(network.email(raw, at))
         if raw[at : at + 1].isdigit() and not before.isalnum() and before not in (b"_", b"-", b"$", b"%"):
             inside = raw[at - 2 : at - 1].isdigit() and before in (b".", b"/", b",", b":")
-            tries += (
-                []
-                if inside
-                else [network.dotted(raw, at), numbers.card(raw, at, 0), national.number(raw, at, 0)]
-            )
+            tries += [] if inside else [network.dotted(raw, at), numbers.card(raw, at, 0), national.number(raw, at, 0)]
         if raw[at : at + 1].isdigit() and at - len(letters) in (2, 6) and before.isupper():
             first = raw[len(letters) - 1 : len(letters)] if letters else b" "
             if not (first.isalnum() or first in (b"_", b"-")):

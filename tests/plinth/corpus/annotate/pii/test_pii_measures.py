@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus.annotate.pii import pii
-from plinth.corpus.annotate.pii.pii import Params, annotate
+from plinth.corpus.annotate.pii.pii import PiiParams, annotate
 from tests.plinth.corpus.annotate.pii_samples import Sample, samples
 
 #: Least precision and recall by kind. Keys without a form of their own are told from names by their disorder.
@@ -24,7 +24,7 @@ def column(texts: list[str]) -> pa.RecordBatch:
 def measured(planted_in: list[Sample]) -> dict[str, tuple[float, float]]:
     """Precision and recall by kind; a hit counts where its span is exact."""
     right, made, planted = Counter[str](), Counter[str](), Counter[str]()
-    rows = annotate(column([sample.text for sample in planted_in]), Params()).to_pylist()
+    rows = annotate(column([sample.text for sample in planted_in]), PiiParams()).to_pylist()
     for sample, row in zip(planted_in, rows, strict=True):
         truth = set(sample.truth)
         hits = {(s["reason"].partition("/")[0], sample.text[s["start_cp"] : s["end_cp"]]) for s in row["spans"]}
@@ -61,7 +61,7 @@ HOSTILE = (
 def test_time_grows_with_the_text_and_not_faster(piece: str) -> None:
     """32 times the text may cost ten times as much again, for the noise of a busy machine; a square costs 1,024."""
     small, large = (column([piece * (size // len(piece))]) for size in (10_000, 320_000))
-    annotate(small, Params())
+    annotate(small, PiiParams())
     assert best(large) <= 320 * max(best(small), 2e-4)
 
 
@@ -69,7 +69,7 @@ def best(batch: pa.RecordBatch) -> float:
     seconds = []
     for _ in range(3):
         started = time.process_time()
-        annotate(batch, Params(kinds=pii.KINDS))
+        annotate(batch, PiiParams(kinds=pii.KINDS))
         seconds.append(time.process_time() - started)
     return min(seconds)
 

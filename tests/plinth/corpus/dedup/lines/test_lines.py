@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup.lines import lines
-from plinth.corpus.dedup.span_parameters import Lines
+from plinth.corpus.dedup.span_parameters import LineParameters
 from plinth.storage.workspace import Workspace
 from plinth.text.unicode.fold import fold_text
 
@@ -25,7 +25,7 @@ LOOSE = {"min_words": 0, "min_share": 0.0}
 def made(tiny: Any, buckets: dict[str, list[list[Any]]], range_rows: int = 4_000_000, **params: Any) -> Any:
     corpus = tiny.corpus(buckets)
     corpus.through_exact()
-    chosen = Lines(**{"boilerplate_documents": None, **LOOSE, **params})
+    chosen = LineParameters(**{"boilerplate_documents": None, **LOOSE, **params})
     corpus.lines = lines.run(corpus.ctx, chosen, corpus.documents, corpus.exact, range_rows=range_rows)
     return corpus
 
@@ -165,6 +165,6 @@ def test_agrees_with_a_dictionary_whatever_the_parts(tiny: Any, parts: int, rang
 def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path) -> None:
     docs = [tiny.Doc(f"{A}\n{n}\n{B if n % 2 else C}\n", str(n)) for n in range(20)]
     buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=engine))
         assert made(two, buckets, 5).lines.digest == made(tiny, buckets).lines.digest

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.near import candidates, similarity_cache
 from plinth.corpus.dedup.near.linking import ALL_PAIRS, LOOK_UP, MARK, NEIGHBOURS, SETS, Links, Payload
-from plinth.corpus.dedup.run_tree import Branch, Reader
+from plinth.corpus.dedup.run_tree import Branch, RangeReader
 
 Entry = tuple[int, int]  # band key, document
 
@@ -117,7 +117,7 @@ def test_components_and_partitions_agree_with_python(
     columns = [np.array([one[i] for one in unique], dtype=np.uint64) for i in (0, 1)]
     run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
     mask = document_numbers.write(ctx.store, "mask", np.ones(20, np.uint8))
-    reader = Reader("bands", (Branch(run, (0,)),), document_numbers.Layout((0, 20)))
+    reader = RangeReader("bands", (Branch(run, (0,)),), document_numbers.SlotNumbers((0, 20)))
     found = candidates.find(ctx, reader, mask, range_rows, partition_rows)
     root = list(range(20))
     for (key, a), (other, b) in itertools.pairwise(unique):

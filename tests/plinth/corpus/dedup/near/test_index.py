@@ -41,7 +41,7 @@ def test_a_range_of_a_run_is_what_a_filter_gives(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sorted_runs, "BLOCK_ROWS", block)
         part = made(store, keys, columns=3)
-        with sorted_runs.Run(store, part, "test") as opened:
+        with sorted_runs.SortedRun(store, part, "test") as opened:
             for begin, end in ((low, high), (low, sorted_runs.END), (0, sorted_runs.END)):
                 key, first, second = opened.slice(begin, end)
                 expected = [(value, i) for i, value in enumerate(keys) if begin <= value < end]
@@ -67,36 +67,36 @@ def test_a_flipped_byte_anywhere_in_a_run_is_refused(tiny: Any) -> None:
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         with (
             pytest.raises(IntegrityError, match=r"cannot be trusted|another kind"),
-            sorted_runs.Run(store, part, "test") as one,
+            sorted_runs.SortedRun(store, part, "test") as one,
         ):
             one.all()
     path.write_bytes(data[:-1])
     with pytest.raises(IntegrityError, match="torn"):
-        sorted_runs.Run(store, part, "test")
+        sorted_runs.SortedRun(store, part, "test")
 
 
 def test_unsorted_and_short_runs_are_refused(tiny: Any) -> None:
     store = tiny.ctx.store
     unsorted = made(store, [3, 1, 2])
-    with pytest.raises(IntegrityError, match="out of order"), sorted_runs.Run(store, unsorted, "test") as one:
+    with pytest.raises(IntegrityError, match="out of order"), sorted_runs.SortedRun(store, unsorted, "test") as one:
         one.all()
     blocks = made(store, [*range(5000, 9096), *range(4096)])
     with pytest.raises(IntegrityError, match="out of order"):
-        sorted_runs.Run(store, blocks, "test")
+        sorted_runs.SortedRun(store, blocks, "test")
     with pytest.raises(IntegrityError, match="cannot be trusted"):
-        sorted_runs.Run(store, made(store, [1, 2]).model_copy(update={"rows": 3}), "test")
+        sorted_runs.SortedRun(store, made(store, [1, 2]).model_copy(update={"rows": 3}), "test")
     not_a_run = Part(name="text", blob=store.put_bytes(b"not a run at all, but long enough to have a tail"), rows=1)
     with pytest.raises(IntegrityError, match="cannot be trusted"):
-        sorted_runs.Run(store, not_a_run, "test")
+        sorted_runs.SortedRun(store, not_a_run, "test")
 
 
 def test_a_run_of_another_version_is_refused_by_name(tiny: Any) -> None:
     part = made(tiny.ctx.store, [1], identity={"version": "1"})
     with pytest.raises(IntegrityError, match="another kind of run") as caught:
-        sorted_runs.Run(tiny.ctx.store, part, "test", {"version": "2"})
+        sorted_runs.SortedRun(tiny.ctx.store, part, "test", {"version": "2"})
     assert "version" in str(caught.value.found)
     with pytest.raises(IntegrityError, match="another kind of run"):
-        sorted_runs.Run(tiny.ctx.store, part, "bands")
+        sorted_runs.SortedRun(tiny.ctx.store, part, "bands")
 
 
 def leaves(tiny: Any, count: int, seed: int) -> list[Part]:
@@ -108,7 +108,7 @@ def entries(tiny: Any, branches: list[run_tree.Branch]) -> list[tuple[int, int, 
     """Key, slot and row of everything in a tree."""
     found = []
     for branch in branches:
-        with sorted_runs.Run(tiny.ctx.store, branch.part, "test") as opened:
+        with sorted_runs.SortedRun(tiny.ctx.store, branch.part, "test") as opened:
             key, at = opened.all()
         slots = [branch.slots[value >> 32] for value in at.tolist()]
         found += list(zip(key.tolist(), slots, (at & np.uint64(0xFFFFFFFF)).tolist(), strict=True))

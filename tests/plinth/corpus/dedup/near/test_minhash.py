@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
@@ -159,7 +159,7 @@ def test_any_number_of_workers_gives_the_same_digests(tiny: Any, tmp_path: Any) 
 
     docs, digests = mixed_corpus(tiny, 10), []
     for workers in (1, 2):
-        with Local(workers) as engine:
+        with LocalEngine(workers) as engine:
             tiny.ctx = Context(Workspace(tmp_path / str(workers)).ensure(), engine=engine)
             corpus = tiny.corpus({"a": [docs[:30], docs[30:60]], "b": [docs[60:]]}, range_rows=200)
             curated = corpus.through_curated()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
@@ -148,7 +148,7 @@ def test_short_documents_are_not_compared(tiny: Any) -> None:
 def test_the_same_bytes_whatever_the_workers_and_ranges(tiny: Any, tmp_path: Path) -> None:
     docs, _ = planted(tiny, replaced=0.02, count=30)
     buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=engine))
         assert made(two, buckets, 99).semantic.digest == made(tiny, buckets).semantic.digest
 

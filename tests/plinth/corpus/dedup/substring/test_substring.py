@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate.curate import apply_edits
 from plinth.corpus.dedup.lines import lines
-from plinth.corpus.dedup.span_parameters import Lines, Substring
+from plinth.corpus.dedup.span_parameters import LineParameters, Substring
 from plinth.corpus.dedup.substring import substring, substring_verify, windows
 from plinth.storage.workspace import Workspace
 from plinth.text.similarity.passages import placed
@@ -174,7 +174,7 @@ def test_the_same_cuts_with_one_part_or_seven(tiny: Any, parts: int, range_rows:
 def test_the_same_bytes_with_two_workers(tiny: Any, tmp_path: Path) -> None:
     docs = [tiny.Doc(text, str(n)) for n, text in enumerate(planted(random.Random(7), 30))]
     buckets = {"a": [docs[:7], docs[7:12]], "b": [docs[12:]]}
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         two = type(tiny)(Context(Workspace(tmp_path / "two").ensure(), engine=engine))
         assert (
             made(two, buckets, 99, min_tokens=20).substring.digest
@@ -192,7 +192,7 @@ def test_text_that_lines_cut_is_not_there(tiny: Any) -> None:
     ]
     corpus = tiny.corpus({"a": [docs[:2], docs[2:]]})
     corpus.through_exact()
-    before = lines.run(corpus.ctx, Lines(boilerplate_documents=None, **LOOSE), corpus.documents, corpus.exact)
+    before = lines.run(corpus.ctx, LineParameters(boilerplate_documents=None, **LOOSE), corpus.documents, corpus.exact)
     corpus.substring = substring.run(corpus.ctx, Substring(**LOOSE), corpus.documents, before)
     assert texts(corpus)["3"] == "end"
     # across a hole: what lines cut is neither counted again nor compared
@@ -200,7 +200,7 @@ def test_text_that_lines_cut_is_not_there(tiny: Any) -> None:
         {"a": [[*docs[:1], tiny.Doc(f"{rest} {more}", "0"), tiny.Doc(f"{rest}\n{line}\n{more} z", "4")]]}
     )
     holed.through_exact()
-    before = lines.run(holed.ctx, Lines(boilerplate_documents=None, **LOOSE), holed.documents, holed.exact)
+    before = lines.run(holed.ctx, LineParameters(boilerplate_documents=None, **LOOSE), holed.documents, holed.exact)
     assert before.stats["edited"] == 1
     holed.substring = substring.run(holed.ctx, Substring(**LOOSE), holed.documents, before)
     assert texts(holed)["4"] == "z"
@@ -245,9 +245,7 @@ def test_keys_that_collide_cut_nothing(tiny: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_runs_join_where_both_places_go_on() -> None:
     rows = [(5, 3, 1, 8), (5, 4, 1, 9), (5, 5, 2, 0), (7, 6, 2, 1), (5, 7, 2, 2)]
-    found = substring_verify.runs_of(
-        pa.table(list(map(list, zip(*rows, strict=True))), schema=windows.LATER), 10
-    )
+    found = substring_verify.runs_of(pa.table(list(map(list, zip(*rows, strict=True))), schema=windows.LATER), 10)
     assert list(zip(found.at, found.word, found.first, found.first_word, found.length, strict=True)) == [
         (5, 3, 1, 8, 11), (5, 5, 2, 0, 10), (5, 7, 2, 2, 10), (7, 6, 2, 1, 10),
     ]  # fmt: skip

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
 from plinth.corpus.models import examples
 from plinth.corpus.models.classify import artefact, linear
 from plinth.corpus.models.classify.calibrate import Curve
-from plinth.corpus.models.classify.classifier import Params, doubtful
+from plinth.corpus.models.classify.classifier import ClassifierParams, doubtful
 from plinth.corpus.slices import generate
 from plinth.errors import IntegrityError, RecipeError, SourceError, StageError
 from plinth.records import Manifest
@@ -65,7 +65,7 @@ def test_reference_against_random(tiny: Any, two: dict[str, Manifest]) -> None:
 
 def test_the_same_model_from_any_number_of_workers(tiny: Any, two: dict[str, Manifest], tmp_path: Path) -> None:
     one = train(tiny.ctx, two)
-    other = Context(Workspace(tmp_path / "other").ensure(), Local(2))
+    other = Context(Workspace(tmp_path / "other").ensure(), LocalEngine(2))
     for made in two.values():
         for part in made.parts:
             data = tiny.ctx.store.read_bytes(part.blob)
@@ -183,7 +183,7 @@ def test_labels_of_buckets_and_of_uris(tiny: Any) -> None:
 @dataclass
 class Small:
     head: artefact.Head
-    model: artefact.Model
+    model: artefact.ClassifierModel
 
 
 @pytest.fixture
@@ -192,10 +192,10 @@ def small() -> Small:
         format=artefact.FORMAT, kind="classifier", labels=("bad",), bits=8, window=0, bias=(0.0,), curves=(Curve(),),
         band=(0.3, 0.7),
     )  # fmt: skip
-    return Small(head, artefact.Model(head, np.ones((256, 1), np.float32)))
+    return Small(head, artefact.ClassifierModel(head, np.ones((256, 1), np.float32)))
 
 
-def files(room: Any, model: artefact.Model) -> dict[str, Path]:
+def files(room: Any, model: artefact.ClassifierModel) -> dict[str, Path]:
     return {part.name: room.ctx.store.open_path(part.blob) for part in artefact.write(room.ctx.store, model)}
 
 
@@ -250,4 +250,4 @@ def test_every_parameter_says_what_it_is() -> None:
     for module in ("classifier", "tagger"):
         model = importlib.import_module(f"plinth.corpus.models.classify.{module}").Params
         assert all(one.description for one in model.model_fields.values())
-    assert Params.model_validate({"labelled": ["a"]}).drawing.documents == 20_000
+    assert ClassifierParams.model_validate({"labelled": ["a"]}).drawing.documents == 20_000

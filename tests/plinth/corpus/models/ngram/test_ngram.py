@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jobs.cli.root import call
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus import models
 from plinth.corpus.annotate.stage import run as annotate
 from plinth.corpus.models.ngram import ngram_file
@@ -57,7 +57,7 @@ def files(ctx: Context, made: Manifest) -> dict[str, Path]:
     return {part.name: ctx.store.open_path(part.blob) for part in made.parts}
 
 
-def loaded(ctx: Context, made: Manifest) -> ngram_file.Model:
+def loaded(ctx: Context, made: Manifest) -> ngram_file.NgramModel:
     return ngram_file.read(files(ctx, made), "models/perplexity")
 
 
@@ -259,7 +259,7 @@ def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path) -> None:
     cuts = {"one": [docs], "many": [docs[:7], docs[7:30], docs[30:]]}
     found = []
     for workers, parts in ((1, cuts["one"]), (2, cuts["many"])):
-        with Local(workers) as engine:
+        with LocalEngine(workers) as engine:
             tiny.ctx = Context(Workspace(tmp_path / str(workers)).ensure(), engine)
             corpus = tiny.corpus({"web": parts})
             made = models.train(tiny.ctx, "perplexity", RAW, corpus.documents, {})

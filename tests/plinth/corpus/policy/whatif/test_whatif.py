@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate import verdicts
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import minhash
@@ -150,7 +150,7 @@ def test_samples_are_those_of_the_smallest_hashes_with_what_made_the_rule_fire(c
 def test_workers_change_nothing(ctx: Context) -> None:
     new = changed(too_few_words="gopher_quality.word_count < 31")
     alone = tried(ctx, new)
-    with Local(2) as engine:
+    with LocalEngine(2) as engine:
         assert tried(Context(ctx.workspace, engine), new) == alone
 
 

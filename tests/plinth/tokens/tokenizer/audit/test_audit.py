@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import Local
+from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError
 from plinth.records import Manifest
 from plinth.storage.parts import write_table
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.audit import audit
-from plinth.tokens.tokenizer.parameters import Tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 TEXTS = ["the house of the river", "the be to of and", "haus und fluss über dem haus", "東京 東京"]
 #: A vocabulary with nothing to complain of.
@@ -34,7 +34,7 @@ def _languages(ctx: Context, bucket: str, parts: list[list[str | None]]) -> Mani
     return Manifest(asset=f"{bucket}/language", step="made", version="1", params={}, inputs={}, parts=tuple(written))
 
 
-def _audited(ctx: Context, made: SimpleNamespace, params: Tokenizer, kept: int = 4) -> Manifest:
+def _audited(ctx: Context, made: SimpleNamespace, params: TokenizerParameters, kept: int = 4) -> Manifest:
     """One bucket whose documents have all TEXTS, and whose curated part has the first `kept`."""
     documents = made.curated(ctx, "web", [TEXTS], asset="documents")
     curated = made.curated(ctx, "web", [TEXTS[:kept]])
@@ -45,7 +45,7 @@ def _audited(ctx: Context, made: SimpleNamespace, params: Tokenizer, kept: int =
 
 def test_facts_by_hand(ctx: Context, made: SimpleNamespace) -> None:
     # A vocabulary of bytes alone: a token is a byte, and each byte of 東京 is a fragment of a character.
-    result = _audited(ctx, made, Tokenizer(vocab_size=260, min_frequency=1000, max_fertility=99))
+    result = _audited(ctx, made, TokenizerParameters(vocab_size=260, min_frequency=1000, max_fertility=99))
     assert {name: facts["documents"] for name, facts in result.stats["languages"].items()} == {
         "de": 1,
         "en": 2,
@@ -63,12 +63,12 @@ def test_facts_by_hand(ctx: Context, made: SimpleNamespace) -> None:
 
 
 def test_languages_follow_documents_that_were_dropped(ctx: Context, made: SimpleNamespace) -> None:
-    result = _audited(ctx, made, Tokenizer(vocab_size=300), kept=2)
+    result = _audited(ctx, made, TokenizerParameters(vocab_size=300), kept=2)
     assert set(result.stats["languages"]) == {"en"}
 
 
 def test_everything_comes_back(ctx: Context, made: SimpleNamespace) -> None:
-    result = _audited(ctx, made, Tokenizer(vocab_size=300))
+    result = _audited(ctx, made, TokenizerParameters(vocab_size=300))
     assert result.stats["round_trip"]["failed"] == 0
     assert result.stats["round_trip"]["texts"] == 4 + len(list(audit.trial_texts()))
 
@@ -106,13 +106,13 @@ def test_bounds(changes: dict[str, Any], expected: list[str]) -> None:
         "round_trip": {"failed": 0, "texts": 3},
         **SOUND,
     }
-    assert audit.failures(Tokenizer(**changes), stats) == expected
+    assert audit.failures(TokenizerParameters(**changes), stats) == expected
 
 
 def test_a_bound_that_judged_nothing_is_told() -> None:
     stats = {"languages": {"de": {"fertility": 5.0}, "en": {"fertility": 2.0}}, "domains": {}}
     bounds = {"max_fertility_by_language": {"english": 2.0, "de": 9.0}, "max_fertility_by_domain": {"a.example": 2.0}}
-    assert audit.unjudged(Tokenizer(**bounds), stats) == [
+    assert audit.unjudged(TokenizerParameters(**bounds), stats) == [
         "language english: no text to judge by its bound; there are de, en",
         "domain a.example: no text to judge by its bound; there are none",
     ]
@@ -121,7 +121,7 @@ def test_a_bound_that_judged_nothing_is_told() -> None:
 def test_lost_bytes_and_lost_texts_are_failures() -> None:
     stats = {"buckets": {}, "languages": {}, "domains": {}, "round_trip": {"failed": 2, "texts": 3}}
     stats |= {**SOUND, "byte_tokens": 255}
-    lines = audit.failures(Tokenizer(), stats)
+    lines = audit.failures(TokenizerParameters(), stats)
     assert lines == [
         "2 of 3 texts did not come back",
         "255 of 256 bytes are in the vocabulary: some text cannot be written",
@@ -131,7 +131,7 @@ def test_lost_bytes_and_lost_texts_are_failures() -> None:
 def test_the_sample_is_capped_and_kept_in_order(ctx: Context, made: SimpleNamespace) -> None:
     texts = made.texts(4, 100)
     documents = made.curated(ctx, "web", [texts], asset="documents")
-    params = Tokenizer(vocab_size=300, audit_bytes_per_part=3000)
+    params = TokenizerParameters(vocab_size=300, audit_bytes_per_part=3000)
     trained = tokenizer.run(ctx, params, {"web": documents})
     language = {"web": _languages(ctx, "web", [["en"] * 100])}
     result = audit.run(ctx, params, trained, {"web": documents}, {"web": documents}, language)
@@ -140,7 +140,7 @@ def test_the_sample_is_capped_and_kept_in_order(ctx: Context, made: SimpleNamesp
 
 def test_a_giant_is_measured_up_to_the_cap(ctx: Context, made: SimpleNamespace) -> None:
     documents = made.curated(ctx, "web", [["é" * 5000]], asset="documents")
-    params = Tokenizer(vocab_size=300, audit_bytes_per_part=1001)
+    params = TokenizerParameters(vocab_size=300, audit_bytes_per_part=1001)
     trained = tokenizer.run(ctx, params, {"web": documents})
     language = {"web": _languages(ctx, "web", [["fr"]])}
     result = audit.run(ctx, params, trained, {"web": documents}, {"web": documents}, language)
@@ -149,7 +149,7 @@ def test_a_giant_is_measured_up_to_the_cap(ctx: Context, made: SimpleNamespace) 
 
 def test_sidecars_of_other_documents_are_refused(ctx: Context, made: SimpleNamespace) -> None:
     documents = made.curated(ctx, "web", [TEXTS], asset="documents")
-    params = Tokenizer(vocab_size=300)
+    params = TokenizerParameters(vocab_size=300)
     trained = tokenizer.run(ctx, params, {"web": documents})
     for language, message in (
         (_languages(ctx, "web", [["en"]]), "differ in their rows"),
@@ -162,7 +162,7 @@ def test_sidecars_of_other_documents_are_refused(ctx: Context, made: SimpleNames
 def test_workers_do_not_show(tmp_path: object, make_ctx: object, made: SimpleNamespace) -> None:
     digests = set()
     for workers in (1, 2):
-        with Local(workers) as engine:
+        with LocalEngine(workers) as engine:
             ctx = make_ctx(f"w{workers}", engine)  # type: ignore[operator]
-            digests.add(_audited(ctx, made, Tokenizer(vocab_size=300)).digest)
+            digests.add(_audited(ctx, made, TokenizerParameters(vocab_size=300)).digest)
     assert len(digests) == 1
