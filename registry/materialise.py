@@ -18,14 +18,12 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError
+from plinth.model.hugging_face import REQUIRED_FILES
 from plinth.records import Manifest
 from plinth.storage.atomic import named_failures, replacing, sync_directory
 from plinth.storage.checkout import checkout
 from plinth.storage.store import Store
 from registry import keys, signing
-
-#: Without these a directory is no model.
-REQUIRED = ("model.safetensors", "config.json", "tokenizer.json")
 
 
 def path_of(ctx: Context, checkpoint: str) -> Path:
@@ -63,7 +61,7 @@ def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any
 
 def _require_files(checkpoint: Manifest) -> None:
     names = [part.name for part in checkpoint.parts]
-    absent = [name for name in REQUIRED if name not in names]
+    absent = [name for name in REQUIRED_FILES if name not in names]
     if absent:
         raise LineageError(
             f"checkpoint {checkpoint.digest} is not a model",

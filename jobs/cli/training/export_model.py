@@ -30,7 +30,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
     type=click.FloatRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
-    help="Maximum size of a file.",
+    help="Largest size of a file of weights, in gigabytes.",
 )
 @shared
 @json_option
@@ -39,15 +39,15 @@ def model(
 ) -> None:
     """Write a checkpoint of RUN (`latest`, its id or a prefix of it) to FOLDER: weights, configuration, tokenizer.
 
-    `AutoModelForCausalLM` and `AutoTokenizer` load it as Llama, or as Qwen3 where queries and keys are normalised.
+    `AutoModelForCausalLM` and `AutoTokenizer` load it as the architecture of the run's model: Llama, Qwen3 or OLMo 2.
     Every byte of the checkpoint is compared with its record first; muP's multipliers are folded into the weights.
     FOLDER appears complete or not at all.
     """
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
     from plinth.errors import MissingError
+    from plinth.model.folder import export_model
     from plinth.training.checkpoint import checkpoint as files
-    from plinth.training.checkpoint.export_folder import export_folder
 
     ctx = settings.context()
     config = find_run(ctx, run)
@@ -61,7 +61,7 @@ def model(
         )
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     weights = files.verify(config.directory, step) / "model"
-    made = export_folder(weights, ctx.store.open_path(part.blob), config, folder, dtype, int(file_gb * 1e9))
+    made = export_model(weights, ctx.store.open_path(part.blob), folder, dtype, int(file_gb * 1e9))
     if as_json:
         output.emit_json({"run": config.run_id, "step": step, "folder": str(folder), **made._asdict()})
         return

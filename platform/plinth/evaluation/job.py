@@ -27,6 +27,7 @@ from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation import slices
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import Document
+from plinth.model.hugging_face import REQUIRED_FILES
 from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 ASSET = "evaluation"
 VERSION = "1"
-FILES = ("model.safetensors", "config.json", "tokenizer.json")
 
 #: Training text that the trigram baseline is trained on, shared evenly by the buckets; chosen by hash of id.
 TRIGRAM_BYTES = 64 * 2**20
@@ -104,15 +104,15 @@ def run(
 
 def _files(checkpoint: Manifest) -> tuple[Part, ...]:
     found = {part.name: part for part in checkpoint.parts}
-    lacking = [name for name in FILES if name not in found]
+    lacking = [name for name in REQUIRED_FILES if name not in found]
     if lacking:
         raise CheckpointError(
             f"checkpoint {checkpoint.digest[:12]} cannot be evaluated",
             found=f"no {', '.join(lacking)} among {sorted(found)}",
-            expected=", ".join(FILES),
+            expected=", ".join(REQUIRED_FILES),
             remedy="make the checkpoint again: `plinth run --select checkpoint`",
         )
-    return tuple(found[name] for name in FILES)
+    return tuple(found[name] for name in REQUIRED_FILES)
 
 
 def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:

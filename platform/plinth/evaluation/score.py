@@ -25,7 +25,7 @@ from torch.nn import functional
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.windows import ScoringWindow, windows
 from plinth.model.decoder import Decoder
-from plinth.model.hugging_face import load_model
+from plinth.model.folder import load_model
 from plinth.tokens.tokenizer.encode import encode_texts
 
 IGNORED = -100  # a target that is not scored

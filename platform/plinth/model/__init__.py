@@ -7,6 +7,7 @@ Free of torch, so that recipes, plans and reports can read them:
     architecture    the description of an architecture, and where to find each
     llama/ olmo2/   the architectures: counts, published names, and the block
     flops           parameters and floating-point operations
+    hugging_face    names and configurations in Hugging Face's layout
 
 With torch:
 
@@ -17,7 +18,7 @@ With torch:
     initialisation  initial weights of any part of any parameter
     loss            cross-entropy without all logits
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
-    hugging_face    the model in Hugging Face's layout: `config.json` and `model.safetensors`
+    folder          the one way from weights to a folder that others load, and back
 
 A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
 `blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor

@@ -1,35 +1,32 @@
-"""The model in Hugging Face's layout: `config.json` and `model.safetensors`.
+"""Names and configurations of models in Hugging Face's layout, both ways. Free of torch.
 
-Names and shapes are those of `LlamaForCausalLM`, or of `Qwen3ForCausalLM` where queries and keys are
-normalised, so that the files load there as they are, and theirs here. The multipliers of muP have no place
-there: such files carry a name of their own that Hugging Face does not load. `export_folder` folds the multipliers
-into the weights (`plain_factor`).
+Names and shapes are those of `transformers`' class for the architecture, so that files load there as they are, and
+theirs here. The multipliers of muP have no place there: a run's own files then carry a `model_type` that Hugging Face
+does not load, and an export folds the multipliers into the weights (`plain_factor`).
+
+Does not belong here: files (folder).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-
-from plinth.errors import CheckpointError
 from plinth.model.architecture import Published, architecture, published
-from plinth.model.decoder import Decoder
 from plinth.model.parameters import Model, MuP, RopeScaling
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+
+#: Without these a folder is no model that can be evaluated or registered.
+REQUIRED_FILES = (WEIGHTS, CONFIG, TOKENIZER)
 
 #: Of a model in several files: which file holds which tensor.
 INDEX = "model.safetensors.index.json"
 
-#: `model_type` of files that only `load_model` reads.
+#: `model_type` of files that only we read.
 MUP_TYPE = "plinth-mup"
 
 #: Fields of Hugging Face's configurations, and the only value that our decoder computes.
@@ -50,7 +47,7 @@ def hf_name(name: str) -> str:
 
 
 def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Fields of the architecture's configuration in `transformers`; with muP, of `load_model`'s own."""
+    """Fields of the architecture's configuration in `transformers`; with muP, one of our own."""
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
@@ -83,7 +80,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
 
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Fields that only `load_model` reads: those which the model type would otherwise imply."""
+    """Fields that only `model_of` reads: those which the model type would otherwise imply."""
     return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm"})}
 
 
@@ -97,45 +94,13 @@ def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
     }
 
 
-def save_model(directory: Path, parameters: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write whole parameters, by their name in `Decoder`, and the configuration."""
-    directory.mkdir(parents=True, exist_ok=True)
-    tensors = {hf_name(name): tensor.detach().contiguous() for name, tensor in parameters.items()}
-    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-    (directory / CONFIG).write_text(json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
-
-
-def load_model(directory: Path | str) -> Decoder:
-    """The decoder in a directory of `save_model`, or of Hugging Face's Llama or Qwen3, in one file or several.
-
-    On the CPU, in the saved dtype, ready to evaluate.
-
-    Raises:
-        CheckpointError: a file is missing or broken, tensors and configuration disagree, or the architecture is
-            one that our decoder does not compute.
-    """
-    folder = Path(directory)
-    try:
-        config = json.loads((folder / CONFIG).read_text())
-        tensors = _tensors(folder)
-        described = _architecture(config)
-        with torch.device("meta"):
-            model = Decoder(described, int(config["vocab_size"]))
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{folder} holds no model that can be loaded", found=error, expected=f"{CONFIG} and {WEIGHTS}"
-        ) from error
-    wanted = {hf_name(name): name for name, _ in model.named_parameters()}
-    if described.tied_embeddings:
-        tensors.pop("lm_head.weight", None)  # some write the one matrix twice
-    shapes = {hf_name(name): parameter for name, parameter in model.named_parameters()}
-    _same_tensors(folder, shapes, tensors)
-    model.load_state_dict({wanted[name]: tensor for name, tensor in tensors.items()}, assign=True)
-    return model.eval()
+def config_text(config: Mapping[str, Any]) -> str:
+    """A configuration as its file has it."""
+    return json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
 
 
 def plain_factor(model: Model, name: str) -> float:
-    """What a parameter is multiplied by, so that a model without muP computes what `model` does.
+    """The factor of a parameter with which a model without muP computes what `model` does.
 
     Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (where these are
     tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
@@ -150,17 +115,13 @@ def plain_factor(model: Model, name: str) -> float:
     return float(model.attention_scale * model.head_width**0.5) if queries else 1.0
 
 
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    if not (folder / INDEX).exists():
-        return dict(load_file(folder / WEIGHTS))
-    files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-    if any(Path(name).name != name for name in files):
-        raise ValueError(f"{INDEX} names files outside the directory")
-    return {name: tensor for file in files for name, tensor in load_file(folder / file).items()}
+def model_of(config: Mapping[str, Any]) -> Model:
+    """The model that a `config.json` describes.
 
-
-def _architecture(config: Mapping[str, Any]) -> Model:
-    """Raises ValueError where it is none of ours, KeyError where a field is missing."""
+    Raises:
+        ValueError: our decoder does not compute it.
+        KeyError: a field is missing.
+    """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
     known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm") if name in config}
     if config["model_type"] not in known:
@@ -202,17 +163,3 @@ def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
         high_frequency_factor=rope["high_freq_factor"],
         original_tokens=rope["original_max_position_embeddings"],
     )
-
-
-def _same_tensors(folder: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    differences = [f"{name} missing" for name in sorted(wanted.keys() - found.keys())]
-    differences += [f"{name} unknown" for name in sorted(found.keys() - wanted.keys())]
-    differences += [
-        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(wanted[name].shape)}"
-        for name in sorted(wanted.keys() & found.keys())
-        if wanted[name].shape != found[name].shape
-    ]
-    if differences:
-        raise CheckpointError(
-            f"the tensors in {folder / WEIGHTS} are not those of its configuration", found="; ".join(differences)
-        )

@@ -4,8 +4,8 @@
     header    JSON: tensor name -> dtype, shape, data_offsets; `__metadata__`: text -> text
     bytes     the tensors, one after another
 
-Only numbers and text: reading one runs no code, as unpickling would. Who writes says how each piece of the work is
-done: at once, or by somebody who has the time (idle).
+Only numbers and text: reading one runs no code, as unpickling would. The caller decides how each piece of the work is
+done: at once, or in idle time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,20 @@ from typing import Any, NamedTuple
 #: Bytes hashed and written at a time; small enough to stay in the cache between the two.
 CHUNK_BYTES = 1 << 20
 
+
+#: Names of dtypes in the format, by those of torch and NumPy.
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 
 #: Does a piece of work.
 Do = Callable[[Callable[[], object]], object]
@@ -41,7 +55,7 @@ class TensorEntry(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What is on disk now."""
+    """Size and digest of a written file."""
 
     bytes: int
     sha256: str
@@ -58,7 +72,7 @@ def write(path: Path, entries: Mapping[str, TensorEntry], metadata: Mapping[str,
 
 
 def header(tensors: Mapping[str, tuple[str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
-    """What stands before the bytes of tensors, of which dtype, shape and number of bytes are given."""
+    """The bytes before those of the tensors, from each tensor's dtype, shape and number of bytes."""
     described: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for name, (dtype, shape, size) in tensors.items():
@@ -89,7 +103,7 @@ def _take(chunk: memoryview, digest: Any, stream: Any) -> None:
 
 
 def _write_whole(stream: Any, chunk: memoryview) -> None:
-    """A raw file may take fewer bytes than it is given."""
+    """Repeat the write until all bytes are written: a raw file may accept fewer than it is given."""
     done = stream.write(chunk)
     while done < chunk.nbytes:
         done += stream.write(chunk[done:])

@@ -24,6 +24,7 @@ from plinth.errors import TrainingError
 from plinth.launch.base import Handle, Launcher
 from plinth.launch.choose import choose
 from plinth.launch.files import read_handle
+from plinth.model.hugging_face import CONFIG, WEIGHTS
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
 from plinth.training import amendments
@@ -185,8 +186,8 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
             f"run {config.run_id} has no evidence of resume", expected=evidence, remedy="run the command again"
         )
     files = {
-        "model.safetensors": folder / "model" / "model.safetensors",
-        "config.json": folder / "model" / "config.json",
+        WEIGHTS: folder / "model" / WEIGHTS,
+        CONFIG: folder / "model" / CONFIG,
         "state.json": folder / "state.json",
         "resume.json": evidence,
     }

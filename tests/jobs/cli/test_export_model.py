@@ -13,17 +13,20 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
+from plinth.model import folder as model_folder
 from plinth.model.decoder import Decoder, build
-from plinth.model.hugging_face import hf_config, load_model, save_model
+from plinth.model.folder import load_model
+from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model, MuP, RopeScaling
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
-from plinth.training.checkpoint import checkpoint, export_folder
+from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
+from tests.model_folder import save_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,12 +43,13 @@ KINDS = {
     "muP": BASE.model_copy(update={"mup": MUP}),
     "muP, untied": BASE.model_copy(update={"mup": MUP, "tied_embeddings": False}),
     "muP, QK-norm": BASE.model_copy(update={"mup": MUP, "qk_norm": True, "head_dim": 16}),
+    "muP, olmo2": BASE.model_copy(update={"mup": MUP, "qk_norm": True, "architecture": "olmo2"}),
 }
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """Byte-level, as the line's own are."""
+    """Byte-level, as those of the pipeline are."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -108,13 +112,14 @@ def committed(workspace: Path, tokenizer: Tokenizer, config: Model, dtype: torch
 def test_transformers_compute_what_we_do(
     plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_folder, "BLOCK_BYTES", 1000)  # a few rows at a time
+    monkeypatch.setattr(model_folder, "BLOCK_BYTES", 1000)  # a few rows at a time
     run, model = committed(tmp_path / "workspace", tokenizer, KINDS[kind], torch.float32)
     told = plinth("export", "model", "latest", "out/hf", "-w", run.workspace)
     assert told.code == 0, told.err
     assert "of step 6, float32" in told.out
     peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out/hf", local_files_only=True).eval()
-    assert type(peer).__name__ == ("Qwen3ForCausalLM" if model.config.qk_norm else "LlamaForCausalLM")
+    name = "Olmo2" if model.config.architecture == "olmo2" else "Qwen3" if model.config.qk_norm else "Llama"
+    assert type(peer).__name__ == f"{name}ForCausalLM"
     assert peer.dtype == torch.float32
     tokens = torch.randint(0, run.vocab_size, (3, LENGTH), generator=torch.Generator().manual_seed(7))
     with torch.no_grad():

@@ -10,12 +10,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plinth.compute.context import Context
-from plinth.model import hugging_face
 from plinth.model.decoder import Decoder, build
+from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from tests.model_folder import save_model
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the größte Ärger der Welt. "
 S = 32  # tokens of a training sequence
@@ -52,8 +53,8 @@ def model_directory(tmp_path: Path, tokenizer: Tokenizer) -> Callable[..., Path]
             model.embed_tokens.mul_(20)  # so that predictions differ from uniform
             change(model)
         folder = tmp_path / "model"
-        published = hugging_face.hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
-        hugging_face.save_model(folder, dict(model.named_parameters()), published)
+        published = hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
+        save_model(folder, dict(model.named_parameters()), published)
         tokenizer.save(str(folder / "tokenizer.json"))
         return folder
 

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder, build
-from plinth.model.hugging_face import hf_config, load_model, save_model
+from plinth.model.folder import load_model
+from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
+from tests.model_folder import save_model
 
 LLAMA = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=48, tied_embeddings=False, rope_theta=500.0)
 QWEN = LLAMA.model_copy(update={"qk_norm": True, "tied_embeddings": True})

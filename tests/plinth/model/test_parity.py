@@ -11,8 +11,10 @@ from torch import Tensor
 
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder, build
-from plinth.model.hugging_face import hf_config, load_model, save_model
+from plinth.model.folder import load_model
+from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model, MuP, RopeScaling
+from tests.model_folder import save_model
 
 transformers = pytest.importorskip("transformers")
 

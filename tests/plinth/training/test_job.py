@@ -23,7 +23,7 @@ from plinth.errors import CheckpointError, TrainingError
 from plinth.launch.base import JobStatus
 from plinth.launch.local import LocalLauncher
 from plinth.launch.parameters import Launch, Supervision
-from plinth.model.hugging_face import load_model
+from plinth.model.folder import load_model
 from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import read_table, write_table

@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from plinth.model.decoder import build
-from plinth.model.hugging_face import load_model
+from plinth.model.folder import load_model
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.engine.schedule import learning_rate

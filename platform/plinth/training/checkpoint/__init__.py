@@ -1,7 +1,6 @@
 """A checkpoint is committed or it does not exist.
 
     checkpoint     A checkpoint is committed or it does not exist.
-    export_folder  A checkpoint's model as a folder that other programs load: Hugging Face's, vLLM's, llama.cpp's conv
     file_digests   The files of a directory by path, size and digest.
     parameters     Checkpoints.
     remote         Committed checkpoints in a bucket: the same files, compared by SHA-256 on the way there and back.

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from plinth.errors import CheckpointError, ResumeError
-from plinth.model.hugging_face import WEIGHTS, hf_config, hf_name
+from plinth.model.hugging_face import CONFIG, WEIGHTS, config_text, hf_config, hf_name
 from plinth.training.checkpoint import checkpoint, universal
 from plinth.training.checkpoint.sharded_state import file_name, metadata_of
 from plinth.training.checkpoint.writer import rank_part as part
@@ -95,7 +95,7 @@ def _described(config: RunConfig, precision: str) -> dict[str, str]:
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
     model = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
-        "model/config.json": json.dumps(model, indent=2, sort_keys=True) + "\n",
+        f"model/{CONFIG}": config_text(model),
         "config.json": _json(config.model_dump(mode="json", exclude={"workspace"})),
         "data.json": _json({"mixture": config.mixture, "shards": dict(config.shards)}),
     }

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
-from plinth.model.hugging_face import WEIGHTS, hf_name
+from plinth.model.folder import SavedWeights
+from plinth.model.hugging_face import hf_name
 from plinth.storage.atomic import write_bytes
 from plinth.training.checkpoint import checkpoint, snapshot
 from plinth.training.checkpoint.selection import rollbacks_of
@@ -213,7 +213,8 @@ def _widest(steps: list[dict[str, Any]], name: str) -> float:
 
 def _parameter_difference(engine: TrainingEngine, step: int) -> float:
     """Largest absolute difference to the parameters of a checkpoint; a collective."""
-    original = load_file(checkpoint.path(engine.config.directory, step) / "model" / WEIGHTS)
-    return max(
-        float((tensor.float() - original[hf_name(name)].float()).abs().max()) for name, tensor in engine.parameters()
-    )
+    with SavedWeights(checkpoint.path(engine.config.directory, step) / "model") as saved:
+        return max(
+            float((tensor.float() - saved.tensor(hf_name(name)).float()).abs().max())
+            for name, tensor in engine.parameters()
+        )

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
-from plinth.errors import CheckpointError, MissingError
+from plinth.errors import MissingError
 from plinth.launch.parameters import Launch
-from plinth.model.decoder import Decoder, empty
-from plinth.model.hugging_face import WEIGHTS, hf_name
+from plinth.model.decoder import Decoder
+from plinth.model.folder import load_weights
 from plinth.model.loss import IGNORED
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
@@ -71,18 +70,9 @@ def load(config: RunConfig, step: int) -> Decoder:
         CheckpointError: its tensors are not those of the run's model.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = empty(config.model, config.vocab_size, device=device)
-    with safe_open(checkpoint.path(config.directory, step) / "model" / WEIGHTS, framework="pt") as tensors:
-        there = set(tensors.keys())
-        for name, parameter in model.named_parameters():
-            found = tensors.get_tensor(hf_name(name)) if hf_name(name) in there else None
-            if found is None or found.shape != parameter.shape:
-                raise CheckpointError(
-                    f"{checkpoint.name(step)} has no {hf_name(name)} of this model",
-                    found=None if found is None else tuple(found.shape),
-                    expected=tuple(parameter.shape),
-                )
-            parameter.data = found.to(device, torch.float32, copy=True)
+    with torch.device("meta"):
+        model = Decoder(config.model, config.vocab_size)
+    load_weights(model, checkpoint.path(config.directory, step) / "model", device, torch.float32)
     return model
 
 

@@ -23,21 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from plinth.storage.tensor_file import DTYPES
 from plinth.training.checkpoint.writer import rank_part
-
-#: Names of dtypes in the safetensors format.
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 #: Alignment of storages in the block, in bytes.
 ALIGN = 64
@@ -81,7 +68,7 @@ class StagingLayout:
         key, begin, end = _place(tensor)
         return rank_part.Tensor(
             name=name,
-            dtype=DTYPES[tensor.dtype],
+            dtype=DTYPES[str(tensor.dtype).removeprefix("torch.")],
             torch_dtype=str(tensor.dtype),
             shape=tuple(tensor.shape),
             at=self._starts[key] + begin - self.spans[key].begin,
