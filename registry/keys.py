@@ -10,7 +10,6 @@ A key is ECDSA on P-256, as OpenSSF model signing and DSSE both accept it: `NAME
 
 from __future__ import annotations
 
-import fcntl
 import stat
 import urllib.parse
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import SignatureError
+from plinth.storage import locks
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.workspace import Workspace
 
@@ -40,9 +40,7 @@ class KeyPair:
         """
         with named_failures(self.private):
             self.private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (self.private.parent / ".lock").open("a")
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locks.locked(self.private.parent / ".lock"):
             if not self.public.exists():
                 self._generate()
         return self.checked()

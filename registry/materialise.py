@@ -7,12 +7,10 @@ change the store.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError
 from plinth.model.hugging_face import REQUIRED_FILES
 from plinth.records import Manifest
+from plinth.storage import locks
 from plinth.storage.atomic import named_failures, replacing, sync_directory
 from plinth.storage.checkout import checkout
 from plinth.storage.store import Store
@@ -42,7 +41,7 @@ def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any
     _require_files(checkpoint)
     target = path_of(ctx, checkpoint.digest)
     key = keys.trainer(ctx.workspace)
-    with _locked(ctx.workspace.models):
+    with locks.locked(ctx.workspace.models / ".lock"):
         if not signing.is_signed(target):
             _build(ctx.store, target, checkpoint, provenance)
             subjects = {part.name: part.blob.sha256 for part in checkpoint.parts}
@@ -89,15 +88,3 @@ def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping
         shutil.rmtree(target, ignore_errors=True)
         staged.rename(target)
         sync_directory(target.parent)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One maker of directories at a time."""
-    path = folder / ".lock"
-    with named_failures(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a")
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

@@ -189,6 +189,11 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_one_module_locks_files() -> None:
+    found = [name for name, path in modules().items() if re.search(r"\b(flock|lockf)\(", path.read_text())]
+    assert found == ["plinth.storage.locks"]
+
+
 def test_nothing_is_left_to_do() -> None:
     unfinished = re.compile(r"\b(?:TODO|FIXME|XXX)\b|raise NotImplementedError")
     found = [name for name, path in modules().items() if unfinished.search(path.read_text())]

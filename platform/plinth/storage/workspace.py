@@ -20,7 +20,6 @@ tmp/         staging; may be deleted whenever nothing runs
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -29,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plinth.errors import WorkspaceError
+from plinth.storage import locks
 from plinth.storage.atomic import named_failures
 
 FOLDERS = (
@@ -101,24 +101,19 @@ class Workspace:
             WorkspaceError: when another process holds it.
         """
         path = self.root / "lock"
-        with named_failures(path):
-            stream = path.open("a+")
-        with stream:  # what fails inside the block is not the lock's failure
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                stream.seek(0)
-                raise WorkspaceError(
-                    f"the workspace {self.root} is in use",
-                    found=stream.read().strip() or "a lock without an owner's name",
-                    expected="one writing command at a time",
-                    remedy="wait for it to end, or use another --workspace",
-                ) from error
+        fd = locks.try_take(path, owner=f"process {os.getpid()}: {purpose}")
+        if fd is None:
+            raise WorkspaceError(
+                f"the workspace {self.root} is in use",
+                found=locks.owner(path) or "a lock without an owner's name",
+                expected="one writing command at a time",
+                remedy="wait for it to end, or use another --workspace",
+            )
+        try:
             self._sweep()
-            stream.truncate(0)
-            stream.write(f"process {os.getpid()}: {purpose}")
-            stream.flush()
             yield
+        finally:
+            os.close(fd)
 
     def _sweep(self) -> None:
         """Remove what killed processes left in staging; a day is longer than anything is staged."""

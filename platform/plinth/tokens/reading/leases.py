@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from pathlib import Path
 
+from plinth.storage import locks
 from plinth.storage.atomic import named_failures
-from plinth.storage.locks import held
 
 
 class Lease:
@@ -18,7 +17,7 @@ class Lease:
         with named_failures(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._stream = (folder / f"{os.getpid()}-{uuid.uuid4().hex[:8]}").open("w")
-            fcntl.flock(self._stream, fcntl.LOCK_EX)
+            locks.lock(self._stream.fileno())
         self._held: set[str] = set()
 
     def add(self, md5: str) -> None:
@@ -33,7 +32,7 @@ def leases(folder: Path) -> set[str]:
     """Blobs that living processes have leased; leases of dead processes are removed."""
     every: set[str] = set()
     for path in folder.glob("*"):
-        if held(path):
+        if locks.held(path):
             every.update(path.read_text().split())
         else:
             path.unlink(missing_ok=True)

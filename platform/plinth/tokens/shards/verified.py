@@ -7,13 +7,13 @@ disk that leaves the inode alone.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 from contextlib import suppress
 from pathlib import Path
 
 from plinth.errors import IntegrityError
 from plinth.records import Blob
+from plinth.storage import locks
 from plinth.storage.store import CHUNK_BYTES, Store
 
 
@@ -32,7 +32,7 @@ def verify_once(store: Store, blob: Blob) -> bool:
         compare(path, blob)
         return True
     with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # ranks that come at once wait for the first
+        locks.lock(stream.fileno())  # ranks that come at once wait for the first
         stream.seek(0)
         if stream.read() == _identity(path):
             return False

@@ -41,7 +41,6 @@ killed writer, and is one `write`. After a resume the same steps come again: the
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -52,6 +51,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import IntegrityError
+from plinth.storage import locks
 from plinth.storage.atomic import named_failures, write_bytes
 
 Event = dict[str, Any]
@@ -77,7 +77,7 @@ class Timeline:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                locks.lock(fd)
                 end = self._settle(fd)
                 record = {"seq": self._seq + 1, "time": round(time.time(), 3), "event": event, **_plain(fields)}
                 line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"

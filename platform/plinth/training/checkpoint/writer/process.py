@@ -14,7 +14,6 @@ the part can still come, and the supervisor starts no ranks before the writers o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import mmap
 import os
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from plinth.errors import CheckpointError, PlinthError
-from plinth.storage.locks import held
+from plinth.storage import locks
 from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.idle import Idle
 from plinth.training.checkpoint.writer.rank_part import Lead, Timing, WritePlan
@@ -119,18 +118,12 @@ def lock_path(run: RunDirectory, rank: int) -> Path:
 
 def hold(run: RunDirectory, rank: int) -> int:
     """Take the lock of a rank's writer; returns its descriptor. The file then holds its number and host."""
-    path = lock_path(run, rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
-    return fd
+    return locks.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
 
 
 def is_alive(run: RunDirectory, rank: int) -> bool:
     """Whether the writer of a rank lives."""
-    return held(lock_path(run, rank))
+    return locks.held(lock_path(run, rank))
 
 
 def alive(run: RunDirectory) -> list[int]:
@@ -150,7 +143,7 @@ def wait_until_gone(run: RunDirectory, patience_s: float) -> list[int]:
 def end(run: RunDirectory, rank: int) -> None:
     """Kill a writer that does not end by itself; the lock proves that the number is still its own, on its host."""
     if is_alive(run, rank):
-        number, _, host = lock_path(run, rank).read_text().partition(" ")
+        number, _, host = locks.owner(lock_path(run, rank)).partition(" ")
         if host != socket.gethostname():
             return  # its own node's supervisor ends it
         with contextlib.suppress(ProcessLookupError, ValueError):
