@@ -95,7 +95,7 @@ class Copies:
 def passes(copy: Path, tests: tuple[str, ...]) -> bool:
     """Whether the tests pass in a copy; a run that does not end has failed."""
     environment = {**os.environ, "PYTHONPATH": f"{copy / 'platform'}{os.pathsep}{copy}"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not exhaustive", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -26,7 +26,8 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("corpus/policy", "policy"),
         _plinth("corpus/policy", "rule_kernels"),
         _plinth("corpus/policy", "expressions"),
-        _plinth("corpus/policy", "masks"),
+        _plinth("corpus/policy", "evaluator"),
+        _plinth("corpus/policy", "compiled_policy"),
         _plinth("corpus/curate", "verdicts"),
     ),
     "dedup": (

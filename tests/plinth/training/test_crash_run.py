@@ -86,6 +86,7 @@ def test_writers_that_die_fill_the_disk_or_outlive_their_ranks(
     same_end(config, uninterrupted)
 
 
+@pytest.mark.exhaustive  # `test_crash_matrix` plays the same kills on files
 def test_ranks_killed_while_their_state_is_written_lose_nothing_that_was_staged(
     uninterrupted: RunConfig, make: Make, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

@@ -48,8 +48,12 @@ def test_the_page_has_these_tables() -> None:
 
 
 @pytest.mark.slow
-def test_every_pair_trains_as_one_plain_process_does(make: Callable[..., RunConfig]) -> None:
-    trained = dict(matrix_train.train(matrix.cover((), 2), make, "aot_eager"))
+@pytest.mark.parametrize("strength", [1, pytest.param(2, marks=pytest.mark.exhaustive)], ids=["values", "pairs"])
+def test_every_value_and_every_pair_trains_as_one_plain_process_does(
+    make: Callable[..., RunConfig], strength: int
+) -> None:
+    cases = matrix.cover((), strength)
+    trained = dict(matrix_train.train(cases, make, "aot_eager"))
     wrong = {case.name: difference.beyond(case.precision) for case, difference in trained.items()}
-    assert len(trained) == len(matrix.cover((), 2))
+    assert len(trained) == len(cases)
     assert not {name: text for name, text in wrong.items() if text}
