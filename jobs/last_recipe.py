@@ -19,14 +19,14 @@ def remember(workspace: Path, recipe: Path) -> None:
         RecipeError: the recipe is wrong; nothing is noted.
     """
     from jobs.recipes import load
-    from plinth.recipe.load import fingerprint
+    from plinth.recipe.load import fingerprint, written
 
     loaded = load(recipe)
     note = {
         "path": str(recipe.absolute()),
         "name": loaded.name,
         "fingerprint": fingerprint(loaded),
-        "recipe": loaded.model_dump(mode="json", exclude_unset=True),
+        "recipe": written(loaded, defaults=False),
     }
     write_bytes(workspace / "recipe.json", json.dumps(note, indent=1).encode())
 

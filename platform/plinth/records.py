@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from plinth import fingerprint
 
@@ -58,10 +59,26 @@ EDIT_TYPE = pa.list_(
 )
 
 
+#: Marks a field in the schema as one that no recipe sets.
+INTERNAL = "internal"
+
+
 class Frozen(BaseModel):
     """Base of all records and parameters: immutable, and an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def internal(default: Any, *, description: str, **constraints: Any) -> Any:
+    """A parameter of a stage that no recipe sets: in the model and its dump, so in the identity of what it makes, but
+    absent from reference and schema, and refused by the loader."""
+    return Field(default, description=description, json_schema_extra={INTERNAL: True}, **constraints)
+
+
+def is_internal(field: FieldInfo) -> bool:
+    """Whether a field was declared by `internal`."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and INTERNAL in extra
 
 
 #: A name that becomes part of asset keys, file names, MLflow metrics and tags.

@@ -12,9 +12,9 @@ GATES = """
 corpus:
   lists: {toxic: generated/lexicon.tsv, toxic_set: generated/toxicity.jsonl, quality_set: generated/quality.jsonl}
   models:
-    toxicity: {kind: classifier, labelled: [toxic_set], lexicon: toxic, window: 64, bits: 16}
-    quality: {kind: classifier, labelled: [quality_set], positive: good, bits: 16}
-    domain: {kind: tagger, labels: {prose: [prose], code: [code]}, bits: 14, min_documents: 60}
+    toxicity: {kind: classifier, labelled: [toxic_set], lexicon: toxic, window: 64}
+    quality: {kind: classifier, labelled: [quality_set], positive: good}
+    domain: {kind: tagger, labels: {prose: [prose], code: [code]}, min_documents: 60}
   annotate:
     toxicity: {}
     quality_classifier: {}

@@ -91,6 +91,6 @@ def show(settings: Settings, path: Path | None, as_json: bool) -> None:
 def schema(settings: Settings, as_json: bool) -> None:
     """Print the JSON Schema of recipes, for editors that complete and check YAML."""
     from jobs.cli import output
-    from plinth.recipe.recipe import Recipe
+    from plinth.recipe.reference import schema as schema_of_recipes
 
-    output.emit_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()})
+    output.emit_json(schema_of_recipes())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Evaluation(Frozen):
     """Bits per byte on the held-out slices, beside two baselines on the same bytes."""
 
     max_bytes_per_slice: int = Field(2**20, gt=0, description="At most this much held-out text per slice.")
-    batch_sequences: int = Field(8, ge=1, description="Sequences scored at once.")
+    batch_sequences: int = internal(8, ge=1, description="Sequences scored at once.")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 #: A key of the block, and why it cannot be: found, expected.
 Refusal = tuple[str, str]
@@ -77,7 +77,7 @@ class Kubernetes(Frozen):
     secrets: tuple[str, ...] = Field(
         (), description="Secrets whose entries become environment variables, for example those of a bucket."
     )
-    shm_bytes: int = Field(2**30, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
+    shm_bytes: int = internal(2**30, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
 
 
 class Launch(Frozen):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from plinth.model.presets import PRESETS, PresetName
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 #: Each is a package of `plinth.model`, described by its `ARCHITECTURE`.
 ArchitectureName = Literal["llama", "olmo2"]
@@ -21,8 +21,8 @@ class RopeScaling(Frozen):
     """
 
     factor: float = Field(8.0, ge=1, description="How much longer the contexts become.")
-    low_frequency_factor: float = Field(1.0, gt=0, description="Llama 3: 1.")
-    high_frequency_factor: float = Field(4.0, gt=0, description="Llama 3: 4.")
+    low_frequency_factor: float = internal(1.0, gt=0, description="Llama 3: 1.")
+    high_frequency_factor: float = internal(4.0, gt=0, description="Llama 3: 4.")
     original_tokens: int = Field(8192, ge=1, description="Context length before scaling.")
 
     @model_validator(mode="after")
@@ -43,9 +43,9 @@ class MuP(Frozen):
     """
 
     base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
-    base_head_dim: int = Field(64, ge=2, description="Head width at which attention is scaled as usual.")
-    embedding_multiplier: float = Field(1.0, gt=0, description="Of the embeddings' output.")
-    output_multiplier: float = Field(1.0, gt=0, description="Of the logits, beside 1 / m.")
+    base_head_dim: int = internal(64, ge=2, description="Head width at which attention is scaled as usual.")
+    embedding_multiplier: float = internal(1.0, gt=0, description="Of the embeddings' output.")
+    output_multiplier: float = internal(1.0, gt=0, description="Of the logits, beside 1 / m.")
 
 
 class Model(Frozen):
@@ -75,7 +75,7 @@ class Model(Frozen):
     init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
         "gpt2", description="Initial weights: see plinth/model/initialisation.py."
     )
-    init_std: float = Field(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
+    init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
     mup: MuP | None = Field(None, description="Hyperparameters that hold at any width.")
     z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM's is 1e-4.")
 

@@ -1,4 +1,4 @@
-"""What is allowed in a recipe and seldom meant: said when a recipe is checked and when it is run, and nothing fails."""
+"""Warnings about settings that are legal but probably mistaken; never fatal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PER_DOCUMENT = "per-document"
 
 def notes(recipe: Recipe) -> list[str]:
     """Sentences, each about one place of the recipe."""
-    return [*_licences(recipe), *_never(recipe), *_domains(recipe)]
+    return [*_licences(recipe), *_never(recipe)]
 
 
 def _never(recipe: Recipe) -> Iterator[str]:
-    """What is to happen every so many steps, in a run that has fewer."""
+    """Intervals longer than the run."""
     from plinth.tokens.order.steps import schedule
 
     training, mixture = recipe.training, recipe.mixture
@@ -33,15 +33,6 @@ def _never(recipe: Recipe) -> Iterator[str]:
     for key, steps, so in seldom:
         if steps >= total:
             yield f"training.{key}: {steps:,}, and the run has {total:,} steps: {so}"
-
-
-def _domains(recipe: Recipe) -> Iterator[str]:
-    """Bounds of the tokenizer's audit for a domain that no source declares."""
-    declared = {source.domain for bucket in recipe.corpus.buckets.values() for source in bucket.sources}
-    for domain in recipe.tokenizer.max_fertility_by_domain:
-        if domain not in declared:
-            have = ", ".join(sorted(declared))
-            yield f"tokenizer.max_fertility_by_domain.{domain}: no source declares this domain; have {have}"
 
 
 def _licences(recipe: Recipe) -> Iterator[str]:

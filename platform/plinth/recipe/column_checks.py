@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from plinth.errors import RecipeError
 from plinth.recipe.gate_checks import problems_of_gates
+from plinth.recipe.retired import retired, settable
 from plinth.recipe.yaml_lines import Key
 from plinth.records import EDIT_TYPE
 
@@ -72,9 +73,10 @@ def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterato
         yield at, "no such annotator", nearest(name, known)
         return
     model = known[name].params
+    yield from retired(model, given, at)
     for parameter in given if isinstance(given, dict) else ():
         if parameter not in model.model_fields:
-            yield (*at, parameter), "unknown parameter", nearest(parameter, model.model_fields)
+            yield (*at, parameter), "unknown parameter", nearest(parameter, settable(model))
     try:
         model.model_validate_json(json.dumps(given), strict=True)
     except ValidationError as error:
@@ -114,6 +116,7 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
         except RecipeError as error:
             yield at, error.what.removeprefix(f"corpus.models.{name}: "), error.remedy or f"have: {error.expected}"
             continue
+        yield from retired(chosen.params, {key: value for key, value in raw.items() if key != "kind"}, at)
         for what, wanted, have in (("bucket", chosen.buckets(params), buckets), ("list", chosen.lists(params), lists)):
             for one in wanted:
                 if one not in have:

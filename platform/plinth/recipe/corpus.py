@@ -14,7 +14,7 @@ from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.sources.parameters import Bucket, Documents
-from plinth.records import Frozen, Name
+from plinth.records import Frozen, Name, internal
 
 
 class Corpus(Frozen):
@@ -41,7 +41,9 @@ class Corpus(Frozen):
     policies: Mapping[Name, Policy] = Field(description="Policies by the name that buckets give.")
     dedup: Dedup = Dedup()
     holdout: Holdout = Holdout()
-    contamination: Contamination = Contamination()
+    contamination: Contamination = internal(
+        Contamination(), description="Overlap of training text with the held-out set."
+    )
     protected: Protected = Protected()
     permitted_licences: tuple[str, ...] = Field(
         description="SPDX identifiers that may reach a shard; everything else is stopped by the licence gate."

@@ -22,6 +22,7 @@ from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
 from plinth.recipe.extends import follow, shown
 from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
+from plinth.recipe.retired import MESSAGE, internals, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
 
 #: Messages of pydantic that a person who writes YAML would not understand.
@@ -109,21 +110,31 @@ def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
     Raises:
         RecipeError: as `load`.
     """
-    recipe = load(path, packaged)
-    unused = {"mixture", *FOLLOWS_MIXTURE} if recipe.mixture is None else set()
-    return recipe.model_dump(mode="json", exclude=unused)
+    return written(load(path, packaged))
+
+
+def written(recipe: Recipe, *, defaults: bool = True) -> dict[str, Any]:
+    """A recipe as plain data that loads as the same recipe.
+
+    Args:
+        defaults: whether keys that were not given are there with their defaults.
+    """
+    unused = dict.fromkeys(("mixture", *FOLLOWS_MIXTURE), True) if recipe.mixture is None else {}
+    hidden: Any = {**internals(recipe), **unused}
+    return recipe.model_dump(mode="json", exclude=hidden, exclude_unset=not defaults)
 
 
 def _validate(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
     from plinth.recipe.column_checks import problems_of_columns
 
-    inner = [(key, message, hint) for key, message, hint in problems_of_columns(lined.data)]
+    inner = [*retired(Recipe, lined.data), *problems_of_columns(lined.data)]
     problems = [Problem(lined.mark(key, top), dotted(key), message, hint) for key, message, hint in inner]
     try:
         # Through JSON, because only there does pydantic's strict mode take lists for tuples.
         recipe = Recipe.model_validate_json(json.dumps(lined.data), strict=True)
     except ValidationError as error:
-        return None, [*_explain(error, lined, top), *problems]
+        said = {problem.key for problem in problems if problem.message == MESSAGE}
+        return None, [*(one for one in _explain(error, lined, top) if one.key not in said), *problems]
     return recipe, problems
 
 
@@ -198,7 +209,7 @@ def _meant(detail: ErrorDetails) -> tuple[str | int, ...] | None:
 
 def _fields(loc: Sequence[str | int]) -> list[str]:
     model = _model_at(Recipe, loc)
-    names = list(model.model_fields) if model else []
+    names = settable(model) if model else []
     return names if loc else [*names, "extends"]
 
 

@@ -1,4 +1,4 @@
-"""docs/recipe.md, written from the models: `python -m plinth.recipe.reference docs/recipe.md`.
+"""docs/recipe.md, written from the models: `python -m plinth.recipe.reference docs/recipe.md`; `--count` counts keys.
 
 Field descriptions, types, bounds and defaults live in the models alone; this page repeats them.
 """
@@ -6,6 +6,7 @@ Field descriptions, types, bounds and defaults live in the models alone; this pa
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 import typing
@@ -18,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from plinth.recipe.recipe import Recipe
-from plinth.records import EDIT_TYPE
+from plinth.records import EDIT_TYPE, INTERNAL, is_internal
 
 INTRODUCTION = """\
 # Recipe reference
@@ -39,12 +40,36 @@ file, line and key; `plinth recipe show FILE` prints the recipe with all default
   and what follows it, and nothing before.
 """
 
+#: Keys that most recipes set, in the order of the file.
+COMMON = (
+    "name",
+    "corpus.buckets.NAME.owner",
+    "corpus.buckets.NAME.policy",
+    "corpus.buckets.NAME.sources[].kind",
+    "corpus.buckets.NAME.sources[].path",
+    "corpus.buckets.NAME.sources[].licence",
+    "corpus.buckets.NAME.sources[].terms",
+    "corpus.annotate",
+    "corpus.policies.NAME.rules",
+    "corpus.permitted_licences",
+    "tokenizer.vocab_size",
+    "mixture.sequence_tokens",
+    "mixture.total_tokens",
+    "mixture.phases[].weights",
+    "training.model.preset",
+    "training.optimizer.lr",
+    "training.global_batch_sequences",
+    "training.launch.ranks",
+    "training.checkpoints.every_steps",
+    "release.name",
+)
+
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_length": "at least {}"}
 
 
 def document() -> str:
     """The page, as Markdown."""
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION, *_common(), ""]
     for path, model in _models(Recipe, ""):
         title = f"`{path}`" if path else "The file"
         lines += [f"## {title}", "", _first_paragraph(model), "", *_table(model, path), ""]
@@ -56,13 +81,72 @@ def main(target: str) -> None:
     Path(target).write_text(document(), encoding="utf-8")
 
 
+def _common() -> Iterator[str]:
+    """The keys that most recipes set, by their whole path."""
+    yield f"## {len(COMMON)} keys that most recipes set"
+    yield ""
+    yield "All others have defaults; the sections below have every key."
+    yield ""
+    yield from ("| key | type | default | meaning |", "|---|---|---|---|")
+    found = {
+        f"{path}.{name}".lstrip("."): (path, name, field)
+        for path, one in _models(Recipe, "")
+        for name, field in _fields(one)
+    }
+    for key in COMMON:
+        path, name, field = found[key]
+        yield f"| `{key}` | {_type(field, path, name)} | {_default(field)} | {_meaning(field)} |"
+
+
 def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
     """Every model under its dotted path, depth first, in the order of the file."""
     yield path, model
-    for name, field in model.model_fields.items():
+    for name, field in _fields(model):
         inner, suffix = _inner(field.annotation)
         if inner is not None:
             yield from _models(inner, f"{path}.{name}{suffix}".lstrip("."))
+
+
+def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """Fields that a recipe may set."""
+    return [(name, field) for name, field in model.model_fields.items() if not is_internal(field)]
+
+
+def keys() -> list[str]:
+    """Every key of a recipe by its dotted path, those of annotators and models too."""
+    from plinth.corpus.models.registry import TRAINERS
+    from plinth.recipe.column_checks import annotators
+
+    models: list[tuple[str, type[BaseModel]]] = [("", Recipe)]
+    models += [(f"corpus.annotate.{one.name}", one.params) for one in annotators()]
+    models += [(f"corpus.models.NAME({kind})", one.params) for kind, one in TRAINERS.items()]
+    return [
+        f"{path}.{name}".lstrip(".")
+        for top, model in models
+        for path, below in _models(model, top)
+        for name, _ in _fields(below)
+    ]
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of a recipe, for editors."""
+    whole = Recipe.model_json_schema()
+    definitions = whole.pop("$defs", {})
+    for part in (whole, *definitions.values()):
+        given = part.get("properties", {})
+        settable = {name: one for name, one in given.items() if INTERNAL not in one}
+        for one in settable.values():
+            if "$ref" in one:
+                one.pop("default", None)  # a whole section, with what no recipe sets
+        part["properties"] = settable
+    reached: dict[str, Any] = {}
+    waiting = [whole]
+    while waiting:
+        for name in re.findall(r'"#/\$defs/([^"]+)"', json.dumps(waiting.pop())):
+            if name not in reached:
+                reached[name] = definitions[name]
+                waiting.append(definitions[name])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": reached}
 
 
 def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
@@ -84,7 +168,7 @@ def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
 def _table(model: type[BaseModel], path: str) -> Iterator[str]:
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"
-    for name, field in model.model_fields.items():
+    for name, field in _fields(model):
         yield f"| `{name}` | {_type(field, path, name)} | {_default(field)} | {_meaning(field)} |"
 
 
@@ -159,7 +243,7 @@ def _annotators() -> Iterator[str]:
     yield "`licence.permitted` is not given, it is the corpus's `permitted_licences`."
     for annotator in annotators():
         yield from ("", f"### `{annotator.name}`", "", f"{annotator.description} {annotator.source}", "")
-        if annotator.params.model_fields:
+        if _fields(annotator.params):
             yield from (*_table(annotator.params, f"corpus.annotate.{annotator.name}"), "")
         yield "| column | type |"
         yield "|---|---|"
@@ -199,4 +283,7 @@ def _anchor(path: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[1:] == ["--count"]:
+        print(len(keys()))
+    else:
+        main(sys.argv[1])

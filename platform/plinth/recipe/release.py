@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Gates(Frozen):
@@ -13,11 +13,11 @@ class Gates(Frozen):
     beat_gzip: bool = Field(True, description="Bits per byte below `gzip -9` on every slice.")
     beat_trigram: bool = Field(True, description="Bits per byte below the byte trigram on every slice.")
     max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute bound on every slice.")
-    max_contaminated_documents: int = Field(
+    max_contaminated_documents: int = internal(
         0, ge=0, description="Training documents that may still overlap the held-out set."
     )
-    require_resume_evidence: bool = Field(True, description="A resumed run must have been proved bit-exact.")
-    max_stability_events: int | None = Field(
+    require_resume_evidence: bool = internal(True, description="A resumed run must have been proved bit-exact.")
+    max_stability_events: int | None = internal(
         None, ge=0, description="Interventions and restarts allowed in the run; they are reported in any case."
     )
     approvals: int = Field(1, ge=0, description="Different people who must approve.")

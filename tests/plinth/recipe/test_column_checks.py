@@ -33,9 +33,9 @@ def test_a_right_corpus_has_no_problem() -> None:
     ("annotate", "key", "message", "hint"),
     [
         ({"gopher_qualty": {}}, "gopher_qualty", "no such annotator", "`gopher_quality`"),
-        ({"language": {"max_charcters": 9}}, "language.max_charcters", "unknown parameter", "`max_characters`"),
-        ({"language": {"max_characters": 1}}, "language.max_characters", "greater than or equal to 16", ""),
-        ({"language": {"max_characters": "20"}}, "language.max_characters", "valid integer", ""),
+        ({"language": {"alowed": []}}, "language.alowed", "unknown parameter", "`allowed`"),
+        ({"language": {"thresholds": {"de": "0.7"}}}, "language.thresholds.de", "valid number", ""),
+        ({"language": {"allowed": 20}}, "language.allowed", "valid array", ""),
         ({"gopher_quality": {"profile": "other"}}, "gopher_quality.profile", "input should be", ""),
     ],
 )
@@ -102,13 +102,13 @@ def test_a_use_that_an_owner_forbids_is_refused() -> None:
 
 
 def test_what_annotators_and_models_rest_on_must_be_there() -> None:
-    used = {"language": {}, "licence": {}, "pii": {}, "url": {"lists": "blocked"}, "perplexity": {"model": "clean"}}
+    used = {"language": {}, "licence": {}, "pii": {}, "url": {"lists": "blocked"}, "perplexity": {}}
     found = {where[2]: (what, hint) for where, what, hint in problems_of_columns(corpus(annotate=used))}
     assert "needs lists/blocked" in found["url"][0]
-    assert "needs models/clean" in found["perplexity"][0]
-    models = {"clean": {"kind": "ngram", "reference": ["wed"]}}
+    assert "needs models/perplexity" in found["perplexity"][0]
+    models = {"perplexity": {"kind": "ngram", "reference": ["wed"]}}
     ((where, what, hint),) = problems_of_columns(corpus(annotate=used, models=models, lists={"blocked": "lists"}))
-    assert where == ("corpus", "models", "clean")
+    assert where == ("corpus", "models", "perplexity")
     assert what == "there is no bucket 'wed'"
     assert hint == "did you mean `web`?"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 from plinth.recipe.column_checks import annotators
 from plinth.recipe.recipe import Recipe
-from plinth.recipe.reference import _models, document
+from plinth.recipe.reference import _fields, _models, document, keys, schema
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "recipe.md"
 
@@ -20,7 +21,7 @@ def test_every_key_is_described() -> None:
     silent = [
         f"{path}.{name}".lstrip(".")
         for path, model in _models(Recipe, "")
-        for name, field in model.model_fields.items()
+        for name, field in _fields(model)
         if not field.description and not hasattr(field.annotation, "model_fields")
     ]
     assert silent == []
@@ -41,3 +42,25 @@ def test_links_lead_to_headings() -> None:
     links = re.findall(r"\]\(#([^)]+)\)", page)
     assert len(links) > 15
     assert set(links) <= anchors
+
+
+def test_the_list_of_keys_does_not_grow_unseen() -> None:
+    """0.3 had 476. Whoever adds a key raises the number on purpose."""
+    assert len(keys()) <= 318
+    assert len(set(keys())) == len(keys())
+
+
+def test_the_page_begins_with_the_keys_that_most_recipes_set() -> None:
+    first = document().split("\n## ")[1]
+    assert first.startswith("20 keys")
+    assert set(re.findall(r"^\| `([^`]+)`", first, re.MULTILINE)) <= set(keys())
+
+
+def test_schema_and_page_know_no_internal_parameter() -> None:
+    text = json.dumps(schema())
+    assert '"internal"' not in text
+    assert "warmup_tokens" not in text
+    assert "LossScale" not in schema()["$defs"]
+    assert "warmup_tokens" not in document()
+    named = set(re.findall(r'"#/\$defs/([^"]+)"', text))
+    assert named == set(schema()["$defs"])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models.classify import artefact, tagger
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 SCHEMA = pa.schema([pa.field("label", pa.string(), nullable=False), pa.field("score", pa.float64(), nullable=False)])
 OTHER = "other"
@@ -18,8 +17,8 @@ OTHER = "other"
 class DomainParams(Frozen):
     """Which model."""
 
-    model: str = Field("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
-    least: float = Field(0.0, ge=0, le=1, description="A document whose best label is less likely is `other`.")
+    model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
+    least: float = internal(0.0, ge=0, le=1, description="A document whose best label is less likely is `other`.")
 
 
 def prepare(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:

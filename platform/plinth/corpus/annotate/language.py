@@ -22,7 +22,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import EDIT_TYPE, Frozen
+from plinth.records import EDIT_TYPE, Frozen, internal
 from plinth.text.fasttext import model_file, predict
 from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
 
@@ -58,15 +58,17 @@ SCHEMA = pa.schema(
 class LanguageParams(Frozen):
     """What is looked at, and what is accepted."""
 
-    max_characters: int | None = Field(None, ge=16, description="Look at this much from the middle only; null: all.")
-    min_letters: int = Field(60, ge=1, description="Letters a paragraph needs to be judged.")
-    min_score: float = Field(0.5, ge=0, le=1, description="A paragraph is of another language from this score on.")
-    mixed_share: float = Field(0.2, gt=0, le=0.5, description="A document is mixed when two languages have this share.")
+    max_characters: int | None = internal(None, ge=16, description="Look at this much from the middle only; null: all.")
+    min_letters: int = internal(60, ge=1, description="Letters a paragraph needs to be judged.")
+    min_score: float = internal(0.5, ge=0, le=1, description="A paragraph is of another language from this score on.")
+    mixed_share: float = internal(
+        0.2, gt=0, le=0.5, description="A document is mixed when two languages have this share."
+    )
     thresholds: Mapping[str, float] = Field(
         {DEFAULT: 0.65}, description="Least score for `accepted`, by language; `default` for those not named."
     )
     allowed: tuple[str, ...] = Field((), description="Languages that can be `accepted`; none given: all.")
-    max_damaged: float = Field(0.002, ge=0, le=1, description="Share of damaged characters above which it is wrong.")
+    max_damaged: float = internal(0.002, ge=0, le=1, description="Share of damaged characters above which it is wrong.")
 
     @field_validator("thresholds", "allowed")
     @classmethod

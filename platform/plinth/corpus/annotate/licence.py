@@ -15,10 +15,9 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 SCHEMA = pa.schema(
     [
@@ -38,10 +37,12 @@ MAX_TOKENS = 100  # bounds the depth of parentheses, too
 class LicenceParams(Frozen):
     """What may reach a shard."""
 
-    permitted: tuple[str, ...] = Field((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
-    redistribute: tuple[str, ...] | None = Field(None, description="Those whose text may be passed on; null: all.")
-    commercial: tuple[str, ...] | None = Field(None, description="Those that may be used commercially; null: all.")
-    uses: tuple[Literal["redistribute", "commercial"], ...] = Field((), description="Uses that must be allowed, too.")
+    permitted: tuple[str, ...] = internal((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
+    redistribute: tuple[str, ...] | None = internal(None, description="Those whose text may be passed on; null: all.")
+    commercial: tuple[str, ...] | None = internal(None, description="Those that may be used commercially; null: all.")
+    uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
+        (), description="Uses that must be allowed, too."
+    )
 
 
 class _Term(NamedTuple):

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models.ngram import ngram_file
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 SCHEMA = pa.schema(
     [
@@ -26,7 +25,7 @@ BANDS = pa.array(["head", "middle", "tail"])
 class PerplexityParams(Frozen):
     """Which model scores."""
 
-    model: str = Field("perplexity", description="Name of an `ngram` model in `corpus.models`.")
+    model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
 
 def annotate(batch: pa.RecordBatch, model: ngram_file.NgramModel) -> pa.RecordBatch:

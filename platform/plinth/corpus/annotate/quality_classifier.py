@@ -17,7 +17,7 @@ from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.examples import second_look
 from plinth.corpus.models.lexicon import Lexicon
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 SCHEMA = pa.schema(
     [
@@ -34,7 +34,7 @@ TIERS = pa.array(["low", "medium", "high"])
 class QualityClassifierParams(Frozen):
     """Which model, and where its tiers begin."""
 
-    model: str = Field("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
+    model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
     medium: float = Field(0.3, ge=0, le=1, description="Least final probability of tier `medium`; below is `low`.")
     high: float = Field(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
 

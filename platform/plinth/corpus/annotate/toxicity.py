@@ -23,7 +23,7 @@ from plinth.corpus.models import lexicon
 from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.lexicon import Lexicon
 from plinth.errors import RecipeError
-from plinth.records import EDIT_TYPE, Frozen
+from plinth.records import EDIT_TYPE, Frozen, internal
 from plinth.text.terms.terms import Hits
 
 SCHEMA = pa.schema(
@@ -46,13 +46,13 @@ class ToxicityParams(Frozen):
     """The layers; `null` takes one away."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
-    model: str | None = Field("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
+    model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
     disguised: bool = Field(True, description="Whether terms are found in disguise (`sp4m`, `s.p.a.m`).")
-    saturation: float = Field(
+    saturation: float = internal(
         2.0, gt=0, description="Without a model: weight per 100 words at which `final` reaches 1."
     )
-    uncertain: float = Field(0.3, ge=0, le=1, description="Least `final` of label `uncertain`; below is `clean`.")
-    toxic: float = Field(0.7, ge=0, le=1, description="Least `final` of label `toxic`.")
+    uncertain: float = internal(0.3, ge=0, le=1, description="Least `final` of label `uncertain`; below is `clean`.")
+    toxic: float = internal(0.7, ge=0, le=1, description="Least `final` of label `toxic`.")
 
     @model_validator(mode="after")
     def _some_layer(self) -> ToxicityParams:

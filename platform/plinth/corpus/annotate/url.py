@@ -26,7 +26,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.lists.listfiles import by_role, parsed
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 SCHEMA = pa.schema(
     [
@@ -50,7 +50,7 @@ class UrlParams(Frozen):
     """Which lists apply."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
-    soft_threshold: int = Field(2, ge=1, description="Soft words that make `list` name their file; counts are kept.")
+    soft_threshold: int = internal(2, ge=1, description="Soft words that make `list` name their file; counts are kept.")
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class MinHash(Frozen):
@@ -23,7 +23,7 @@ class MinHash(Frozen):
     hashes: int | None = Field(
         None, ge=2, exclude=True, description="Hashes to divide into bands and rows; not with `bands` and `rows`."
     )
-    target_recall: float | None = Field(
+    target_recall: float | None = internal(
         None,
         gt=0,
         lt=1,
@@ -33,7 +33,7 @@ class MinHash(Frozen):
     )
     shingle_words: int = Field(5, ge=1, description="Words per shingle.")
     shingle_characters: int | None = Field(None, ge=1, description="Characters per shingle, instead of words.")
-    max_characters: int | None = Field(
+    max_characters: int | None = internal(
         500_000, ge=1, description="Of a longer text only so many characters are compared. `null`: all."
     )
     bands: int = Field(14, ge=1, description="More bands find less similar pairs.")
@@ -42,7 +42,7 @@ class MinHash(Frozen):
     verify: Literal["text", "signature"] = Field(
         "text", description="True Jaccard similarity of the shingles, or its estimate by signatures, text unread."
     )
-    seed: int = Field(1, description="Of the hash permutations.")
+    seed: int = internal(1, description="Of the hash permutations.")
 
     @model_validator(mode="before")
     @classmethod

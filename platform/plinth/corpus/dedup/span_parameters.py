@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 #: Fields of `Dedup` that neither exact nor near deduplication reads.
 LATER_STAGES = {"semantic", "lines", "substring"}
@@ -19,7 +19,7 @@ class Remainder(Frozen):
     """When a document of which spans were cut is not worth keeping. Documents without cuts are never dropped."""
 
     min_words: int = Field(20, ge=0, description="Fewer words left after cuts: the document is dropped.")
-    min_share: float = Field(
+    min_share: float = internal(
         0.2, ge=0, le=1, description="A smaller share of its characters left after cuts: the document is dropped."
     )
 
@@ -34,18 +34,18 @@ class LineParameters(Remainder):
     scope: Literal["bucket", "domain", "corpus"] = Field(
         "corpus", description="Where documents are counted. `domain` is the host of the URI, else the bucket."
     )
-    max_documents: int = Field(1, ge=1, description="A line may occur in so many documents and stay.")
-    units: tuple[Literal["line", "paragraph"], ...] = Field(
+    max_documents: int = internal(1, ge=1, description="A line may occur in so many documents and stay.")
+    units: tuple[Literal["line", "paragraph"], ...] = internal(
         ("line", "paragraph"), min_length=1, description="What is compared: lines, blocks between blank lines, or both."
     )
     min_characters: int = Field(50, ge=1, description="Shorter lines and paragraphs stay (white space not counted).")
-    boilerplate_documents: int | None = Field(
+    boilerplate_documents: int | None = internal(
         10,
         ge=1,
         description="A line at the head or foot of more documents of one domain is boilerplate: every copy is cut. "
         "`null`: no such rule.",
     )
-    edge_lines: int = Field(3, ge=1, description="How many lines, blank ones not counted, are a head or a foot.")
+    edge_lines: int = internal(3, ge=1, description="How many lines, blank ones not counted, are a head or a foot.")
     exclude: tuple[str, ...] = Field((), description="Buckets that are neither cut nor counted (code, tables).")
 
 
@@ -71,9 +71,9 @@ class Semantic(Frozen):
 
     buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, with each other too.")
     threshold: float = Field(0.95, gt=0, le=1, description="Cosine similarity from which documents are the same.")
-    dimensions: int = Field(512, ge=16, le=4096, description="Length of our vectors.")
-    min_words: int = Field(30, ge=1, description="Shorter documents are not compared: too few words to tell.")
-    recall: float = Field(
+    dimensions: int = internal(512, ge=16, le=4096, description="Length of our vectors.")
+    min_words: int = internal(30, ge=1, description="Shorter documents are not compared: too few words to tell.")
+    recall: float = internal(
         0.99, gt=0, lt=1, description="Share of pairs at the threshold that the search shall find, by its theory."
     )
     vectors: str | None = Field(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Holdout(Frozen):
     """Held-out documents per bucket, chosen by keyed hash before training."""
 
     fraction: float = Field(0.01, gt=0, lt=1, description="Share of each bucket's documents.")
-    max_documents: int = Field(2000, ge=1, description="At most this many per bucket.")
+    max_documents: int = internal(2000, ge=1, description="At most this many per bucket.")
     min_documents: int = Field(1, ge=1, description="Fewer than this in any bucket fails the stage.")
-    seed: int = Field(1, description="Key of the hash that chooses.")
+    seed: int = internal(1, description="Key of the hash that chooses.")
 
 
 class Contamination(Frozen):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.records import Frozen, Name
+from plinth.records import Frozen, Name, internal
 
 
 class ProtectedSet(Frozen):
@@ -17,7 +17,7 @@ class ProtectedSet(Frozen):
     kind: Literal["benchmark", "probe", "red_team"] = Field("benchmark", description="What it is used for.")
     family: str = Field("", description="Sets of one family share what is denied; by default the set's own name.")
     fields: tuple[str, ...] = Field(("text",), min_length=1, description="Fields whose texts make an item, in order.")
-    id_field: str = Field("id", description="Field that names an item; lines without it are named by their number.")
+    id_field: str = internal("id", description="Field that names an item; lines without it are named by their number.")
 
 
 class Family(Frozen):
@@ -31,18 +31,20 @@ class Protected(Frozen):
 
     sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
     families: Mapping[Name, Family] = Field(default_factory=dict, description="Families by name.")
-    candidate_words: int = Field(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
-    longest_words: int = Field(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13) …")
-    longest_share: float = Field(
+    candidate_words: int = internal(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
+    longest_words: int = internal(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13) …")
+    longest_share: float = internal(
         0.2,
         ge=0,
         le=1,
         description="… where the stretch around it holds this share of the item's word weight: a run "
         "of stock words is none.",
     )
-    fuzzy: float = Field(
+    fuzzy: float = internal(
         0.8, gt=0, le=1, description="A leak: a stretch of the document holds this share of an item's word weight."
     )
-    suspect: float = Field(0.65, gt=0, le=1, description="From here a document is a suspect, and down-weighted.")
-    suspect_weight: float = Field(0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id.")
-    min_words: int = Field(8, ge=2, description="Shorter items are not looked for, and reported as such.")
+    suspect: float = internal(0.65, gt=0, le=1, description="From here a document is a suspect, and down-weighted.")
+    suspect_weight: float = internal(
+        0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id."
+    )
+    min_words: int = internal(8, ge=2, description="Shorter items are not looked for, and reported as such.")

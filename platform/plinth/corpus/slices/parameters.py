@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class GateSlices(Frozen):
@@ -22,12 +22,12 @@ class GateSlices(Frozen):
     documents_per_slice: int = Field(
         200, ge=0, description="Generated documents of each truth in every slice; 0 generates none."
     )
-    seed: int = Field(7, ge=0, description="Of the generated documents.")
+    seed: int = internal(7, ge=0, description="Of the generated documents.")
     lists: tuple[str, ...] = Field(
         (), description="Labelled sets of yours in `corpus.lists`: JSONL with `text`, `label` (good, bad) and `slice`."
     )
-    reviews: bool = Field(True, description="Whether labels of reviewers (`reviews/` of the workspace) count, too.")
-    min_documents: int = Field(
+    reviews: bool = internal(True, description="Whether labels of reviewers (`reviews/` of the workspace) count, too.")
+    min_documents: int = internal(
         30, ge=1, description="A slice with fewer documents of a truth is reported, but held to no bound."
     )
     min_recall: float = Field(0.0, ge=0, le=1, description="Least share of bad documents that the gate removes.")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 #: Answers that state no licence (SPDX 2.3, clause 8.13 and 8.15), and none at all.
 NO_LICENCE = ("", "unknown", "none", "noassertion")
@@ -91,8 +91,8 @@ class Extraction(Frozen):
         "resiliparse",
         description="`resiliparse` is fast; `trafilatura` is ten times slower and cuts boilerplate closer.",
     )
-    seconds_per_page: float = Field(5.0, gt=0, description="A page that takes longer becomes a reject.")
-    max_bytes: int = Field(
+    seconds_per_page: float = internal(5.0, gt=0, description="A page that takes longer becomes a reject.")
+    max_bytes: int = internal(
         16 * 2**20, gt=0, description="A page or record larger than this becomes a reject (`too-large`)."
     )
 
@@ -113,7 +113,7 @@ class Documents(Frozen):
     part_bytes: int = Field(128 * 2**20, gt=0, description="Aim for this much source per part.")
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="More rejects than this fail the stage.")
     extraction: Extraction = Extraction()
-    normalisation: Normalisation = Normalisation()
+    normalisation: Normalisation = internal(Normalisation(), description="Unicode NFC, whitespace, line ends.")
 
 
 def _is_expression(licence: str) -> bool:

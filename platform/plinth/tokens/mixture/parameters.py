@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.tokens.mixture.selectors import EVERYTHING
 
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -30,7 +30,7 @@ class Curriculum(Frozen):
     manner: Literal["ramp", "turns"] = Field(
         "ramp", description="`ramp`: shares go linearly from early to late; `turns`: one value after the other."
     )
-    strength: float = Field(1.0, gt=0, le=1, description="Ramp: 1 moves as far as no share falls below 0.")
+    strength: float = internal(1.0, gt=0, le=1, description="Ramp: 1 moves as far as no share falls below 0.")
 
     @field_validator("order")
     @classmethod
@@ -54,7 +54,7 @@ class Phase(Frozen):
         "`natural`: as much as there is.",
     )
     to_weights: Weights | None = Field(None, description="Weights at the end, reached from `weights` by tokens.")
-    ramp_steps: int = Field(
+    ramp_steps: int = internal(
         0, ge=0, le=1000, description="With `to_weights`: 0 is a straight line, n are n equal stretches."
     )
     temperature: float = Field(

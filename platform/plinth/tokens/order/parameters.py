@@ -8,13 +8,13 @@ from typing import Protocol
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Change(Frozen):
     """When something changes: at the first step that begins at or after this point."""
 
-    from_tokens: int | None = Field(None, ge=0, description="Tokens trained before the change; or `from_step`.")
+    from_tokens: int | None = internal(None, ge=0, description="Tokens trained before the change; or `from_step`.")
     from_step: int | None = Field(None, ge=1, description="First step of the change, counted from 1; or `from_tokens`.")
 
     @model_validator(mode="after")

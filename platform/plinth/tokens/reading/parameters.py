@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Reading(Frozen):
@@ -20,7 +20,7 @@ class Reading(Frozen):
     layout: Literal["store", "names"] = Field(
         "store", description="`store`: as `plinth` and DVC push it; `names`: files named as the parts."
     )
-    fetch: Literal["auto", "shard", "span"] = Field(
+    fetch: Literal["auto", "shard", "span"] = internal(
         "auto",
         description="`shard`: whole, checked by SHA-256, kept in the cache; `span`: each rank only the tokens of its "
         "rows; `auto`: whole where all fit into half the cache.",
@@ -29,4 +29,4 @@ class Reading(Frozen):
         None, description="Folder that the processes of a node share; by default `cache` in the workspace."
     )
     cache_bytes: int = Field(256 * 2**30, gt=0, description="Bound of the cache.")
-    ahead: int = Field(4, ge=0, description="Shards that are fetched at once before they are needed.")
+    ahead: int = internal(4, ge=0, description="Shards that are fetched at once before they are needed.")

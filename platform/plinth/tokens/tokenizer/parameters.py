@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 #: All single bytes are in every vocabulary, so that every text can be written.
 BYTES = 256
@@ -32,7 +32,7 @@ class TokenizerParameters(Frozen):
         description="`single`: every digit is a token (Llama 2); `triples`: up to three (Llama 3); `runs`: digits "
         "merge like letters (GPT-2).",
     )
-    character_coverage: float = Field(
+    character_coverage: float = internal(
         0.9995, gt=0, le=1, description="Kinds of characters: this share of the sample's characters gets tokens."
     )
     sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared by buckets.")
@@ -42,17 +42,17 @@ class TokenizerParameters(Frozen):
     special_tokens: tuple[str, ...] = Field(
         ("<|endoftext|>", "<|pad|>"), min_length=1, description="The first ids, in order; the first ends a document."
     )
-    min_frequency: int = Field(2, ge=1, description="BPE: pairs seen less often are not merged.")
-    audit_bytes_per_part: int = Field(2 * 2**20, gt=0, description="Audit: at most this much text of each part.")
+    min_frequency: int = internal(2, ge=1, description="BPE: pairs seen less often are not merged.")
+    audit_bytes_per_part: int = internal(2 * 2**20, gt=0, description="Audit: at most this much text of each part.")
     max_fertility: float = Field(4.0, gt=0, description="Audit: tokens per word allowed in any bucket.")
     max_fertility_by_language: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Audit: tokens per word allowed in texts of a language, over all buckets."
     )
-    max_fertility_by_domain: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, description="Audit: tokens per word allowed in texts of a source's domain."
+    max_fertility_by_domain: Mapping[str, Annotated[float, Field(gt=0)]] = internal(
+        {}, description="Audit: tokens per word allowed in texts of a source's domain."
     )
     min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: lower bound in any bucket.")
-    max_unreachable_share: float = Field(
+    max_unreachable_share: float = internal(
         0.01, ge=0, le=1, description="Audit: share of tokens allowed that their own text is never written with."
     )
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Checkpoints(Frozen):
@@ -19,7 +19,7 @@ class Checkpoints(Frozen):
     keep_last: int = Field(2, ge=1, description="Older ones are removed.")
     keep_every: int = Field(0, ge=0, description="Also kept: steps divisible by this; 0 keeps none.")
     keep_best: int = Field(0, ge=0, description="Also kept: so many of the best: by held-out slices, or smoothed loss.")
-    audit_steps: int = Field(
+    audit_steps: int = internal(
         8, ge=1, description="Steps before the end at which a checkpoint is kept, to prove that a resume is exact."
     )
     upload: str | None = Field(

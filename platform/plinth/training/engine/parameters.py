@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 ScheduleName = Literal["cosine", "linear", "wsd", "constant", "inverse-sqrt"]
 
@@ -21,21 +21,21 @@ class Optimizer(Frozen):
     )
     schedule: ScheduleName = Field("wsd", description="Fall after the warm-up; `wsd` is warm-up, stable, decay.")
     warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
-    warmup_tokens: int | None = Field(None, ge=0, description="In tokens, instead of `warmup_fraction`.")
+    warmup_tokens: int | None = internal(None, ge=0, description="In tokens, instead of `warmup_fraction`.")
     decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
-    decay_tokens: int | None = Field(None, ge=0, description="In tokens, instead of `decay_fraction`.")
+    decay_tokens: int | None = internal(None, ge=0, description="In tokens, instead of `decay_fraction`.")
     decay_shape: Literal["linear", "1-sqrt"] = Field("linear", description="WSD: how it decays.")
-    beta1: float = Field(0.9, ge=0, lt=1, description="AdamW, first moment.")
+    beta1: float = internal(0.9, ge=0, lt=1, description="AdamW, first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW, second moment.")
-    eps: float = Field(1e-8, gt=0, description="AdamW.")
+    eps: float = internal(1e-8, gt=0, description="AdamW.")
     weight_decay: float = Field(0.1, ge=0, description="On matrices; gains of norms have none.")
-    embedding_weight_decay: float | None = Field(
+    embedding_weight_decay: float | None = internal(
         None, ge=0, description="On input and output embeddings; by default that of matrices."
     )
-    independent_weight_decay: bool = Field(
+    independent_weight_decay: bool = internal(
         False, description="Decay by weight_decay x lr / peak lr, whatever the peak is, instead of weight_decay x lr."
     )
-    embedding_lr_factor: float = Field(1.0, gt=0, description="Learning rate of embeddings, as a multiple.")
+    embedding_lr_factor: float = internal(1.0, gt=0, description="Learning rate of embeddings, as a multiple.")
     grad_clip: float = Field(1.0, gt=0, description="Global norm to which gradients are clipped.")
 
     @model_validator(mode="after")

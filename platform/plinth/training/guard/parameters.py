@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
@@ -19,7 +19,7 @@ class GuardRule(Frozen):
     """What to do, and after how many suspicious steps in a row."""
 
     action: Action = Field("warn", description=_ACTION)
-    confirmations: int = Field(1, ge=1, description=_CONFIRMATIONS)
+    confirmations: int = internal(1, ge=1, description=_CONFIRMATIONS)
 
 
 class Nonfinite(GuardRule):
@@ -32,20 +32,20 @@ class LossSpike(GuardRule):
     """The loss is far above its recent level."""
 
     action: Action = Field("rollback", description=_ACTION)
-    confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS)
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
     sigmas: float = Field(
         6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core's step skipper: 6)."
     )
-    min_rise: float = Field(0.2, ge=0, description="Nats above the level below which nothing is a spike.")
+    min_rise: float = internal(0.2, ge=0, description="Nats above the level below which nothing is a spike.")
 
 
 class GradientSpike(GuardRule):
     """The global gradient norm is far above its recent level."""
 
     action: Action = Field("warn", description=_ACTION)
-    confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS)
-    sigmas: float = Field(6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core: 6).")
-    min_ratio: float = Field(3.0, ge=1, description="Times the level below which nothing is a spike.")
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
+    sigmas: float = internal(6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core: 6).")
+    min_ratio: float = internal(3.0, ge=1, description="Times the level below which nothing is a spike.")
 
 
 class LateRule(GuardRule):
@@ -61,8 +61,8 @@ class LateRule(GuardRule):
 class LayerRule(LateRule):
     """A statistic of one layer grows out of its own range. Measured every `telemetry.layers_every` steps."""
 
-    confirmations: int = Field(2, ge=1, description=_CONFIRMATIONS + " Counted in measurements.")
-    ratio: float = Field(10.0, gt=1, description="Times the layer's recent level.")
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Counted in measurements.")
+    ratio: float = internal(10.0, gt=1, description="Times the layer's recent level.")
 
 
 class PlateauRule(LateRule):
@@ -70,14 +70,14 @@ class PlateauRule(LateRule):
 
     action: Action = Field("off", description=_ACTION)
     steps: int = Field(1000, ge=1, description="Steps without improvement.")
-    min_improvement: float = Field(0.001, ge=0, description="Relative fall of the smoothed loss that counts as one.")
+    min_improvement: float = internal(0.001, ge=0, description="Relative fall of the smoothed loss that counts as one.")
 
 
 class Throughput(GuardRule):
     """Steps take much longer than they did. A clock decides, so it may only warn or stop."""
 
-    confirmations: int = Field(10, ge=1, description=_CONFIRMATIONS)
-    ratio: float = Field(0.5, gt=0, lt=1, description="Share of the recent level of tokens per second.")
+    confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
+    ratio: float = internal(0.5, gt=0, lt=1, description="Share of the recent level of tokens per second.")
 
     @model_validator(mode="after")
     def _changes_nothing(self) -> Throughput:
@@ -95,22 +95,22 @@ class GuardParameters(Frozen):
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
     gradient_spike: GradientSpike = GradientSpike()
-    layer_gradient: LayerRule = LayerRule()
-    activations: LayerRule = LayerRule()
+    layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer.")
+    activations: LayerRule = internal(LayerRule(), description="Activations of a layer.")
     plateau: PlateauRule = PlateauRule()
-    throughput: Throughput = Throughput()
-    skip_before: int = Field(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
+    throughput: Throughput = internal(Throughput(), description="Steps take much longer than they did.")
+    skip_before: int = internal(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
     skip_after: int = Field(
         0, ge=0, description="Steps after the last suspicious one that are left out as well (PaLM left out 200 to 500)."
     )
-    lr_factor: float = Field(0.5, gt=0, le=1, description="What lower_lr multiplies the learning rate by.")
-    lr_steps: int = Field(0, ge=0, description="Steps that it stays lower; 0 is to the end.")
-    rollback_lr_factor: float = Field(1.0, gt=0, le=1, description="Also lower the learning rate after a rollback.")
+    lr_factor: float = internal(0.5, gt=0, le=1, description="What lower_lr multiplies the learning rate by.")
+    lr_steps: int = internal(0, ge=0, description="Steps that it stays lower; 0 is to the end.")
+    rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Also lower the learning rate after a rollback.")
     max_rollbacks: int = Field(8, ge=0, description="One more stops the run.")
-    max_skipped_updates: int = Field(
+    max_skipped_updates: int = internal(
         16, ge=0, description="Updates not made among the last `window_steps`; one more stops the run."
     )
-    max_lowered: int = Field(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
+    max_lowered: int = internal(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
 
     @model_validator(mode="after")
     def _window_holds(self) -> GuardParameters:

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from plinth.model.parameters import Model
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 #: A key of the block, and why it cannot be: found, expected.
 Refusal = tuple[str, str]
@@ -46,13 +46,15 @@ class Parallel(Frozen):
         0, ge=0, description="Blocks computed again in the backward pass: 0 none, 1 all, n every n-th."
     )
     compile: bool = Field(False, description="`torch.compile` each block.")
-    loss_scale: LossScale = LossScale()
-    communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    loss_scale: LossScale = internal(LossScale(), description="FP16: factor of the loss.")
+    communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = internal(
         "auto", description="Of gradients on the wire; `auto` is the dtype they are accumulated in."
     )
-    overlap_communication: bool = Field(False, description="Reduce gradients while the backward pass goes on (GPUs).")
-    reduce_bucket_elements: int = Field(2**25, ge=1, description="Gradients reduced at once.")
-    gather_bucket_elements: int = Field(2**25, ge=1, description="Parameters gathered at once.")
+    overlap_communication: bool = internal(
+        False, description="Reduce gradients while the backward pass goes on (GPUs)."
+    )
+    reduce_bucket_elements: int = internal(2**25, ge=1, description="Gradients reduced at once.")
+    gather_bucket_elements: int = internal(2**25, ge=1, description="Parameters gathered at once.")
 
     @property
     def model_ranks(self) -> int:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Plateau(Frozen):
@@ -19,16 +19,16 @@ class Plateau(Frozen):
         description="Nats (of slices: bits per byte) that the next window should bring; judged by the upper "
         "confidence bound.",
     )
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
+    confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
     slices: tuple[str, ...] = Field((), description="Evaluated slices that must all be flat too; empty: loss alone.")
 
 
 class Regression(Frozen):
     """Probes that get worse than they have been."""
 
-    tolerance: float = Field(2.0, gt=0, description="Standard errors below the best score that count as worse.")
-    evaluations: int = Field(2, ge=1, description="In a row.")
-    probes: int = Field(1, ge=1, description="How many probes must be worse.")
+    tolerance: float = internal(2.0, gt=0, description="Standard errors below the best score that count as worse.")
+    evaluations: int = internal(2, ge=1, description="In a row.")
+    probes: int = internal(1, ge=1, description="How many probes must be worse.")
 
 
 class Stopping(Frozen):
@@ -42,8 +42,8 @@ class Stopping(Frozen):
     regression: Regression | None = Field(None, description="Probes get worse.")
     max_epochs: float | None = Field(None, gt=0, description="Most often that any bucket's documents are seen.")
     when: Literal["any", "all"] = Field("any", description="How plateau, regression and max_epochs combine.")
-    min_tokens: int = Field(0, ge=0, description="Plateau, regression and max_epochs are not asked before.")
-    every_steps: int = Field(10, ge=1, description="Steps between two looks.")
+    min_tokens: int = internal(0, ge=0, description="Plateau, regression and max_epochs are not asked before.")
+    every_steps: int = internal(10, ge=1, description="Steps between two looks.")
 
     @model_validator(mode="after")
     def _priced(self) -> Stopping:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.text.rules import c4_pages
 
 _COUNTS = (
@@ -27,11 +27,11 @@ class C4Params(Frozen):
     """Whose counting is followed, and what makes a line."""
 
     profile: Literal["datatrove"] = Field("datatrove", description="Rules in the order of datatrove 0.10.")
-    min_words_per_line: int = Field(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
+    min_words_per_line: int = internal(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
     terminal_punctuation: bool = Field(
         True, description="Whether a line must end a sentence. FineWeb leaves this rule out."
     )
-    max_word_characters: int = Field(1000, ge=1, description="A line with a longer word does not count.")
+    max_word_characters: int = internal(1000, ge=1, description="A line with a longer word does not count.")
 
 
 def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.edit_spans import spans
-from plinth.records import EDIT_TYPE, Frozen
+from plinth.records import EDIT_TYPE, Frozen, internal
 from plinth.text.rules import c4_line_rules as kernel
 
 Bools = npt.NDArray[np.bool_]
@@ -46,7 +46,7 @@ class C4LinesParams(Frozen):
     """Whose rules are followed."""
 
     profile: Literal["paper", "dclm", "dolma"] = Field("paper", description="Whose rules, in whose order.")
-    max_word_characters: int = Field(1000, ge=1, description="A line with a longer word is cut (not by `dolma`).")
+    max_word_characters: int = internal(1000, ge=1, description="A line with a longer word is cut (not by `dolma`).")
 
 
 def annotate(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:

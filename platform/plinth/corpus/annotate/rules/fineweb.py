@@ -9,7 +9,7 @@ from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.text.rules import gopher_quality
 
 _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_word")
@@ -20,7 +20,7 @@ class FineWebParams(Frozen):
     """Whose counting is followed."""
 
     profile: Literal["datatrove"] = Field("datatrove", description="Counts as datatrove 0.10 does.")
-    short_line_characters: int = Field(30, ge=1, description="A line of at most this many characters is short.")
+    short_line_characters: int = internal(30, ge=1, description="A line of at most this many characters is short.")
 
 
 def annotate(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:

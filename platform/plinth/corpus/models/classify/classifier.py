@@ -23,7 +23,7 @@ from plinth.corpus.models.classify import calibrate, learning, linear, measures,
 from plinth.corpus.models.classify.artefact import FORMAT, ClassifierModel, Head, Second, second_features, second_names
 from plinth.corpus.models.classify.learning import Learning
 from plinth.corpus.models.examples import Examples, ExampleSource
-from plinth.records import Manifest, Step
+from plinth.records import Manifest, Step, internal
 from plinth.text.scoring.dense_features import NAMES
 
 KIND, VERSION = "classifier", "1"
@@ -46,8 +46,10 @@ class ClassifierParams(Learning):
     window: int = Field(
         0, ge=0, description="Words of a stretch; a document scores as its highest one. 0: documents as a whole."
     )
-    band: tuple[float, float] = Field((0.3, 0.7), description="Probabilities between which the second stage decides.")
-    second_stage: bool = Field(True, description="Whether there is one.")
+    band: tuple[float, float] = internal(
+        (0.3, 0.7), description="Probabilities between which the second stage decides."
+    )
+    second_stage: bool = internal(True, description="Whether there is one.")
 
     @model_validator(mode="after")
     def _one_way(self) -> ClassifierParams:

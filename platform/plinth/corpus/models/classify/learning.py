@@ -17,7 +17,7 @@ from plinth.corpus.models.classify.artefact import ClassifierModel
 from plinth.corpus.models.classify.calibrate import Method
 from plinth.corpus.models.examples import Drawing, Examples, ExampleSource
 from plinth.errors import StageError
-from plinth.records import Frozen, Manifest, Part, Step
+from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.store import Store
 
 
@@ -25,14 +25,14 @@ class Learning(Frozen):
     """How a linear model is trained."""
 
     documents: int = Field(20_000, ge=100, le=200_000, description="Most documents of a bucket or list.")
-    max_words: int = Field(1000, ge=16, le=5000, description="Words of a document that are learnt from.")
-    bits: int = Field(20, ge=8, le=24, description="The table of features has 2^bits rows of 4 bytes a label.")
-    epochs: int = Field(20, ge=1, le=100, description="Passes over the examples; the best one is kept.")
-    seed: int = Field(1, ge=0, description="Of the sample.")
-    calibration: Method = Field("platt", description="`platt`, or `isotonic` where there are thousands of examples.")
+    max_words: int = internal(1000, ge=16, le=5000, description="Words of a document that are learnt from.")
+    bits: int = internal(20, ge=8, le=24, description="The table of features has 2^bits rows of 4 bytes a label.")
+    epochs: int = internal(20, ge=1, le=100, description="Passes over the examples; the best one is kept.")
+    seed: int = internal(1, ge=0, description="Of the sample.")
+    calibration: Method = internal("platt", description="`platt`, or `isotonic` where there are thousands of examples.")
     min_documents: int = Field(100, ge=20, description="Fewer examples of a label are refused.")
-    min_auc: float = Field(0.7, ge=0.5, le=1, description="Least held-out AUC of a model that is published.")
-    max_ece: float = Field(0.15, gt=0, le=1, description="Most calibration error of a model that is published.")
+    min_auc: float = internal(0.7, ge=0.5, le=1, description="Least held-out AUC of a model that is published.")
+    max_ece: float = internal(0.15, gt=0, le=1, description="Most calibration error of a model that is published.")
 
     @property
     def drawing(self) -> Drawing:

@@ -21,7 +21,7 @@ from plinth.corpus.models.ngram.count import RESERVED, VERSION, HashRange, grams
 from plinth.corpus.models.ngram.estimate import estimate
 from plinth.corpus.models.ngram.ngram_file import FORMAT, NgramModel, read, write
 from plinth.errors import StageError
-from plinth.records import Frozen, Manifest, Part, Step
+from plinth.records import Frozen, Manifest, Part, Step, internal
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth.text.scoring.kneser_ney import BEGIN
@@ -40,13 +40,15 @@ class NgramParams(Frozen):
 
     reference: tuple[str, ...] = Field(min_length=1, description="Buckets that it learns from.")
     bands_from: tuple[str, ...] = Field((), description="Buckets whose perplexities set the bands; default: reference.")
-    order: int = Field(4, ge=2, le=4, description="Words of its longest n-grams.")
-    vocabulary: int = Field(50_000, ge=100, le=65_535, description="Most frequent words that it knows.")
-    max_bytes: int = Field(
+    order: int = internal(4, ge=2, le=4, description="Words of its longest n-grams.")
+    vocabulary: int = internal(50_000, ge=100, le=65_535, description="Most frequent words that it knows.")
+    max_bytes: int = internal(
         256 * 2**20, gt=0, description="Text it learns from, at most; memory grows with it, about 12 bytes a byte."
     )
-    prune: tuple[int, ...] = Field((0, 0, 1, 1), description="By order, n-grams counted at most so often are left out.")
-    percentiles: tuple[float, float] = Field((30.0, 60.0), description="Ends of head and middle (CCNet's).")
+    prune: tuple[int, ...] = internal(
+        (0, 0, 1, 1), description="By order, n-grams counted at most so often are left out."
+    )
+    percentiles: tuple[float, float] = internal((30.0, 60.0), description="Ends of head and middle (CCNet's).")
 
 
 def _buckets(params: NgramParams) -> tuple[str, ...]:

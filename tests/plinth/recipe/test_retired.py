@@ -1,0 +1,94 @@
+"""A recipe of 0.3 with a key that is gone gets one error, which says what to write instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from jobs.recipes import FOLDER
+from plinth.corpus.models.registry import TRAINERS
+from plinth.recipe.column_checks import annotators
+from plinth.recipe.load import check, fingerprint, load, written
+from plinth.recipe.recipe import Recipe
+from plinth.recipe.reference import _inner
+from plinth.recipe.retired import ADVICE, MESSAGE, retired
+from plinth.records import is_internal
+
+LEARNT = {"kind": "classifier", "reference": ["web"], "random": ["prose"]}
+
+
+def with_keys(tmp_path: Path, keys: dict[str, Any]) -> Path:
+    """The tiny recipe with more keys."""
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({"extends": "tiny.yaml", **keys}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "hint"),
+    [
+        ({"training": {"optimizer": {"warmup_tokens": 100}}}, "training.optimizer.warmup_tokens", "`warmup_fraction`"),
+        ({"training": {"optimizer": {"eps": "x"}}}, "training.optimizer.eps", "it is `1e-08` in every recipe"),
+        (
+            {"training": {"batch_schedule": [{"from_tokens": 640, "global_batch_sequences": 16}]}},
+            "training.batch_schedule[0].from_tokens",
+            "`from_step`",
+        ),
+        ({"training": {"parallel": {"loss_scale": {"static": 1.0}}}}, "training.parallel.loss_scale", "its defaults"),
+        ({"corpus": {"dedup": {"lines": {"edge_lines": 4}}}}, "corpus.dedup.lines.edge_lines", "leave it out"),
+        ({"corpus": {"annotate": {"licence": {"permitted": ["MIT"]}}}}, "corpus.annotate.licence.permitted", "write `"),
+        ({"corpus": {"annotate": {"language": {"min_score": 0.4}}}}, "corpus.annotate.language.min_score", "`0.5`"),
+        (
+            {"corpus": {"models": {"quality": {**LEARNT, "bits": 18}}}},
+            "corpus.models.quality.bits",
+            "it is `20`",
+        ),
+    ],
+)
+def test_one_error_says_what_to_write(tmp_path: Path, keys: dict[str, Any], key: str, hint: str) -> None:
+    _, problems = check(with_keys(tmp_path, keys), FOLDER)
+    assert [(problem.key, problem.message) for problem in problems] == [(key, MESSAGE)]
+    assert hint in problems[0].hint
+
+
+def models(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """A model and all that its fields hold."""
+    inner = [found for field in model.model_fields.values() if (found := _inner(field.annotation)[0]) is not None]
+    return [model, *(one for each in inner for one in models(each))]
+
+
+def test_every_advice_is_about_an_internal_parameter() -> None:
+    tops = [Recipe, *(one.params for one in annotators()), *(one.params for one in TRAINERS.values())]
+    internal = {name for top in tops for one in models(top) for name, f in one.model_fields.items() if is_internal(f)}
+    assert {key.rpartition(".")[2] for key in ADVICE} <= internal
+
+
+def test_an_internal_parameter_stays_in_the_dump() -> None:
+    recipe = load(FOLDER / "tiny.yaml")
+    dump = recipe.model_dump(mode="json")
+    assert dump["training"]["optimizer"]["warmup_tokens"] is None
+    assert dump["corpus"]["contamination"]["ngram_words"] == 13
+    assert dump["training"]["guard"]["loss_spike"]["confirmations"] == 2
+
+
+@pytest.mark.parametrize("defaults", [True, False])
+@pytest.mark.parametrize("name", ["tiny", "demo"])
+def test_what_is_written_loads_as_the_same_recipe(tmp_path: Path, name: str, defaults: bool) -> None:
+    recipe = load(FOLDER / f"{name}.yaml")
+    path = tmp_path / "own.yaml"
+    path.write_text(json.dumps(written(recipe, defaults=defaults)))
+    assert fingerprint(load(path)) == fingerprint(recipe)
+    assert not list(retired(Recipe, written(recipe)))
+
+
+def test_a_preset_is_written_as_what_it_stands_for(tmp_path: Path) -> None:
+    keys = {"corpus": {"dedup": {"minhash": {"preset": "marin"}}}, "training": {"model": {"preset": "1m"}}}
+    recipe = load(with_keys(tmp_path, keys), FOLDER)
+    again = tmp_path / "again.yaml"
+    again.write_text(json.dumps(written(recipe, defaults=False)))
+    assert fingerprint(load(again)) == fingerprint(recipe)
