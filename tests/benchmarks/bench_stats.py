@@ -20,7 +20,7 @@ import torch
 
 from plinth.model.decoder import Decoder, build
 from plinth.model.parameters import Model
-from plinth.training.engine.layer_statistics import Stats
+from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.engine.parameter_groups import parameter_groups
 from plinth.training.engine.parameters import Optimizer
 
@@ -28,8 +28,10 @@ RESULTS = Path(__file__).parent / "results" / "stats.json"
 VOCABULARY = 8192
 
 
-def step_s(model: Decoder, adam: torch.optim.Optimizer, stats: Stats, number: int, tokens: torch.Tensor) -> float:
-    """Seconds of one step, with everything the loop asks of the statistics."""
+def step_s(
+    model: Decoder, adam: torch.optim.Optimizer, stats: LayerMonitor, number: int, tokens: torch.Tensor
+) -> float:
+    """Seconds of one step, with every call of the statistics that the loop makes."""
     clock = time.perf_counter if tokens.is_cuda else time.process_time
     started = clock()
     stats.begin(number)
@@ -49,7 +51,7 @@ def measure(config: Model, batch: int, length: int, rounds: int) -> list[dict[st
     model = build(config, VOCABULARY, 1).to(device)
     if device == "cuda":
         model = model.bfloat16()
-    stats = Stats(model, config.layers, every=2)
+    stats = LayerMonitor(model, config.layers, every=2)
     adam = torch.optim.AdamW(parameter_groups(Optimizer(), config, model.named_parameters()), fused=True)
     tokens = torch.randint(0, VOCABULARY, (batch, length + 1), device=device)
     for number in range(2):

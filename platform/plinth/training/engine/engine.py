@@ -23,7 +23,7 @@ from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
 from plinth.training.engine.batch_expansion import Widened, widened
 from plinth.training.engine.deepspeed_settings import deepspeed_config
-from plinth.training.engine.layer_statistics import Stats
+from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
 from plinth.training.engine.ranks import Rank, join, leave, seed
 from plinth.training.parallel.block_wrapping import wrap_blocks
@@ -96,7 +96,7 @@ class TrainingEngine:
         self._norm: Tensor | float = 0.0
         model = self._model()
         every, divided_by = config.telemetry.layers_every, config.parallel.tensor
-        self.stats = Stats(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
+        self.stats = LayerMonitor(model, config.model.layers, every, ranks=config.ranks, tensor_ranks=divided_by)
         groups = parameter_groups(config.optimizer, config.model, model.named_parameters())
         settings = deepspeed_config(config, self.precision, sum(p.numel() for p in model.parameters()))
         mpu = self._unit()

@@ -6,9 +6,9 @@ Rows are the embedding (its output), every block (its output) and the head (the 
 Hooks add to two small tensors on the device; nothing is read on the host within the step. `end` starts one
 sum and one maximum over ranks and a copy; `at` and `latest` read what has arrived.
 
-What a gradient norm here is: the gradient of one micro batch on one rank, before it is accumulated, reduced,
-partitioned or clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
-gradients over ranks only afterwards, so the number is the same thing in stages 0 to 3, in any precision. It
+A gradient norm is that of one micro batch's gradient on one rank, before it is accumulated, reduced, partitioned or
+clipped; over micro batches and ranks the root of the mean square is taken. ZeRO divides
+gradients over ranks only afterwards, so the number has one meaning in stages 0 to 3, in any precision. It
 is not the norm of the averaged gradient, which is smaller where gradients disagree (their noise: McCandlish
 et al., arXiv:1812.06162); the global norm of that is in every step event as `grad_norm`.
 Where tokens of a sequence are divided over ranks, it is the gradient of a rank's share of the sequence.
@@ -37,7 +37,7 @@ from plinth.model.blocks import Block
 #: growing attention logits are the instability of Dehghani et al., arXiv:2302.05442).
 COLUMNS = ("grad_norm", "rms", "max_abs", "zero", "logit_bound")
 
-#: Summed per row on the device, and what they are divided by, counted on the host.
+#: Sums per row on the device, then their divisors, counted on the host.
 _GRADIENT, _SQUARES, _NONZERO, _BACKWARDS, _ELEMENTS = range(5)
 
 #: Maximal per row.
@@ -62,7 +62,7 @@ class LayerStatistics:
         return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
 
     def event(self) -> dict[str, Any]:
-        """For the timeline: a list per column, one number per row; what JSON cannot hold is null."""
+        """For the timeline: a list per column, one number per row; null where JSON has no number for it."""
         columns = {
             name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
             for name in COLUMNS
@@ -70,14 +70,14 @@ class LayerStatistics:
         return {"names": list(self.names), **columns}
 
 
-class Stats:
+class LayerMonitor:
     """The statistics of a model. Attach once, before or after DeepSpeed takes the model.
 
     In every step: `begin(step)`, forward and backward, `end()`; then `at(step)`. All ranks do so together.
     """
 
     def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
-        """Hooks into `module`, a `Decoder` or a part of one that holds some of its blocks.
+        """Hooks into `module`, a `Decoder` or the part of one that a rank holds.
 
         Args:
             layers: blocks of the whole model.
@@ -87,7 +87,7 @@ class Stats:
         """
         self.every, self.ranks, self.tensor_ranks = every, ranks, tensor_ranks
         self.names = ("embedding", *map(str, range(layers)), "head")
-        #: What the engine multiplied the loss with before backward; 1 / accumulation, times FP16's loss scale.
+        #: The factor of the loss before backward; 1 / accumulation, times FP16's loss scale.
         self.gradient_scale = 1.0
         self._step, self._active = 0, False
         self._counts = np.zeros((len(self.names), 2))
@@ -103,14 +103,14 @@ class Stats:
         self.again()
 
     def again(self) -> None:
-        """Forget what was measured since `begin`: the step is taken anew."""
+        """Discard the measurements since `begin`: the step is repeated."""
         if self._active:
             self._counts[:] = 0
             self._sums.zero_()
             self._maxima.zero_()
 
     def end(self) -> None:
-        """After the last backward pass of the step: start to gather what was measured. Waits for nothing on GPUs."""
+        """After the last backward pass of the step: begin to sum over ranks. Waits for nothing on GPUs."""
         if not self._active:
             return
         self._active = False
@@ -131,20 +131,20 @@ class Stats:
     def latest(self) -> LayerStatistics | None:
         """The newest measurement that has reached the host, or None before the first. Waits for nothing."""
         while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
-            self._take()
+            self._receive()
         return self._latest
 
     def at(self, step: int) -> LayerStatistics | None:
         """The measurement of exactly this step, or None where that step was not measured.
 
-        For whoever has read the step's loss on the host: what was sent before it has arrived. Steps are asked for
-        in order.
+        To be called when the step's loss has been read on the host, for then the measurement has arrived too; in the
+        order of steps.
         """
         while self._sent and self._sent[0][0] <= step:
-            self._take()
+            self._receive()
         return self._latest if self._latest is not None and self._latest.step == step else None
 
-    def _take(self) -> None:
+    def _receive(self) -> None:
         step, values, arrived = self._sent.popleft()
         if arrived is not None:
             arrived.synchronize()
@@ -186,7 +186,7 @@ class Stats:
                 self._counts[row, 0] += 1
 
         for number, parameter in enumerate(p for p in parameters if p.requires_grad):
-            divided = getattr(parameter, "model_parallel", False)  # its parts are summed over, all else is averaged
+            divided = getattr(parameter, "model_parallel", False)  # parts are summed over ranks, copies averaged
             parameter.register_hook(adder(self.tensor_ranks if divided else 1))  # type: ignore[no-untyped-call]
             if number == 0:
                 parameter.register_hook(count)  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ class Stats:
         self._measure(0, inputs[0])
 
     def _measure(self, row: int, x: Tensor) -> None:
-        """Add what [B, S, D] shows, in passes that keep no copy of it."""
+        """Add the statistics of [B, S, D], in passes that keep no copy of it."""
         if not self._active:
             return
         with torch.no_grad():

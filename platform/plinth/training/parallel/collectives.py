@@ -5,7 +5,7 @@
     scatter_heads   [B, H, S/n, E] -> [B, H/n, S, E], backward the reverse    (DeepSpeed-Ulysses, arXiv:2309.14509)
     gather_heads    the reverse
 
-`torch.compile` does not look into them: a graph ends before each and starts again after it.
+`torch.compile` does not trace them: a graph ends before each and starts again after it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def summed(x: Tensor, group: ProcessGroup) -> Tensor:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def applied(function: Any, *arguments: Any) -> Any:
-    """An autograd function, out of the compiler's sight."""
+    """Apply an autograd function without tracing it."""
     return function.apply(*arguments)
 
 

@@ -2,8 +2,8 @@
 
     ranks = data x pipeline x sequence x tensor
 
-`tensor` divides every matrix, `pipeline` the layers, `sequence` the tokens of a sequence (Ulysses); what is
-left is data parallel: those ranks see different sequences.
+`tensor` divides every matrix, `pipeline` the layers, `sequence` the tokens of a sequence (Ulysses); the
+ranks left are data parallel: they see different sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import Field
 from plinth.model.parameters import Model
 from plinth.records import Frozen, internal
 
-#: A key of the block, and why it cannot be: found, expected.
+#: A key of the block, and the reason for which its value is refused: found, expected.
 Refusal = tuple[str, str]
 
 
@@ -31,7 +31,7 @@ class LossScale(Frozen):
 
 
 class Parallel(Frozen):
-    """Ranks = data x tensor x pipeline x sequence; what is left after the last three is data parallel."""
+    """Ranks = data x tensor x pipeline x sequence; the ranks left by the last three are data parallel."""
 
     zero_stage: Literal[0, 1, 2, 3] = Field(
         1, description="DeepSpeed ZeRO: what is divided over ranks; 1 optimizer state, 2 gradients, 3 parameters too."
@@ -69,7 +69,7 @@ class Parallel(Frozen):
 def problems(
     parallel: Parallel, model: Model, *, ranks: int, sequence_tokens: int, precision: str
 ) -> Iterator[Refusal]:
-    """Why this block cannot run, one reason per key; nothing when it can."""
+    """The reasons for which this block cannot run, by key; none when it can."""
     yield from _degrees(parallel, model, ranks, sequence_tokens)
     yield from _zero(parallel, precision)
     yield from _offload(parallel)
@@ -117,7 +117,7 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """What DeepSpeed 0.19 refuses, or computes wrongly, by stage."""
+    """Combinations of a ZeRO stage that DeepSpeed 0.19 refuses or computes wrongly."""
     if parallel.zero_stage == 0 and precision == "fp16":
         yield (
             "zero_stage",
@@ -150,8 +150,8 @@ def _offload(parallel: Parallel) -> Iterator[Refusal]:
         if parallel.zero_stage == 0:
             yield "offload", "the optimizer state leaves the device with ZeRO only; expected zero_stage 1, 2 or 3"
         return
-    asked = {"tensor": parallel.tensor > 1, "pipeline": parallel.pipeline > 1, "compile": parallel.compile}
-    against = " and ".join(name for name, is_asked in asked.items() if is_asked)
+    conflicts = {"tensor": parallel.tensor > 1, "pipeline": parallel.pipeline > 1, "compile": parallel.compile}
+    against = " and ".join(name for name, given in conflicts.items() if given)
     if against:
         yield (
             "offload",

@@ -9,7 +9,7 @@ of gradient accumulation, so the gradient is that of the undivided model; the sh
 (stages - 1) / (micro batches + stages - 1).
 
 Every stage reads the batch itself: ids, documents and targets are not sent, and masks and positions are made
-where they are used. What is sent takes its shape from the batch, so that micro batches may change in number and rows in
+where they are used. Activations take their shape from the batch, so that micro batches may change in number and rows in
 length from step to step; of sequence ranks each has a pipeline of its own, for its slice of the rows. DeepSpeed keeps
 optimizer (on the device or off it), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks, each
 stage an engine of its own whose model-parallel group is the pipeline. Its PipelineEngine is not used: it trains a
@@ -133,8 +133,8 @@ class PipelineEngine(TrainingEngine):
         return y if self._stage.last else torch.zeros((), device=self.rank.device)
 
     def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
-        """What passes between stages looks like this, [B, S/n, D] in the precision of the model, without memory, where
-        tokens are […, B, S + 1] and n ranks share a sequence."""
+        """Activations between stages without memory: [B, S/n, D] in the precision of the model, where tokens are
+        […, B, S + 1] and n ranks share a sequence."""
         *_, micro, length = shape_of_tokens
         shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
         return torch.empty(shape, dtype=self._dtype, device="meta")

@@ -1,4 +1,4 @@
-"""What stages of a pipeline send each other: activations, their gradients, and a tied embedding matrix.
+"""Exchange between stages of a pipeline: activations, their gradients, and a tied embedding matrix.
 
 The sends and receives of one moment are one batch of operations: NCCL would wait for ever if both stages sent first.
 """

@@ -1,7 +1,7 @@
-"""Where a rank is among data, pipeline, sequence and tensor ranks, and the process groups it talks in.
+"""The coordinates of a rank among data, pipeline, sequence and tensor ranks, and its process groups.
 
 Ranks are numbered with tensor fastest, then sequence, pipeline and data: neighbours, which share a machine's
-fast links, talk most (as Megatron-LM numbers them, arXiv:2104.04473).
+fast links, exchange most (as Megatron-LM numbers them, arXiv:2104.04473).
 
     ranks = 8, tensor 2, sequence 2, data 2:    rank   0 1 2 3 4 5 6 7
                                                 data   0 0 0 0 1 1 1 1
@@ -37,7 +37,7 @@ class RankPlace(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        """Whether this rank speaks for its replica: the first of those that see the same sequences."""
+        """Whether this rank is the first of its replica, the ranks that see the same sequences."""
         return self.pipeline == self.sequence == self.tensor == 0
 
 
@@ -113,7 +113,7 @@ class Topology:
 
 
 class ModelParallelUnit:
-    """What DeepSpeed asks of a Megatron-style `mpu`: who shares parameters with whom, and who divides them.
+    """Megatron's `mpu`, as DeepSpeed calls it: the ranks that hold the same parameters, and those that divide them.
 
     To DeepSpeed sequence ranks are data ranks: they hold the same parameters and different gradients.
     """
@@ -153,7 +153,7 @@ class ModelParallelUnit:
 
 
 def _alone(topology: Topology) -> Any:
-    """A group of this rank only: DeepSpeed takes None for the whole world. A collective."""
+    """A group of this rank only, since None means the whole world to DeepSpeed. A collective."""
     import torch.distributed as dist
 
     return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]

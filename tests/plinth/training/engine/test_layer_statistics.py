@@ -13,7 +13,7 @@ from plinth.launch.parameters import Launch
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.training.config import RunConfig
-from plinth.training.engine.layer_statistics import COLUMNS, LayerStatistics, Stats
+from plinth.training.engine.layer_statistics import COLUMNS, LayerMonitor, LayerStatistics
 from plinth.training.parallel.parameters import Parallel
 from plinth.training.telemetry.parameters import Telemetry
 from tests.ranks import run_ranks
@@ -30,7 +30,7 @@ def test_against_numbers_by_hand() -> None:
     model = build(SHAPE, 50, 1)
     for parameter in model.parameters():
         parameter.data *= 3
-    stats = Stats(model, 2, every=5)
+    stats = LayerMonitor(model, 2, every=5)
     assert stats.latest() is None
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in (*NAMES, "q", "k")}
     for name, part in zip(NAMES[1:], (*model.blocks, model.norm), strict=True):
@@ -76,7 +76,7 @@ def test_against_numbers_by_hand() -> None:
 
 def test_zeros_are_seen_and_never_is_free() -> None:
     model = build(SHAPE, 50, 1)
-    stats = Stats(model, 2, every=1)
+    stats = LayerMonitor(model, 2, every=1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -88,12 +88,12 @@ def test_zeros_are_seen_and_never_is_free() -> None:
     assert found.column("zero").tolist() == [1.0] * 4
     assert np.isnan(found.column("grad_norm")).all()  # nothing went backward
     silent = build(SHAPE, 50, 1)
-    Stats(silent, 2, every=0)
+    LayerMonitor(silent, 2, every=0)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in silent.modules())
     assert all(parameter._backward_hooks is None for parameter in silent.parameters())
 
 
-def look(configs: list[RunConfig]) -> list[list[LayerStatistics]]:
+def measure(configs: list[RunConfig]) -> list[list[LayerStatistics]]:
     """On a rank: two measured steps of each run, one after the other."""
     import synthetic
 
@@ -121,8 +121,8 @@ def test_the_same_however_the_model_is_divided(make: Callable[..., RunConfig]) -
     kinds = [Parallel(zero_stage=0), Parallel(zero_stage=1), Parallel(zero_stage=2), Parallel(zero_stage=3)]
     kinds += [Parallel(zero_stage=3, activation_checkpointing=1), Parallel(zero_stage=0, tensor=2)]
     every = Telemetry(layers_every=1)
-    first, second = run_ranks(2, look, [make(telemetry=every, parallel=kind) for kind in kinds])
-    for ours, theirs in zip(first, second, strict=True):  # every rank knows the same, so that guards decide the same
+    first, second = run_ranks(2, measure, [make(telemetry=every, parallel=kind) for kind in kinds])
+    for ours, theirs in zip(first, second, strict=True):  # the same numbers, so that guards decide the same
         for one, other in zip(ours, theirs, strict=True):
             assert np.array_equal(one.values, other.values, equal_nan=True)
     reference, *others, tensor = first
@@ -130,6 +130,6 @@ def test_the_same_however_the_model_is_divided(make: Callable[..., RunConfig]) -
     for found in others:
         for step, again in zip(reference, found, strict=True):
             assert again.values == pytest.approx(step.values, rel=1e-4, nan_ok=True)
-    (alone,) = run_ranks(1, look, [make(telemetry=every, parallel=kinds[0], launch=Launch(ranks=1))])
+    (alone,) = run_ranks(1, measure, [make(telemetry=every, parallel=kinds[0], launch=Launch(ranks=1))])
     for step, again in zip(alone[0], tensor, strict=True):
         assert again.values == pytest.approx(step.values, rel=1e-3, nan_ok=True)

@@ -1,4 +1,4 @@
-"""What the matrix leaves out: other models and loss factors, several ways to divide at once on four ranks, resuming."""
+"""Beside the covered cases: other models and loss factors, several divisions at once on four ranks, resuming."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plinth.training.parallel.parameters import LossScale, Parallel
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
-import together
+import parallel_runs
 
 MODEL = Model(layers=2, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
@@ -60,7 +60,11 @@ def configured(make: Callable[..., RunConfig], ranks: int, table: list[Combinati
     for name, parallel, changes in table:
         block = Parallel(**parallel)
         data = ranks // block.model_ranks
-        fields = {"micro_batch_sequences": together.ROWS // data, "global_batch_sequences": together.ROWS, **changes}
+        fields = {
+            "micro_batch_sequences": parallel_runs.ROWS // data,
+            "global_batch_sequences": parallel_runs.ROWS,
+            **changes,
+        }
         fields["model"] = MODEL.model_copy(update=changes.get("model", {}))
         configs[name] = make(parallel=block, launch=Launch(ranks=ranks), **fields)
     return configs
@@ -70,13 +74,13 @@ def configured(make: Callable[..., RunConfig], ranks: int, table: list[Combinati
 @pytest.mark.parametrize(("ranks", "table"), [(2, TWO), (4, FOUR)], ids=["2 ranks", "4 ranks"])
 def test_agrees_with_one_plain_process(make: Callable[..., RunConfig], ranks: int, table: list[Combination]) -> None:
     configs = configured(make, ranks, table)
-    answers = run_ranks(ranks, together.train_all, configs, True, timeout_s=together.LONG_S)
+    answers = run_ranks(ranks, parallel_runs.train_all, configs, True, timeout_s=parallel_runs.LONG_S)
     wrong, references = {}, {}
     for name, config in configs.items():
         what = (config.model, config.vocab_size)
         if what not in references:
-            references[what] = together.plain_run(config)
-        wrong[name] = together.difference(config, answers, name, references[what]).beyond(config.precision)
+            references[what] = parallel_runs.plain_run(config)
+        wrong[name] = parallel_runs.difference(config, answers, name, references[what]).beyond(config.precision)
     assert not {name: text for name, text in wrong.items() if text}
 
 
@@ -96,7 +100,9 @@ RESUMED: list[Combination] = [
 
 @pytest.mark.slow
 def test_resumes_bit_for_bit_on_the_same_layout(make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    answers = run_ranks(2, together.resume_all, configured(make, 2, RESUMED), tmp_path, timeout_s=together.LONG_S)
+    answers = run_ranks(
+        2, parallel_runs.resume_all, configured(make, 2, RESUMED), tmp_path, timeout_s=parallel_runs.LONG_S
+    )
     for name, _, _ in RESUMED:
         for answer in answers:
             for what, (uninterrupted, resumed) in answer[name].items():
@@ -114,5 +120,7 @@ def test_compiled_blocks_train_alike(make: Callable[..., RunConfig]) -> None:
     name = "compiled, recomputed"
     table = [(name, {"compile": True, "activation_checkpointing": 1}, {"model": model})]
     configs = configured(make, 1, table)
-    answers = run_ranks(1, together.train_all, configs, timeout_s=together.LONG_S)
-    assert not together.difference(configs[name], answers, name, together.plain_run(configs[name])).beyond("fp32")
+    answers = run_ranks(1, parallel_runs.train_all, configs, timeout_s=parallel_runs.LONG_S)
+    assert not parallel_runs.difference(configs[name], answers, name, parallel_runs.plain_run(configs[name])).beyond(
+        "fp32"
+    )

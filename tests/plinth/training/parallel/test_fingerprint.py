@@ -17,13 +17,13 @@ from plinth.training.parallel.parameters import Parallel
 from plinth.training.parallel.topology import RankPlace, place_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-import together
+import parallel_runs
 
 
 def total(config: RunConfig, step: int) -> tuple[int, ...]:
     """What the ranks add up to."""
     places = [place_of(config.parallel, config.ranks, rank) for rank in range(config.ranks)]
-    words = [fingerprint_of(together.batch_of(config, step, rank), place) for rank, place in enumerate(places)]
+    words = [fingerprint_of(parallel_runs.batch_of(config, step, rank), place) for rank, place in enumerate(places)]
     return tuple(sum(column) % 2**32 for column in zip(*words, strict=True))
 
 
@@ -66,7 +66,7 @@ def test_what_is_recorded_stays() -> None:
 @pytest.mark.parametrize("field", ["tokens", "segments", "order", "scored"])
 def test_sees_every_difference(make: Callable[..., RunConfig], field: str) -> None:
     config = make(launch=Launch(ranks=1), micro_batch_sequences=8)
-    batch, place = together.batch_of(config, 1, 0), place_of(config.parallel, 1, 0)
+    batch, place = parallel_runs.batch_of(config, 1, 0), place_of(config.parallel, 1, 0)
     tokens, segments, _ = batch.expanded()
     columns = {"tokens": tokens, "segments": segments, "scored": np.ones_like(tokens[..., 1:], dtype=bool)}
     batch = StepBatch.of(**columns, scored_tokens=columns["scored"].size)

@@ -17,7 +17,7 @@ from plinth.training.parallel.parameters import LossScale, Parallel
 from tests.ranks import run_ranks
 
 sys.path.insert(0, str(Path(__file__).parent))
-import together
+import parallel_runs
 
 MODEL = Model(layers=5, dim=32, heads=4, kv_heads=2, ffn_dim=64, qk_norm=True)
 
@@ -61,12 +61,12 @@ def test_stages_agree_with_one_plain_process(
     configs = {}
     for name, (parallel, changes) in table.items():
         block = Parallel(**{"pipeline": 2, **parallel})
-        fields = {"micro_batch_sequences": together.ROWS, "global_batch_sequences": together.ROWS, **changes}
+        fields = {"micro_batch_sequences": parallel_runs.ROWS, "global_batch_sequences": parallel_runs.ROWS, **changes}
         fields["model"] = MODEL.model_copy(update=changes.get("model", {}))
         configs[name] = make(parallel=block, launch=Launch(ranks=ranks), **fields)
-    answers = run_ranks(ranks, together.train_all, configs, True, timeout_s=together.LONG_S)
+    answers = run_ranks(ranks, parallel_runs.train_all, configs, True, timeout_s=parallel_runs.LONG_S)
     wrong = {}
     for name, config in configs.items():
-        plain = together.plain_run(config)
-        wrong[name] = together.difference(config, answers, name, plain).beyond(config.precision)
+        plain = parallel_runs.plain_run(config)
+        wrong[name] = parallel_runs.difference(config, answers, name, plain).beyond(config.precision)
     assert not {name: text for name, text in wrong.items() if text}

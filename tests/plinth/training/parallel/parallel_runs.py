@@ -1,4 +1,4 @@
-"""Engines of many kinds on one set of ranks, beside one plain process on the same batches."""
+"""Runs that are divided in many ways on one set of ranks, and one plain process on the same batches."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Trained = tuple[list[float], list[float], dict[str, Any]]
 
 
 class Difference(NamedTuple):
-    """How far a divided run is from one plain process."""
+    """The difference between a divided run and one plain process."""
 
     loss: float  # nats, the largest of any step
     norm: float  # relative, the largest of any step and rank
     parameters: Sequence[str] = ()  # in FP32: those that are not the same within 1e-3
 
     def beyond(self, precision: str) -> str:
-        """What is more than the precision explains; nothing when all is well, and NaN is not."""
+        """The differences that the precision does not explain; empty when there are none. NaN is one."""
         loss, norm = BOUNDS[precision]
         if self.loss <= loss and self.norm <= norm and not self.parameters:
             return ""
@@ -71,7 +71,7 @@ def rows_of(config: RunConfig, step: int) -> StepBatch:
 
 
 def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
-    """What one rank sees of it: the rows of its data rank, in micro batches."""
+    """One rank's share of it: the rows of its data rank, in micro batches."""
     whole, place = rows_of(config, step).expanded(), place_of(config.parallel, config.ranks, rank)
     shape = (config.data_ranks, -1, config.micro_batch_sequences, config.sequence_tokens + 1)
     mine = StepBatch.of(whole.tokens.reshape(shape)[place.data], whole.segments.reshape(shape)[place.data])
@@ -143,7 +143,7 @@ def train_one(config: RunConfig, rank: Any) -> Trained:
 
 
 def resume_all(configs: dict[str, RunConfig], folder: Path) -> dict[str, Any]:
-    """On one rank: train each configuration, leave its state half-way, take it up in a new engine, train on."""
+    """On one rank: train each configuration, save its state half-way, restore it in a new engine, train on."""
     from deepspeed.accelerator import get_accelerator
 
     from plinth.training.engine import engine as engines

@@ -1,4 +1,4 @@
-"""Every combination of ways to divide a run, and the few of them that a test has to train.
+"""Every combination of ways to divide a run, and a small set of them that has every pair or triple of values.
 
     axis          one choice that a recipe makes: the ZeRO stage, the precision, …
     case          one value of every axis
@@ -6,8 +6,7 @@
 
 A case is refused by `plinth.training.parallel.parameters`, with a reason, or it trains as one plain process does.
 `cover` picks cases that have every pair of values that is not refused, or every triple (a covering array; Cohen et al.,
-IEEE TSE
-23(7), 1997). A test trains the pairs, `matrix_train.py` the triples.
+IEEE TSE 23(7), 1997). A test trains the pairs, `train_parallel_cases.py` the triples.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Case(NamedTuple):
 
     @property
     def block(self) -> Parallel:
-        """What the recipe says."""
+        """The `parallel:` block of the recipe."""
         fields = {name: getattr(self, name) for name in ("zero_stage", "offload", "tensor", "pipeline", "sequence")}
         return Parallel(**fields, activation_checkpointing=self.recomputed, compile=self.compile)
 
@@ -63,7 +62,7 @@ class Case(NamedTuple):
 
     @property
     def model(self) -> Model:
-        """As many layers as it takes; where they are compiled no more, because that is what takes time."""
+        """The model; where blocks are compiled with one layer a stage, because compiling takes the time."""
         return MODEL.model_copy(update={"layers": self.pipeline}) if self.compile else MODEL
 
     def fields(self) -> dict[str, Any]:
@@ -87,7 +86,7 @@ class Case(NamedTuple):
         return fields
 
     def refusals(self) -> list[str]:
-        """Why the recipe is refused: nothing when it is not."""
+        """The reasons for which the recipe is refused."""
         size = {"ranks": self.ranks, "sequence_tokens": SEQUENCE_TOKENS}
         return [message for _, message in problems(self.block, self.model, precision=self.precision, **size)]
 
@@ -110,7 +109,7 @@ Interaction = tuple[tuple[str, Any], ...]
 
 
 def word(axis: str, value: Any) -> str:
-    """What a person calls a value."""
+    """A value in words."""
     words = {"zero_stage": f"ZeRO-{value}", "offload": f"{value} offloaded", "precision": str(value).upper()}
     words |= {"schedule": f"{value} schedule", "accumulated": "accumulation", "recomputed": "recomputation"}
     return words.get(axis, axis)

@@ -1,4 +1,4 @@
-"""The tables of docs/parallel.md: what goes together, what is refused and why, and how far from one process."""
+"""The tables of docs/parallel.md: which combinations train, why others are refused, differences from one process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matrix
+import parallel_cases
 
-RECORD = Path(__file__).with_name("matrix.json")
+RECORD = Path(__file__).with_name("parallel_cases.json")
 PAGE = Path(__file__).parents[4] / "docs" / "parallel.md"
-BEGIN = "<!-- Written by tests/plinth/training/parallel/matrix_train.py. -->"
+BEGIN = "<!-- Written by tests/plinth/training/parallel/train_parallel_cases.py. -->"
 END = "<!-- To here. -->"
 
 
@@ -33,15 +33,15 @@ def written() -> str:
 
 
 def _pairs() -> str:
-    values = [(axis, value) for axis, choices in matrix.AXES.items() for value in choices]
-    usual = matrix.Case()._asdict()
+    values = [(axis, value) for axis, choices in parallel_cases.AXES.items() for value in choices]
+    usual = parallel_cases.Case()._asdict()
     shown = [(axis, value) for axis, value in values if axis == "zero_stage" or value != usual[axis]]
-    no = {frozenset(pair) for pair in matrix.refused(2)}
+    no = {frozenset(pair) for pair in parallel_cases.refused(2)}
     columns = [one for one in shown if any(one in pair for pair in no)]
-    always = [matrix.word(*one) for one in shown if one not in columns]
-    head = "| | " + " | ".join(matrix.word(*one) for one in columns) + " |"
+    always = [parallel_cases.word(*one) for one in shown if one not in columns]
+    head = "| | " + " | ".join(parallel_cases.word(*one) for one in columns) + " |"
     rows = [
-        f"| **{matrix.word(*row)}** | " + " | ".join(_cell(row, column, no) for column in columns) + " |"
+        f"| **{parallel_cases.word(*row)}** | " + " | ".join(_cell(row, column, no) for column in columns) + " |"
         for row in columns
     ]
     rule = "|---" * (len(columns) + 1) + "|"
@@ -57,8 +57,8 @@ def _cell(row: tuple[str, Any], column: tuple[str, Any], no: set[frozenset[tuple
 def _refusals() -> str:
     lines = ["| refused | why, and what would do |", "|---|---|"]
     for strength in (2, 3):
-        for interaction, reason in matrix.refused(strength).items():
-            lines.append(f"| {matrix.phrase(interaction)} | {reason} |")
+        for interaction, reason in parallel_cases.refused(strength).items():
+            lines.append(f"| {parallel_cases.phrase(interaction)} | {reason} |")
     return "\n".join(lines)
 
 
