@@ -41,12 +41,12 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import plots
+    from plinth.report import figures
 
     slices = made.stats["slices"] | made.stats["languages"]
     header = ["slice", "bytes", "model", "gzip", "trigram"]
     rows = [[name, row["bytes"], row["model"], row["gzip"], row["trigram"]] for name, row in slices.items()]
     return {
-        "bits_per_byte": picture(plots.bits_per_byte(made.stats["slices"])),
+        "bits_per_byte": picture(figures.bits_per_byte, made.stats["slices"]),
         "slices": dg.MetadataValue.md(table(header, rows)),
     }

@@ -75,7 +75,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import plots
+    from plinth.report import figures, sankey
 
     header = ["bucket", "stage", "in", "out", "removed", "removed bytes", "removed tokens"]
     accounts = {"all": made.stats["total"], **made.stats["buckets"]}
@@ -91,8 +91,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     ]
     factors = [[name, value] for name, value in made.stats["total"]["effective"].items()]
     return {
-        "sankey": picture(plots.sankey(made.stats)),
-        "funnel": picture(plots.funnel(made.stats)),
+        "sankey": picture(sankey.figure, made.stats),
+        "funnel": picture(figures.funnel, made.stats),
         "reasons": dg.MetadataValue.md(table(["stage", "reason", "documents", "bytes", "it alone"], reasons)),
         "data_docs": dg.MetadataValue.url(build_docs(ctx.workspace).as_uri()),
         "stages": dg.MetadataValue.md(table(header, rows)),

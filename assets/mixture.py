@@ -72,12 +72,12 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import plots
+    from plinth.report import figures, mixture_plot
 
     off = made.stats["realised"]
     shown: dict[str, Any] = {
-        "mixture": picture(plots.mixture(mixture.rows(made))),
-        "course": picture(plots.mixture_course(mixture_audit.course(made.stats), made.stats["sequence_tokens"])),
+        "mixture": picture(figures.mixture, mixture.rows(made)),
+        "course": picture(mixture_plot.figure, mixture_audit.course(made.stats), made.stats["sequence_tokens"]),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": dg.MetadataValue.md(
             table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])

@@ -103,7 +103,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
     kinds = [[name, row["documents"], row["removed"]] for name, row in made.stats["made_as"].items()]
     return {
-        "rates": picture(gate_figure.rates(made.stats)),
+        "rates": picture(gate_figure.figure, made.stats),
         "slices": dg.MetadataValue.md(table(list(rates.HEADER), rates.table(made.stats))),
         "made_as": dg.MetadataValue.md(table(["made as", "documents", "removed"], kinds)),
         "rule": " or ".join(made.stats["rule"]),

@@ -176,7 +176,7 @@ def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
 
 
 def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import plots
+    from plinth.report import figures
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
     facts = job.facts(ctx, prepared)
@@ -187,7 +187,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
     return {
         "run": made.stats["run_id"],
         "final_loss": float(made.stats["final_loss"]),
-        "loss": picture(plots.loss(list(story.steps.values()), spoken)),
+        "loss": picture(figures.loss, list(story.steps.values()), spoken),
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
         "page": dg.MetadataValue.path(build.write(ctx, prepared)),

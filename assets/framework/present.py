@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -12,6 +13,9 @@ import pyarrow as pa
 from assets.framework.stage import Inputs, Stage
 from plinth.compute.context import Context
 from plinth.records import Manifest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_STATS_CHARACTERS = 4_000
 MAX_TABLE_ROWS = 40
@@ -59,9 +63,11 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     return "\n".join(lines)
 
 
-def picture(png: bytes) -> dg.MarkdownMetadataValue:
-    """A plot, inline."""
-    return dg.MetadataValue.md(f"{PICTURE}{base64.b64encode(png).decode()})")
+def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue:
+    """A figure of `plinth.report`, inline as PNG."""
+    from plinth.report.render import png
+
+    return dg.MetadataValue.md(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:

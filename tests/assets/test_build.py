@@ -128,8 +128,10 @@ def test_results_come_first_and_digests_last(tmp_path):
     from assets.framework.present import metadata, picture, table
 
     def present(ctx, made):
+        from matplotlib.figure import Figure
+
         return {"log": dg.MetadataValue.path("/log"), "rows": dg.MetadataValue.md(table(["a"], [[1]])), "loss": 0.5,
-                "curve": picture(b"png")}  # fmt: skip
+                "curve": picture(Figure)}  # fmt: skip
 
     ctx = Context(Workspace(tmp_path).ensure())
     made = manifest("a/one", Step(name="probe", version="1"), {}, [], {"n": 1})

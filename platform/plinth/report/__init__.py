@@ -1,19 +1,16 @@
-"""Results made to be looked at: plots, and self-contained pages that load nothing.
+"""Results as pages and plots. One drawing library, matplotlib: SVG inside pages that load nothing, PNG for Dagster.
 
-    style     palette (safe for colour-blind readers), sizes, numbers as people write them
-    figures   matplotlib figures: funnel, mixture, loss, bits per byte, histogram
-    plots     the same figures as PNG bytes, for Dagster's metadata
-    render    figures as PNG, or as SVG that follows the page's light and dark theme
-    data      what a page shows: plain records that the caller fills from manifests' statistics
-    page      `page(data) -> str`
+    style         palette (safe for colour-blind readers), sizes, numbers in words
+    render        a figure as PNG, or as SVG that follows the light and dark theme of its page
+    figures       funnel, mixture, loss, bits per byte
+    sankey        the funnel as one stream with the reasons that leave it
+    mixture_plot  shares along a run; the largest streams by name
+    gate_figure   rates of a learned gate by slice
+    data          contents of the page of results, as records that the caller fills from statistics
+    page          `page(data) -> str`, the page of results
+    run/          the page of one training run
 
-Of one training run:
-    course_of_run   its timeline as series over one axis, and what it cost
-    panels          series as SVG panels
-    streams         the streams of a mixture, as many as can be told apart
-    run_page        `page(events, about) -> str`; a script of it reads values out at the pointer
-
-Does not belong here: reading manifests, runs or registries.
+Does not belong here: reading manifests, runs or registries (but `run.build`, which reads one run).
 """
 
 from plinth.report.data import ReportData

@@ -145,20 +145,6 @@ def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
     return fig
 
 
-def histogram(edges: Sequence[float], counts: Sequence[float], *, label: str, log: bool = False) -> Figure:
-    """Counts between edges."""
-    fig = _figure(2.4)
-    ax = fig.subplots()
-    ax.stairs(list(counts), list(edges), fill=True, color=ACCENT, alpha=0.85)
-    if log:
-        ax.set_xscale("log")
-    ax.set_xlabel(label)
-    ax.grid(axis="y")
-    ax.set_axisbelow(True)
-    ax.yaxis.set_major_formatter(lambda value, _: count(value))
-    return fig
-
-
 def _figure(height: float) -> Figure:
     from matplotlib.figure import Figure
 

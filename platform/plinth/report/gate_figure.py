@@ -1,11 +1,10 @@
-"""The figure of a learned gate: what it removes of bad and of good text, by slice, with intervals."""
+"""The figure of a learned gate: shares of bad and good text that it removes, by slice, with intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plinth.report.render import png
 from plinth.report.style import ACCENT, FAINT, MUTED, WARNING, WIDTH_INCHES
 
 if TYPE_CHECKING:
@@ -13,14 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def rates(stats: Mapping[str, Any]) -> bytes:
-    """Recall and false positives of every slice with their 95% intervals, from the statistics of `slices/{gate}`;
-    dashed lines are the recipe's bounds."""
-    return png(figure, stats)
-
-
 def figure(stats: Mapping[str, Any]) -> Figure:
-    """Two panels side by side: bad text removed (further right is better), good text removed (further left)."""
+    """Recall and false positives of every slice with their 95% intervals, from the statistics of `slices/{gate}`.
+
+    Bad text removed is better further right, good text removed further left; dashed lines are the recipe's bounds.
+    """
     from matplotlib.figure import Figure
 
     slices, bounds = stats["slices"], stats["bounds"]

@@ -1,7 +1,12 @@
-"""The mixture along a run: what each stretch gives, and where the recipe wanted it. Drawn inside `render`."""
+"""The mixture along a run: realised and planned shares of every stretch. Drawn inside `render`.
+
+A bucket that is cut by axes has up to a thousand streams; a legend of as many lines is unreadable: `gathered` keeps the
+largest by name.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -11,12 +16,16 @@ from plinth.report.style import INK, WIDTH_INCHES, colours, count, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Names in a legend, `REST` among them: each has a colour of its own (`style.tone`).
+MOST = 12
+REST = "others"
+
 
 def figure(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
-    """Stacked realised shares over tokens, one step per stretch; dotted lines are the edges that the recipe asks for.
+    """Stacked realised shares over tokens, one step per stretch; marks are the edges that the recipe plans.
 
     Args:
-        rows: first, stop (sequences), phase, and by stream `asked` and `realised`, as `tokens.realised.course` gives.
+        rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `mixture_audit.course`.
     """
     from matplotlib.figure import Figure
 
@@ -42,6 +51,25 @@ def figure(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
     ax.set_ylim(0, 1)
     ax.xaxis.set_major_formatter(lambda value, _: count(value))
     ax.yaxis.set_major_formatter(lambda value, _: percent(value))
-    ax.set_xlabel("tokens trained; marks are what the recipe asks for")
+    ax.set_xlabel("tokens trained; marks are the planned shares")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(len(names), 4), fontsize=8)
     return fig
+
+
+def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
+    """Rows of `mixture_audit.course`, whose `realised` names at most `most`; shares still add up.
+
+    The largest are those with the largest shares over all rows; the same in every row.
+    """
+    totals: Counter[str] = Counter()
+    for row in rows:
+        totals.update({name: float(share) for name, share in row["realised"].items()})
+    if len(totals) <= most:
+        return list(rows)
+    largest = sorted(totals, key=lambda name: (-totals[name], name))[: most - 1]
+    found: list[Mapping[str, Any]] = []
+    for row in rows:
+        shares = {name: row["realised"].get(name, 0.0) for name in largest}
+        rest = sum(share for name, share in row["realised"].items() if name not in shares)
+        found.append({**row, "realised": {**shares, REST: rest}})
+    return found

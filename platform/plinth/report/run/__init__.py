@@ -1,7 +1,7 @@
-"""The page of one training run.
+"""The page of one training run: what happened, why, and what it cost, over one axis.
 
-    build     The page of a run, from its directory and the manifests it was made of.
-    metrics   A run's timeline as columns over one axis, and what the run cost: pure functions from events to numbers.
-    panels    Panels over one shared axis, as SVG that needs no library to look at: lines, stacked shares, a heat map,
-    run_page  The page of one training run: what happened, why, and what it cost, on one axis. Self-contained.
+    build     write the page of a run, from its directory and its manifests
+    metrics   the timeline as columns over one axis, and the cost of the run: pure functions of events
+    panels    series, shares and layers as panels over one axis, drawn by matplotlib
+    run_page  `page(events, about) -> str`; a script of the page reads values out at the pointer
 """

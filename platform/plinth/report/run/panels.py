@@ -1,4 +1,6 @@
-"""Panels over one shared axis, as SVG that needs no library to look at: lines, stacked shares, a heat map, marks.
+"""Panels over one shared axis, drawn by matplotlib on a fixed canvas: lines, stacked shares, a heat map, marks.
+
+One unit of the canvas is one unit of the SVG, so that the script of the page finds the values at the pointer.
 
 Long runs have more steps than a screen has columns: each column shows the range of its steps, so that no spike is
 averaged away.
@@ -10,16 +12,26 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from plinth.report.render import svg
 from plinth.report.run.metrics import Course, EventMark, Series
-from plinth.report.style import ACCENT, colours
+from plinth.report.style import ACCENT, MUTED, PALETTE, WARNING, colours
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Axis = Literal["time", "step"]
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1080, 74, 12, 6, 6
 INNER = WIDTH - LEFT - RIGHT
 COLUMNS = 600
+UNITS_PER_INCH, TICK_SIZE = 72, 11
+ROUND = (1, 2, 5, 10)
+MARK_COLOURS = {"bad": WARNING, "good": PALETTE[2], "note": MUTED}
+#: A column of the reduced series: place, least and greatest value.
+Column = tuple[float, float, float]
 #: Steps of a ruler that people count in, in seconds.
 CLOCK = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800)
 
@@ -48,7 +60,7 @@ class Panel:
 
 
 class TimeAxis:
-    """The shared axis: where a moment lies, from 0 to `INNER`."""
+    """The shared axis: the place of a moment, from `LEFT` to `LEFT + INNER`."""
 
     def __init__(self, axis: Axis, course: Course) -> None:
         self.axis: Axis = axis
@@ -66,7 +78,10 @@ class TimeAxis:
     def ticks(self) -> list[tuple[float, str]]:
         """Round places of the axis with their words."""
         if self.axis == "step":
-            return [(at, f"{at:,.0f}") for at in _round(self.low, self.high, 8)]
+            from matplotlib.ticker import MaxNLocator
+
+            found = MaxNLocator(8, steps=ROUND).tick_values(self.low, self.high)
+            return [(float(at), f"{at:,.0f}") for at in found if self.low <= at <= self.high]
         wanted = (self.high - self.low) / 8
         every = next((step for step in CLOCK if step >= wanted), CLOCK[-1])
         count = int((self.high - self.low) // every)
@@ -74,65 +89,21 @@ class TimeAxis:
 
 
 def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
-    """A panel as an SVG element; `data-*` attributes carry what the reader's pointer shows."""
+    """A panel as an SVG element; empty when no value can be drawn."""
     reduced = [(line, _columns(scale, line.series)) for line in panel.lines]
-    values = [value for _, columns in reduced for _, low, high in columns for value in (low, high)]
-    values = [value for value in values if math.isfinite(value) and (value > 0 or not panel.log)]
-    if not values:
+    values = [high for _, columns in reduced for _, _, high in columns if math.isfinite(high)]
+    if not any(value > 0 or not panel.log for value in values):
         return ""
-    low, high = _range(values, panel)
-    inner = panel.height - TOP - BOTTOM
-
-    def place(value: float) -> float:
-        if panel.log:
-            value, a, b = math.log10(max(value, low)), math.log10(low), math.log10(high)
-        else:
-            a, b = low, high
-        return round(TOP + inner * (1 - (value - a) / (b - a)), 1)
-
-    body = [_grid(panel, place, low, high), _marks(scale, marks, panel.height)]
-    body += [_path(line, columns, scale, place) for line, columns in reduced]
-    return _svg(panel.key, panel.title, panel.height, "".join(body))
-
-
-def points(panel: Panel, scale: TimeAxis) -> dict[str, Any]:
-    """What the pointer shows: by line the places on the axis and the values there, in words."""
-    found = {}
-    for line in panel.lines:
-        columns = [(x, high) for x, low, high in _columns(scale, line.series) if math.isfinite(high)]
-        found[line.name] = {"x": [round(x, 1) for x, _ in columns], "y": [panel.form(y) for _, y in columns]}
-    return found
+    text = svg(_lines, panel, reduced, scale, marks, title=panel.title, key=panel.key, tight=False)
+    return _with_titles(text, marks)
 
 
 def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
     """A row per layer, a column per stretch; darker is larger, on a logarithmic scale over all rows."""
-    names = list(rows)
-    reduced = [_columns(scale, rows[name], 240) for name in names]
-    values = [high for columns in reduced for _, _, high in columns if math.isfinite(high) and high > 0]
-    if not values:
+    reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
+    if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
         return ""
-    low, high = math.log10(sorted(values)[len(values) // 20]), math.log10(max(values))  # outliers below are palest
-    each = max(5.0, min(14.0, 220 / len(names)))
-    cells = []
-    for number, columns in enumerate(reduced):
-        ends = [x for x, _, _ in columns[1:]] + [
-            2 * columns[-1][0] - columns[-2][0] if len(columns) > 1 else LEFT + INNER
-        ]
-        for (x, _, value), end in zip(columns, ends, strict=True):
-            if math.isfinite(value) and value > 0:
-                share = max(0.0, (math.log10(value) - low) / max(high - low, 1e-9))
-                wide = min(end - x, 3 * INNER / len(columns)) + 0.5  # without seams, but with the gaps of a restart
-                cells.append(
-                    f'<rect x="{x:.1f}" y="{TOP + number * each:.1f}" width="{wide:.1f}" height="{each:.1f}" '
-                    f'fill="{ACCENT}" fill-opacity="{0.06 + 0.94 * share:.2f}"/>'
-                )
-    height = TOP + BOTTOM + each * len(names)
-    labels = [
-        f'<text x="{LEFT - 8}" y="{TOP + (n + 0.8) * each:.1f}" text-anchor="end" class="tick">{escape(name)}</text>'
-        for n, name in enumerate(names)
-        if len(names) <= 16 or n % (len(names) // 8) == 0
-    ]
-    return _svg("layers", title, height, "".join([*cells, *labels, _marks(scale, marks, height)]))
+    return _with_titles(svg(_cells, reduced, scale, marks, title=title, key="layers", tight=False), marks)
 
 
 def shares(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]], title: str) -> str:
@@ -140,48 +111,134 @@ def shares(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, floa
 
     Args:
         rows: `realised` (name to share) of each stretch.
-        places: where each begins and ends on the page.
+        places: where each begins and ends on the canvas.
     """
-    if not rows:
-        return ""
-    height, names = 90, sorted(rows[0]["realised"])
-    palette = colours(names)
-    inner = height - TOP - BOTTOM
-    out = []
-    for row, (left, right) in zip(rows, places, strict=True):
-        before = 0.0
-        for name in names:
-            share = float(row["realised"][name])
-            out.append(
-                f'<rect x="{left:.1f}" y="{TOP + inner * before:.1f}" width="{max(0.3, right - left):.1f}" '
-                f'height="{inner * share:.1f}" fill="{palette[name]}">'
-                f"<title>{escape(name)} {share:.1%}</title></rect>"
-            )
-            before += share
-    return _svg("mixture", title, height, "".join(out))
+    return svg(_stacked, rows, places, title=title, key="mixture", tight=False) if rows else ""
 
 
 def ruler(scale: TimeAxis) -> str:
     """The axis below the panels."""
-    out = [
-        f'<text x="{scale.at(at):.1f}" y="14" text-anchor="middle" class="tick">{words}</text>'
-        for at, words in scale.ticks()
-    ]
     unit = "hours:minutes:seconds since the run began" if scale.axis == "time" else "optimizer step"
-    out.append(f'<text x="{LEFT + INNER / 2}" y="30" text-anchor="middle" class="tick">{unit}</text>')
-    return _svg("ruler", f"axis: {unit}", 36, "".join(out))
+    return svg(_ruler, scale, unit, title=f"axis: {unit}", key="ruler", tight=False)
 
 
-def _svg(key: str, title: str, height: float, body: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:g}" data-key="{escape(key)}" role="img" aria-label="{escape(title)}">'
-        f"{body}</svg>"
-    )
+def points(panel: Panel, scale: TimeAxis) -> dict[str, Any]:
+    """Values at the pointer: by line the places on the axis, and the values there in words."""
+    found = {}
+    for line in panel.lines:
+        columns = [(x, high) for x, low, high in _columns(scale, line.series) if math.isfinite(high)]
+        found[line.name] = {"x": [round(x, 1) for x, _ in columns], "y": [panel.form(y) for _, y in columns]}
+    return found
 
 
-def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[tuple[float, float, float]]:
+def share_points(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Values at the pointer of stacked shares."""
+    x = [round((left + right) / 2, 1) for left, right in places]
+    names = sorted(rows[0]["realised"])
+    return {name: {"x": x, "y": [f"{float(row['realised'][name]):.1%}" for row in rows]} for name in names}
+
+
+def _canvas(height: float) -> tuple[Figure, Axes]:
+    """A figure of the page's width whose x axis has the units of the canvas."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(WIDTH / UNITS_PER_INCH, height / UNITS_PER_INCH))
+    ax = fig.add_axes((LEFT / WIDTH, BOTTOM / height, INNER / WIDTH, (height - TOP - BOTTOM) / height))
+    ax.set_xlim(LEFT, LEFT + INNER)
+    ax.set_xticks([])
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, pad=8, labelsize=TICK_SIZE, labelcolor=MUTED)
+    return fig, ax
+
+
+def _lines(
+    panel: Panel, reduced: Sequence[tuple[PanelLine, list[Column]]], scale: TimeAxis, marks: Sequence[EventMark]
+) -> Figure:
+    """Up and down in each column, and on to the next; a gap where nothing is finite."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    fig, ax = _canvas(panel.height)
+    if panel.log:
+        ax.set_yscale("log", nonpositive="mask")
+    ax.yaxis.set_major_locator(LogLocator(subs=ROUND[:3], numticks=4) if panel.log else MaxNLocator(3, steps=ROUND))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(lambda value, _: panel.form(value))
+    for line, columns in reduced:
+        x = [at for at, low, high in columns for _ in range(2 if high > low else 1)]
+        y = [value for _, low, high in columns for value in ((low, high) if high > low else (high,))]
+        alone = "o" if sum(map(math.isfinite, y)) == 1 else None  # a single point has no length
+        ax.plot(x, y, color=line.colour, alpha=0.35 if line.faint else 1, linewidth=1.4, marker=alone, markersize=5)
+    if panel.zero:
+        ax.set_ylim(bottom=0)
+    ax.grid(axis="y")
+    _draw_marks(ax, scale, marks)
+    return fig
+
+
+def _cells(rows: Mapping[str, list[Column]], scale: TimeAxis, marks: Sequence[EventMark]) -> Figure:
+    from matplotlib.colors import to_rgba
+
+    values = sorted(high for columns in rows.values() for _, _, high in columns if high > 0)
+    low, high = math.log10(values[len(values) // 20]), math.log10(values[-1])  # outliers below are palest
+    each = max(5.0, min(14.0, 220 / len(rows)))
+    fig, ax = _canvas(TOP + BOTTOM + each * len(rows))
+    for number, columns in enumerate(rows.values()):
+        ends = [x for x, _, _ in columns[1:]] + [LEFT + INNER]
+        widest = 3 * INNER / len(columns)  # without seams, but with the gaps of a restart
+        cells = [(x, min(end - x, widest) + 0.5, value) for (x, _, value), end in zip(columns, ends, strict=True)]
+        drawn = [(x, wide, (math.log10(value) - low) / max(high - low, 1e-9)) for x, wide, value in cells if value > 0]
+        tones = [to_rgba(ACCENT, 0.06 + 0.94 * max(0.0, share)) for _, _, share in drawn]
+        ax.broken_barh([(x, wide) for x, wide, _ in drawn], (number, 1), facecolors=tones)
+    every = 1 if len(rows) <= 16 else len(rows) // 8
+    ax.set_ylim(len(rows), 0)
+    ax.set_yticks([n + 0.5 for n in range(0, len(rows), every)], list(rows)[::every])
+    _draw_marks(ax, scale, marks)
+    return fig
+
+
+def _stacked(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]]) -> Figure:
+    fig, ax = _canvas(90)
+    lefts, widths = [left for left, _ in places], [max(0.3, right - left) for left, right in places]
+    before = [0.0] * len(rows)
+    for name, colour in colours(rows[0]["realised"]).items():
+        own = [float(row["realised"][name]) for row in rows]
+        ax.bar(lefts, own, widths, before, align="edge", color=colour, linewidth=0)
+        before = [low + share for low, share in zip(before, own, strict=True)]
+    ax.set_ylim(1, 0)
+    ax.set_xlim(LEFT, LEFT + INNER)
+    ax.set_yticks([])
+    return fig
+
+
+def _ruler(scale: TimeAxis, unit: str) -> Figure:
+    fig, ax = _canvas(36)
+    ticks = scale.ticks()
+    ax.set_yticks([])
+    ax.spines["bottom"].set_position(("axes", 1.0))
+    ax.set_xticks([scale.at(at) for at, _ in ticks], [words for _, words in ticks])
+    ax.tick_params(pad=1)
+    ax.set_xlabel(unit, fontsize=TICK_SIZE, color=MUTED, labelpad=1)
+    return fig
+
+
+def _draw_marks(ax: Axes, scale: TimeAxis, marks: Sequence[EventMark]) -> None:
+    for number, mark in enumerate(marks):
+        x = scale.at(mark.time if scale.axis == "time" else mark.step)
+        colour = MARK_COLOURS[mark.weight]
+        ax.axvline(x, color=colour, linewidth=1.2, linestyle=(0, (4, 3)), clip_on=False, gid=f"mark-{number}")
+
+
+def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
+    """Marks with their events as tooltips; the names by which they were found go."""
+    for number, mark in enumerate(marks):
+        words = escape(f"{mark.kind} at step {mark.step}: {mark.text}")
+        text = text.replace(f'<g id="mark-{number}">', f"<g><title>{words}</title>")
+    return text
+
+
+def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[Column]:
     """Place, least and greatest value of each column that has any, in order."""
-    found: dict[int, tuple[float, float, float]] = {}
+    found: dict[int, Column] = {}
     for at, value in zip(scale.of(series), series.values, strict=True):
         place = scale.at(at)
         column = int((place - LEFT) * columns / INNER)
@@ -190,69 +247,6 @@ def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[tu
             low, high = min(low, value), max(high, value)
         found[column] = (x, low, high)
     return [(x, low, high) if high >= low else (x, math.nan, math.nan) for _, (x, low, high) in sorted(found.items())]
-
-
-def _path(
-    line: PanelLine, columns: list[tuple[float, float, float]], scale: TimeAxis, place: Callable[[float], float]
-) -> str:
-    """Up and down in each column, and on to the next; a gap where nothing is finite."""
-    moves, joined = [], False
-    for x, low, high in columns:
-        if not math.isfinite(high):
-            joined = False
-            continue
-        moves.append(f"{'L' if joined else 'M'}{x:.1f} {place(low)}")
-        if high > low:
-            moves.append(f"L{x:.1f} {place(high)}")
-        joined = True
-    opacity = ' stroke-opacity="0.35"' if line.faint else ""
-    if len(moves) == 1:  # a single point has no length
-        left, top = moves[0][1:].split()
-        return f'<circle cx="{left}" cy="{top}" r="2.5" fill="{line.colour}"/>'
-    return f'<path d="{"".join(moves)}" stroke="{line.colour}"{opacity} class="line"/>'
-
-
-def _grid(panel: Panel, place: Callable[[float], float], low: float, high: float) -> str:
-    ticks = _decades(low, high) if panel.log else _round(low, high, 3)
-    return "".join(
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place(at)}" y2="{place(at)}" class="rule"/>'
-        f'<text x="{LEFT - 8}" y="{place(at) + 4:.1f}" text-anchor="end" class="tick">{escape(panel.form(at))}</text>'
-        for at in ticks
-    )
-
-
-def _marks(scale: TimeAxis, marks: Sequence[EventMark], height: float) -> str:
-    return "".join(
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height:g}" class="mark {mark.weight}">'
-        f"<title>{escape(f'{mark.kind} at step {mark.step}: {mark.text}')}</title></line>"
-        for mark in marks
-        for x in (scale.at(mark.time if scale.axis == "time" else mark.step),)
-    )
-
-
-def _range(values: Sequence[float], panel: Panel) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    if panel.log:
-        return (low, high) if high > low else (low / 2, high * 2)
-    if panel.zero:
-        low = min(0.0, low)
-    if high == low:
-        low, high = low - abs(low) * 0.1 - 1e-12, high + abs(high) * 0.1 + 1e-12
-    return low, high + 0.04 * (high - low)
-
-
-def _round(low: float, high: float, count: int) -> list[float]:
-    """At most about `count` round numbers between two."""
-    raw = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
-    first = math.ceil(low / step - 1e-9)
-    return [step * i for i in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _decades(low: float, high: float) -> list[float]:
-    powers = [10.0**p for p in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
-    return powers if len(powers) in (1, 2, 3, 4) else powers[:: max(1, len(powers) // 3)] or [low, high]
 
 
 def clock(seconds: float) -> str:

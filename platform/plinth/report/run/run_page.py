@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from plinth.records import Frozen
 from plinth.report import style
+from plinth.report.mixture_plot import gathered
 from plinth.report.run import panels
 from plinth.report.run.metrics import MARKED, Cost, Course, Event, Series, course, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
-from plinth.report.stream_colours import gathered
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 
 
 class About(Frozen):
-    """What the page says of a run besides its timeline.
+    """Facts about a run that its timeline lacks.
 
     Attributes:
         flops_per_token: of training, exact, by the first step it holds from, in order; gives FLOP/s.
         peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
         price_per_rank_hour: in `currency`.
-        mixture: rows of `tokens.realised.course`, with the tokens of a sequence.
+        mixture: rows of `mixture_audit.course`, with the tokens of a sequence.
     """
 
     run_id: str
@@ -136,8 +136,9 @@ def _extra(told: Course, about: About, scale: TimeAxis) -> list[dict[str, Any]]:
         rows = [row for row, _ in places]
         names = sorted(rows[0]["realised"])
         lines = [{"name": name, "colour": colour, "faint": False} for name, colour in style.colours(names).items()]
-        drawn = panels.shares(rows, [place for _, place in places], "mixture")
-        made.append({"key": "mixture", "title": "mixture", "lines": lines, "svg": drawn})
+        spans = [place for _, place in places]
+        drawn, points = panels.shares(rows, spans, "mixture"), panels.share_points(rows, spans)
+        made.append({"key": "mixture", "title": "mixture", "lines": lines, "svg": drawn, "points": points})
     return [{"lines": [], "points": {}, **one} for one in made if one["svg"]]
 
 

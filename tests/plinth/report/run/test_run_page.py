@@ -113,7 +113,7 @@ def test_series_of_every_kind(told: list[dict[str, Any]]) -> None:
 class Reader(HTMLParser):
     """What a page loads, and whether its elements are closed."""
 
-    VOID = frozenset({"meta", "br", "line", "path", "rect", "circle", "input", "link", "img"})
+    VOID = frozenset({"meta", "br", "line", "path", "rect", "circle", "input", "link", "img", "use"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -136,7 +136,8 @@ def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, An
     reader = Reader(text)
     assert reader.open == []
     assert reader.loaded == []
-    assert text.count("http") == 1  # the address of a document, as text
+    addresses = re.findall(r"""(?<!xmlns=")(?<!xmlns:xlink=")http""", text)
+    assert len(addresses) == 1  # the address of a document, as text
     assert "&lt;SIGKILL&gt;" in text
     assert "<SIGKILL>" not in text
     for words in (
@@ -239,10 +240,3 @@ def test_no_spike_is_averaged_away() -> None:
     found = panels.points(panel, TimeAxis("step", made))["x"]
     assert len(found["x"]) <= panels.COLUMNS + 1
     assert found["y"].count("100.0") == 1
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1e-9, 3e-9), (-5.0, 12345.0), (0.0, 1e12)])
-def test_round_places(low: float, high: float) -> None:
-    found = panels._round(low, high, 4)
-    assert 2 <= len(found) <= 5
-    assert all(low <= at <= high * (1 + 1e-9) for at in found)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plinth.report import figures, plots
+from plinth.report import figures, mixture_plot
 from plinth.report.data import RunStory
-from plinth.report.render import svg
+from plinth.report.render import png, svg
 
 COURSE = [
     {"first": 0, "stop": 40, "phase": "a", "asked": {"x": 0.8, "y": 0.2}, "realised": {"x": 0.79, "y": 0.21}},
@@ -17,22 +17,20 @@ COURSE = [
 ]
 
 
-def width(png: bytes) -> int:
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    return int(struct.unpack(">I", png[16:20])[0])
+def width(data: bytes) -> int:
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return int(struct.unpack(">I", data[16:20])[0])
 
 
 def test_every_plot_is_a_small_png_and_repeats(
     funnel: dict[str, Any], mixture: tuple[dict[str, Any], ...], slices: dict[str, dict[str, Any]], run: RunStory
 ) -> None:
     draws: list[Callable[[], bytes]] = [
-        lambda: plots.funnel(funnel),
-        lambda: plots.mixture(mixture),
-        lambda: plots.mixture_course(COURSE, 512),
-        lambda: plots.loss(run.steps, run.events),
-        lambda: plots.bits_per_byte(slices),
-        lambda: plots.histogram([0, 1, 2, 4], [5, 0, 2], label="words"),
-        lambda: plots.histogram([1, 10, 100], [5, 3], label="bytes", log=True),
+        lambda: png(figures.funnel, funnel),
+        lambda: png(figures.mixture, mixture),
+        lambda: png(mixture_plot.figure, COURSE, 512),
+        lambda: png(figures.loss, run.steps, run.events),
+        lambda: png(figures.bits_per_byte, slices),
     ]
     for draw in draws:
         data = draw()
@@ -72,7 +70,7 @@ def test_loss_marks_interventions(run: RunStory) -> None:
 def test_a_loss_that_is_no_number_leaves_a_gap() -> None:
     """The timeline writes such values as text."""
     steps = [{"step": i, "loss": "nan" if i == 3 else 2.0, "lr": 1e-3} for i in range(1, 9)]
-    assert width(plots.loss(steps)) > 700
+    assert width(png(figures.loss, steps)) > 700
 
 
 def test_moving_mean_of_a_constant_is_that_constant() -> None:
@@ -83,11 +81,11 @@ def test_moving_mean_of_a_constant_is_that_constant() -> None:
 
 @pytest.mark.parametrize("steps", [[], [{"step": 1, "loss": 2.0}], [{"step": 1, "loss": 2.0, "lr": 0.0}]])
 def test_a_short_run_still_draws(steps: list[dict[str, Any]]) -> None:
-    assert width(plots.loss(steps)) > 700
+    assert width(png(figures.loss, steps)) > 700
 
 
 def test_an_empty_bucket_still_draws(funnel: dict[str, Any]) -> None:
     for account in (*funnel["buckets"].values(), funnel["total"]):
         for row in account["stages"]:
             row |= {"documents_in": 0, "documents_out": 0, "removed": 0}
-    assert io.BytesIO(plots.funnel(funnel)).read(4) == b"\x89PNG"
+    assert io.BytesIO(png(figures.funnel, funnel)).read(4) == b"\x89PNG"
