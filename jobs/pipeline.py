@@ -1,8 +1,8 @@
-"""Run the line: what is up to date is left alone, the rest goes through Dagster in this process.
+"""Run the pipeline: what is up to date is left alone, the rest goes through Dagster in this process.
 
     harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
 
-The same assets, checks and instance serve the Dagster UI; this module only decides what to ask for.
+The same assets, checks and instance serve the Dagster UI; this module only selects assets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run did."""
+    """Assets that a run made, and those that were up to date."""
 
     done: tuple[str, ...]
     fresh: tuple[str, ...]
@@ -71,15 +71,15 @@ def run(
         remember(space.root, recipe_path)
         _harvest(space, recipe, again=harvest)
         catalog = stages(recipe)
-        line = selected(catalog, select)
+        chosen = selected(catalog, select)
         ctx = Context(space)
-        todo = decide(ctx, line)
-        making = [asset for asset in todo.stale if _group(line, asset) != RELEASE_GROUP]
+        todo = decide(ctx, chosen)
+        making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
         if making:
             _execute(space, recipe, making, compute)
-        released = any(stage.group == RELEASE_GROUP for stage in line)
+        released = any(stage.group == RELEASE_GROUP for stage in chosen)
         release = _release(space, recipe, compute) if released else {}
-        page = results.write(ctx, recipe) if released or len(line) == len(catalog) else None
+        page = results.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
 
 
@@ -87,13 +87,13 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
     """Every asset with its state, rows and digest."""
     recipe = load(recipe_path)
     ctx = Context(Workspace(workspace))
-    line = stages(recipe)
+    catalog = stages(recipe)
     try:
-        todo = decide(ctx, line)
+        todo = decide(ctx, catalog)
     except PlinthError:  # sources that cannot be read now must not hide what is published
-        todo = Decision((), tuple(stage.asset for stage in line))
+        todo = Decision((), tuple(stage.asset for stage in catalog))
     rows = []
-    for stage in line:
+    for stage in catalog:
         ref = ctx.refs.ref(stage.asset)
         manifest = ctx.refs.load(ref.digest) if ref else None
         state = "up to date" if stage.asset in todo.fresh else "stale" if ref else "not made"
@@ -129,7 +129,7 @@ def _release(space: Workspace, recipe: Recipe, compute: Compute) -> dict[str, An
 
 
 def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
-    """What is released now, or what the newest candidate waits for."""
+    """The present release, or the gates that hold the newest candidate."""
     from assets.candidate import waiting
     from registry import api
 
@@ -142,8 +142,8 @@ def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
     return {"release": f"{last.model} version {last.version}", "alias": last.action, "by": last.by, **shown}
 
 
-def _group(line: tuple[Stage, ...], asset: str) -> str:
-    return next(stage.group for stage in line if stage.asset == asset)
+def _group(chosen: tuple[Stage, ...], asset: str) -> str:
+    return next(stage.group for stage in chosen if stage.asset == asset)
 
 
 def _harvest(space: Workspace, recipe: Recipe, *, again: bool) -> None:
@@ -184,7 +184,7 @@ def _raise_first_failure(space: Workspace, job: str, result: dg.ExecuteInProcess
     data = failures[0].step_failure_data
     cause = data.error.cause if data.error and data.error.cause else data.error
     text = str(known) if known else cause.message.strip() if cause else str(failures[0].message)
-    if "DagsterExecutionInterruptedError" in text:  # somebody asked for it: no failure, and nobody to alert
+    if "DagsterExecutionInterruptedError" in text:  # requested by a user: no failure, no alert
         raise KeyboardInterrupt
     sensors.record_failure(space.root, result.run_id, job, text)
     if known:

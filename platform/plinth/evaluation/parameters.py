@@ -1,4 +1,4 @@
-"""Which held-out text is scored."""
+"""Held-out text that evaluation scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a job runs and how it is kept alive. Nothing here bears identity."""
+"""Launchers and supervision of a job. Not part of identity."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Ray(Frozen):
 class Kubernetes(Frozen):
     """A Job of Kubernetes: one pod per node."""
 
-    namespace: str = Field("default", pattern=f"^{_LABEL}$", description="Where the Job and its Service are made.")
+    namespace: str = Field("default", pattern=f"^{_LABEL}$", description="Namespace of the Job and its Service.")
     context: str = Field("", description="Of the kubeconfig; empty: the current one, or the pod's own account.")
     image: str = Field("", description="A container with Plinth installed.")
     python: str = Field("python", description="The interpreter in the image.")
     claim: str = Field("", description="Persistent volume claim that holds the workspace (ReadWriteMany if nodes > 1).")
-    sub_path: str = Field("", description="Where in the claim the workspace lies; empty: its root.")
+    sub_path: str = Field("", description="Folder of the workspace in the claim; empty: its root.")
     resources: Mapping[str, str] = Field(
         default_factory=dict, description="Requests and limits of each pod, for example {nvidia.com/gpu: '8'}."
     )
@@ -81,7 +81,7 @@ class Kubernetes(Frozen):
 
 
 class Launch(Frozen):
-    """Where the job runs. Bears no identity."""
+    """Launcher of the job. Not part of identity."""
 
     kind: Literal["local", "slurm", "ray", "kubernetes"] = Field("local", description="Launcher.")
     ranks: int = Field(2, ge=1, description="Processes over all nodes, one per device.")

@@ -1,15 +1,17 @@
 """The user's YAML as frozen models: one complete description of a run.
 
-    corpus     buckets, sources, extraction, annotators, policy, dedup, holdout, contamination
-    spans      the rest of dedup: look-alikes by vectors, repeated lines, repeated passages
-    tokens     tokenizer, shards, mixture
-    training   decoder, optimizer, parallel, checkpoints, launching
-    release    evaluation, gates, approval, promotion
-    lines      YAML that knows the line of every key
-    columns    checks against what the annotators offer, and the licence gate
-    extends    follow `extends:` to files and packaged recipes
-    load       validate; every problem by file, key and line
-    reference  docs/recipe.md, written from the models
+    recipe         the whole recipe, and checks over several sections
+    corpus         its corpus section, composed of the stages' parameter models
+    release        gates and approvals
+    yaml_lines     YAML with the line of every key
+    extends        follow `extends:` to files and packaged recipes
+    load           validate; every problem by file, key and line
+    retired        keys of 0.3 that are gone, with advice
+    column_checks  annotators, columns, lists and models that a recipe names
+    gate_checks    measured gates of `corpus.slices`
+    advice         warnings about legal but probably mistaken settings
+    overlay        a recipe with other policies, for trials
+    reference      docs/recipe.md, written from the models
 
 Identity: stages take only the section they need, so that a change elsewhere re-runs nothing.
 """

@@ -1,6 +1,6 @@
 """Checks of a recipe against what the annotators offer: names, parameters, and the columns of policies.
 
-The annotators and the policy language are imported when a recipe is checked, not with this room: they
+The annotators and the policy language are imported when a recipe is checked, not with this package: they
 bring compiled kernels.
 """
 
@@ -22,7 +22,7 @@ from plinth.records import EDIT_TYPE
 if TYPE_CHECKING:
     from plinth.corpus.annotate.base import Annotator
 
-#: Where, what, and a hint.
+#: Key, problem and hint.
 Found = tuple[Key, str, str]
 
 #: Columns that slices and gates rest on, so every recipe has their annotators.
@@ -31,7 +31,7 @@ REQUIRED = {
     "licence": "nothing without a permitted licence may reach a shard",
 }
 
-#: The column that every policy in use must look at.
+#: The column that every policy in use must read.
 GATE = "licence.permitted"
 
 WHERE = "rule"
@@ -45,7 +45,7 @@ def annotators() -> tuple[Annotator, ...]:
 
 
 def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
-    """What is wrong with `corpus.annotate` and `corpus.policies` of a recipe's plain data."""
+    """Problems of the corpus section in a recipe's plain data."""
     corpus = data.get("corpus")
     if not isinstance(corpus, dict):
         return
@@ -55,16 +55,23 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
         for name, given in chosen.items():
             yield from _annotator(name, given, known)
             yield from _resources(corpus, name, given, known)
+        meant = _meant(chosen, known)
         for name, why in REQUIRED.items():
-            if name not in chosen:
+            if name not in meant:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
-        yield from _policies(corpus, [name for name in chosen if name in known])
-        yield from problems_of_gates(corpus, tuple(name for name in chosen if name in known))
-        yield from _axes(data.get("shards"), [name for name in chosen if name in known])
+        yield from _policies(corpus, meant)
+        yield from problems_of_gates(corpus, tuple(meant))
+        yield from _axes(data.get("shards"), meant)
     yield from _models(corpus)
     yield from _terms(corpus)
     yield from _dedup(corpus)
     yield from _illegal(corpus)
+
+
+def _meant(chosen: Iterable[str], known: Mapping[str, Any]) -> list[str]:
+    """The annotators that a recipe names; a misspelt one counts as the nearest, so that nothing follows from it."""
+    near = (name if name in known else next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in chosen)
+    return list(dict.fromkeys(name for name in near if name is not None))
 
 
 def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
@@ -92,7 +99,7 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
     try:
         params = known[name].params.model_validate(given or {})
     except ValidationError:
-        return  # said already
+        return  # reported by `_annotator`
     for key in known[name].needs(params):
         kind, _, resource = key.partition("/")
         have = corpus.get(kind) or {}
@@ -207,7 +214,7 @@ def _counting(at: Key, name: str, needed: str, wanted: Mapping[str, Any], given:
     try:
         params = annotator(needed).params.model_validate(given or {})
     except ValidationError:
-        return  # said already
+        return  # reported by `_annotator`
     for key, value in wanted.items():
         found = getattr(params, key)
         if found != value:

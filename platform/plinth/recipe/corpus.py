@@ -28,7 +28,7 @@ class Corpus(Frozen):
     )
     models: Mapping[Name, Mapping[str, Any]] = Field(
         default_factory=dict,
-        description="Models trained in the line on its own buckets, by name: `kind` and its parameters.",
+        description="Models trained by the pipeline on its own buckets, by name: `kind` and its parameters.",
     )
     lists: Mapping[Name, str] = Field(
         default_factory=dict,
@@ -49,7 +49,7 @@ class Corpus(Frozen):
         description="SPDX identifiers that may reach a shard; everything else is stopped by the licence gate."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
-        (), description="What the result is for beside training: sources and licences must allow these uses, too."
+        (), description="Uses of the result beside training, which sources and licences must allow, too."
     )
     licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
         default_factory=dict,

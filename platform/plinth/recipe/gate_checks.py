@@ -14,7 +14,7 @@ from plinth.recipe.yaml_lines import Key
 
 
 def problems_of_gates(corpus: Mapping[str, Any], annotators: tuple[str, ...]) -> Iterator[tuple[Key, str, str]]:
-    """Where, what, and a hint: gates that do not exist, or whose rules cannot be found or read."""
+    """Key, problem and hint of gates that do not exist, or whose rules cannot be found or read."""
     from plinth.corpus.slices.measured_gates import gate
     from plinth.corpus.slices.rule import rule_of
 
@@ -26,7 +26,7 @@ def problems_of_gates(corpus: Mapping[str, Any], annotators: tuple[str, ...]) ->
             params = GateSlices.model_validate(raw)
             rule_of(gate(name), params, policies, annotators)
         except ValidationError:
-            continue  # said by the recipe's own validation
+            continue  # the recipe's own validation reports it
         except RecipeError as error:
             what = error.what.removeprefix(f"corpus.slices.{name}: ").removeprefix("corpus.slices: ")
             yield at, what, error.remedy or (f"expected {error.expected}" if error.expected else "")
@@ -42,5 +42,5 @@ def _policies(corpus: Mapping[str, Any]) -> dict[str, Policy]:
         try:
             found[name] = Policy.model_validate(raw)
         except ValidationError:
-            continue  # said elsewhere
+            continue  # the recipe's own validation reports it
     return found

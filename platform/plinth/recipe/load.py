@@ -25,7 +25,7 @@ from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
 from plinth.recipe.retired import MESSAGE, internals, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
 
-#: Messages of pydantic that a person who writes YAML would not understand.
+#: pydantic's messages in the words of YAML.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
 
 #: Patterns in words.
@@ -133,8 +133,8 @@ def _validate(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]
         # Through JSON, because only there does pydantic's strict mode take lists for tuples.
         recipe = Recipe.model_validate_json(json.dumps(lined.data), strict=True)
     except ValidationError as error:
-        said = {problem.key for problem in problems if problem.message == MESSAGE}
-        return None, [*(one for one in _explain(error, lined, top) if one.key not in said), *problems]
+        gone = {problem.key for problem in problems if problem.message == MESSAGE}
+        return None, [*(one for one in _explain(error, lined, top) if one.key not in gone), *problems]
     return recipe, problems
 
 
@@ -147,9 +147,9 @@ def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Pr
             for where, message in detail["ctx"]["problems"]:
                 yield Problem(lined.mark(where, top), dotted(where), message)
         elif detail["type"] == "missing" and detail["loc"] in renamed:
-            continue  # the misspelt key beside it says so already
+            continue  # the misspelt key beside it is reported
         elif detail["type"] == "too_short" and detail["input"]:
-            continue  # something is there, but wrong, and that is said below
+            continue  # the wrong items are reported one by one
         else:
             yield Problem(lined.mark(key, top), dotted(key), _message(detail), _hint(detail))
 

@@ -26,7 +26,7 @@ RESERVED = frozenset({"dedup", "lists", "models", "protected", "slices", "tokeni
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
 
-#: Where a problem is, and what it is.
+#: Key and message of a problem.
 Found = tuple[tuple[str | int, ...], str]
 
 
@@ -38,7 +38,7 @@ class Recipe(Frozen):
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the recipe and of its runs.")
-    description: str = Field("", description="What it is for, in a sentence.")
+    description: str = Field("", description="Its purpose, in a sentence.")
     harvest: bool = Field(False, description="Demo: harvest this machine's own text into `input/` first.")
     corpus: Corpus
     tokenizer: TokenizerParameters = TokenizerParameters()
@@ -188,7 +188,7 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
-    """The first change that never takes effect: later it would be found after days of work on the corpus."""
+    """The first change after the last step, found before days of work on the corpus."""
     from plinth.tokens.order.steps import Misplaced, schedule
 
     training = recipe.training

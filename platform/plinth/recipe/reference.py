@@ -230,7 +230,7 @@ def _expressions() -> Iterator[str]:
 
     text = (expressions.__doc__ or "").strip().partition("\n\n")[2]
     own = ", ".join(f"`documents.{name}`" for name in DOCUMENT_COLUMNS)
-    yield from ("## Expressions", "", "What `drop` of a rule may say:", "", *text.splitlines(), "")
+    yield from ("## Expressions", "", "Language of `drop` in a rule:", "", *text.splitlines(), "")
     yield from (f"Besides the annotators' columns below there are {own}.", "")
 
 

@@ -8,7 +8,7 @@ from plinth.records import Frozen, internal
 
 
 class Gates(Frozen):
-    """What a candidate must prove; each gate gives evidence and a reason."""
+    """Conditions on a candidate; each gate gives evidence and a reason."""
 
     beat_gzip: bool = Field(True, description="Bits per byte below `gzip -9` on every slice.")
     beat_trigram: bool = Field(True, description="Bits per byte below the byte trigram on every slice.")

@@ -1,4 +1,4 @@
-"""YAML with its line numbers: every key of the data knows the file and the line it was written on.
+"""YAML with positions: file and line of every key and list item.
 
 Plain YAML 1.2 scalars: only `true` and `false` are booleans (so that `no` stays a language), dates stay
 text, `1_000_000` and `3e-3` are numbers. Duplicate keys, custom tags and merge keys are refused.
@@ -34,7 +34,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a recipe, and where."""
+    """A problem of a recipe and its position."""
 
     mark: Position
     key: str
@@ -79,7 +79,7 @@ def dotted(key: Key) -> str:
 
 
 def parse(text: str, file: str) -> Lined:
-    """The data of one YAML text. What is wrong with it is listed, not raised."""
+    """The data of one YAML text. Problems are listed, not raised."""
     lined = Lined()
     try:
         loader = _Loader(text)
@@ -100,7 +100,7 @@ def parse(text: str, file: str) -> Lined:
 
 
 def read(path: Path, file: str) -> Lined:
-    """The data of one YAML file; unreadable files are a problem like any other."""
+    """The data of one YAML file; an unreadable file is listed as a problem."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"), file)
     except UnicodeDecodeError as error:
@@ -115,7 +115,7 @@ def _unread(mark: Position, message: str) -> Lined:
 
 
 def merge(parent: Lined, child: Lined) -> Lined:
-    """The child over the parent: mappings merge key by key, all else is replaced, `null` takes a key away."""
+    """The child over the parent: mappings merge key by key, all else is replaced, `null` removes a key."""
     marks = dict(parent.marks)
     data = _merge(parent.data, child.data, (), marks, child.marks)
     return Lined(data, marks, parent.problems + child.problems, parent.incomplete or child.incomplete)

@@ -71,7 +71,7 @@ class Training(Frozen):
         looked_at = () if self.validation is None else self.validation.slices
         if watched and (self.validation is None or (looked_at and not set(watched) <= set(looked_at))):
             raise ValueError(
-                f"stopping.plateau.slices waits for {', '.join(watched)}, which training.validation does not look at"
+                f"stopping.plateau.slices waits for {', '.join(watched)}, which training.validation does not measure"
             )
         if self.stopping.asked and self.checkpoints.keep_last < 2:
             raise ValueError(

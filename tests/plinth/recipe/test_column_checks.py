@@ -48,6 +48,15 @@ def test_annotators_and_their_parameters(annotate: dict[str, Any], key: str, mes
     assert hint in advice
 
 
+def test_nothing_follows_from_a_misspelt_annotator() -> None:
+    data = corpus()
+    data["corpus"]["annotate"]["langage"] = data["corpus"]["annotate"].pop("language")
+    data["corpus"]["policies"]["default"]["rules"].append({"reason": "a", "drop": 'language.label != "en"'})
+    ((where, what, hint),) = problems_of_columns(data)
+    assert (where, what) == (("corpus", "annotate", "langage"), "no such annotator")
+    assert "`language`" in hint
+
+
 @pytest.mark.parametrize("name", ["language", "licence"])
 def test_annotators_that_slices_and_gates_rest_on_are_required(name: str) -> None:
     data = corpus()

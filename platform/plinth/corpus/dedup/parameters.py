@@ -54,7 +54,7 @@ class MinHash(Frozen):
         return resolve(given)
 
     def signature(self) -> dict[str, Any]:
-        """What signatures depend on."""
+        """Parameters that signatures depend on."""
         return {
             "shingle_words": self.shingle_words if self.shingle_characters is None else None,
             "shingle_characters": self.shingle_characters,
@@ -64,14 +64,14 @@ class MinHash(Frozen):
         }
 
     def similarity(self) -> dict[str, Any]:
-        """What the similarity of two texts depends on."""
+        """Parameters that the similarity of two texts depends on."""
         if self.verify == "signature":
             return {"verify": self.verify, **self.signature()}
         names = ("shingle_words", "shingle_characters", "max_characters")
         return {"verify": self.verify, **{name: self.signature()[name] for name in names}}
 
     def resolved(self) -> dict[str, Any]:
-        """All of it that bears on the clusters."""
+        """Parameters that the clusters depend on."""
         shape = {"bands": self.bands, "rows": self.rows, "threshold": self.threshold, "verify": self.verify}
         return self.signature() | shape
 
@@ -81,7 +81,7 @@ class Dedup(Frozen):
 
     minhash: MinHash = MinHash()
     keep: Literal["smallest_id", "longest", "earliest", "best_quality"] = Field(
-        "longest", description="Which member survives; ties go to the smallest id."
+        "longest", description="Member that survives; ties go to the smallest id."
     )
     quality: str | None = Field(
         None, pattern=r"^[^.]+\..+$", description="For `best_quality`: annotation and column, like `quality.score`."
@@ -100,5 +100,5 @@ class Dedup(Frozen):
         return self
 
     def survivors(self) -> dict[str, Any]:
-        """What the choice of survivors depends on."""
+        """Parameters that the choice of survivors depends on."""
         return {"keep": self.keep, "quality": self.quality, "prefer": list(self.prefer)}

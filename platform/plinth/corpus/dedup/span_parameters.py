@@ -16,7 +16,7 @@ LATER_STAGES = {"semantic", "lines", "substring"}
 
 
 class Remainder(Frozen):
-    """When a document of which spans were cut is not worth keeping. Documents without cuts are never dropped."""
+    """Least remainder of a document after cuts. Documents without cuts are never dropped."""
 
     min_words: int = Field(20, ge=0, description="Fewer words left after cuts: the document is dropped.")
     min_share: float = internal(
@@ -32,11 +32,11 @@ class LineParameters(Remainder):
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(
-        "corpus", description="Where documents are counted. `domain` is the host of the URI, else the bucket."
+        "corpus", description="Documents that are counted together. `domain` is the host of the URI, else the bucket."
     )
     max_documents: int = internal(1, ge=1, description="A line may occur in so many documents and stay.")
     units: tuple[Literal["line", "paragraph"], ...] = internal(
-        ("line", "paragraph"), min_length=1, description="What is compared: lines, blocks between blank lines, or both."
+        ("line", "paragraph"), min_length=1, description="Lines, blocks between blank lines, or both."
     )
     min_characters: int = Field(50, ge=1, description="Shorter lines and paragraphs stay (white space not counted).")
     boilerplate_documents: int | None = internal(
@@ -72,7 +72,7 @@ class Semantic(Frozen):
     buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, with each other too.")
     threshold: float = Field(0.95, gt=0, le=1, description="Cosine similarity from which documents are the same.")
     dimensions: int = internal(512, ge=16, le=4096, description="Length of our vectors.")
-    min_words: int = internal(30, ge=1, description="Shorter documents are not compared: too few words to tell.")
+    min_words: int = internal(30, ge=1, description="Shorter documents are not compared.")
     recall: float = internal(
         0.99, gt=0, lt=1, description="Share of pairs at the threshold that the search shall find, by its theory."
     )

@@ -8,7 +8,7 @@ from plinth.records import Frozen, internal
 
 
 class Matching(Frozen):
-    """How records are compared with entries of the lists."""
+    """Comparison of records with entries of the lists."""
 
     simhash_distance: int = internal(
         3, ge=0, le=11, description="Bits of 64 in which a text's SimHash may differ from a listed one."

@@ -33,8 +33,8 @@ class Policy(Frozen):
         description="Published rule sets by name, such as `gopher/datatrove`: their rules and edits come first, in "
         "this order. A rule of yours with the reason of one of theirs, on the same columns, takes its place.",
     )
-    rules: tuple[Rule, ...] = Field((), description="What drops a document, in order.")
-    edits: tuple[EditRule, ...] = Field((), description="What is replaced in the text of a kept document.")
+    rules: tuple[Rule, ...] = Field((), description="Conditions that drop a document, in order.")
+    edits: tuple[EditRule, ...] = Field((), description="Replacements in the text of a kept document.")
 
     @field_validator("profiles")
     @classmethod
@@ -57,7 +57,7 @@ class Policy(Frozen):
             own = tuple((rule.reason, rule.drop) for rule in self.rules)
             spans = tuple((edit.reason, edit.spans) for edit in self.edits)
             rules, edits = resolved(self.profiles, own, spans)
-            # the only change of a frozen record, before anybody has seen it; a resolved one comes out as it went in
+            # within validation, before the record is in use; resolving twice changes nothing
             object.__setattr__(self, "rules", tuple(Rule(reason=reason, drop=drop) for reason, drop in rules))
             object.__setattr__(self, "edits", tuple(EditRule(reason=reason, spans=column) for reason, column in edits))
         return self

@@ -14,14 +14,14 @@ class ProtectedSet(Frozen):
     """One set of items, a JSON object a line."""
 
     path: str = Field(description="JSONL file or folder, relative to `input/`.")
-    kind: Literal["benchmark", "probe", "red_team"] = Field("benchmark", description="What it is used for.")
+    kind: Literal["benchmark", "probe", "red_team"] = Field("benchmark", description="Its use.")
     family: str = Field("", description="Sets of one family share what is denied; by default the set's own name.")
     fields: tuple[str, ...] = Field(("text",), min_length=1, description="Fields whose texts make an item, in order.")
     id_field: str = internal("id", description="Field that names an item; lines without it are named by their number.")
 
 
 class Family(Frozen):
-    """Where a family of sets is published."""
+    """Places where a family of sets is published."""
 
     deny: tuple[str, ...] = Field(description="Pieces of addresses; a document whose `uri` holds one is dropped.")
 

@@ -1,4 +1,4 @@
-"""How learned gates are measured on labelled documents, and what they must keep."""
+"""Measurement of learned gates on labelled documents, and its bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GateSlices(Frozen):
         description="Expression over annotation columns that is true where the gate removes a document; by default any "
         "rule of `policy` that reads a column of the gate's annotator.",
     )
-    policy: str = Field("default", description="Whose rules are the gate, where `removes` is not given.")
+    policy: str = Field("default", description="Policy whose rules are the gate, where `removes` is not given.")
     documents_per_slice: int = Field(
         200, ge=0, description="Generated documents of each truth in every slice; 0 generates none."
     )

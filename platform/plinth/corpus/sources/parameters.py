@@ -1,4 +1,4 @@
-"""Where documents come from: sources, their terms, extraction, normalisation."""
+"""Sources of documents: location, terms, extraction, normalisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LICENCE_OPERATORS = ("AND", "OR", "WITH")
 
 
 class Terms(Frozen):
-    """What the owner of a source lets us do with it. Required: unknown is refused, not defaulted."""
+    """Uses that the owner of a source permits. Required: unknown is refused, not defaulted."""
 
     train: bool = Field(description="May a model be trained on it?")
     redistribute: bool = Field(description="May the text itself be passed on?")
@@ -32,7 +32,7 @@ class Source(Frozen):
     path: str = Field(description="File, folder, glob or `s3://` location; relative to the workspace's `input/`.")
     licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
     terms: Terms = Field(description="Owner's terms.")
-    domain: str = Field(description="Where it comes from: a host name or a short name.")
+    domain: str = Field(description="Origin: a host name or a short name.")
     snapshot: str = Field(description="Crawl or capture, such as `2026-46`.")
     text_field: str = Field(
         "text", min_length=1, description="JSONL and Parquet: field that holds the text; `a.b` looks inside `a`."
@@ -69,8 +69,8 @@ class Bucket(Frozen):
     """Sources that are filtered, measured and weighted together."""
 
     description: str = Field(description="One sentence for the catalogue.")
-    owner: str = Field(min_length=1, description="E-mail address or team that answers for it.")
-    sources: tuple[Source, ...] = Field(min_length=1, description="What is read, in this order.")
+    owner: str = Field(min_length=1, description="E-mail address or team responsible for it.")
+    sources: tuple[Source, ...] = Field(min_length=1, description="Files to read, in this order.")
     policy: str = Field("default", description="Name of the policy that judges its documents.")
 
     @field_validator("owner")
@@ -108,7 +108,7 @@ class Normalisation(Frozen):
 
 
 class Documents(Frozen):
-    """How sources become document parts."""
+    """Parts of documents, and damage that is tolerated."""
 
     part_bytes: int = Field(128 * 2**20, gt=0, description="Aim for this much source per part.")
     max_reject_rate: float = Field(0.05, ge=0, le=1, description="More rejects than this fail the stage.")

@@ -1,4 +1,4 @@
-"""What the run sees, in which shares."""
+"""Shares of text in a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Weights = Annotated[Mapping[str, Share], BeforeValidator(_natural)]
 
 
 class Curriculum(Frozen):
-    """In which order a phase gives what its weights say. It moves text in time and leaves amounts as they are."""
+    """Order of text within a phase. Amounts stay as the weights set them."""
 
     by: str = Field(description="Axis of `shards.axes`, such as `tier`, `length` or `domain`; or `bucket`.")
     order: tuple[str, ...] = Field(min_length=2, description="Its values, the first early in the phase, the last late.")
@@ -65,7 +65,7 @@ class Phase(Frozen):
         "0.3 in XLM-R. For a temperature T in p^(1/T), write 1/T.",
     )
     temperature_over: str = Field(
-        "stream", description="What the exponent makes more equal: `stream`, `bucket` or an axis such as `language`."
+        "stream", description="Shares that it makes more equal: of `stream`, `bucket` or an axis such as `language`."
     )
     upsample: Mapping[str, Positive] = Field(
         default_factory=dict, description="Factors on shares, by the same keys as weights."
@@ -108,7 +108,7 @@ class Phase(Frozen):
 
 
 class Mixture(Frozen):
-    """What the run sees, in phases; counts per block are exact, order is a keyed permutation."""
+    """Text of the run, in phases; counts per block are exact, order is a keyed permutation."""
 
     sequence_tokens: int = Field(512, ge=8, description="Tokens of one training sequence.")
     packing: Literal["concatenate", "best-fit"] = Field(
@@ -127,7 +127,7 @@ class Mixture(Frozen):
     )
     over_cap: Literal["refuse", "redistribute"] = Field(
         "refuse",
-        description="Weights that need more epochs than a bound: refused, or what the bound takes away goes to the "
+        description="Weights that need more epochs than a bound: refused, or the excess goes to the "
         "other streams of the same phase in proportion to their weights.",
     )
     seed: int = Field(1, description="Of the order of sequences.")

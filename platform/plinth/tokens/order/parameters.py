@@ -12,7 +12,7 @@ from plinth.records import Frozen, internal
 
 
 class Change(Frozen):
-    """When something changes: at the first step that begins at or after this point."""
+    """A change at the first step that begins at or after this point."""
 
     from_tokens: int | None = internal(None, ge=0, description="Tokens trained before the change; or `from_step`.")
     from_step: int | None = Field(None, ge=1, description="First step of the change, counted from 1; or `from_tokens`.")
@@ -47,7 +47,7 @@ class Amendment(Change):
     sequence_tokens: int | None = Field(
         None, ge=8, description="Tokens of a row from there on, as in `length_schedule`; left out, they stay."
     )
-    reason: str = Field(min_length=1, description="Why; told on the run's timeline.")
+    reason: str = Field(min_length=1, description="Reason, recorded on the run's timeline.")
 
     @model_validator(mode="after")
     def _changes_something(self) -> Amendment:
@@ -72,7 +72,7 @@ class Schedules(Protocol):
 def problems(
     training: Schedules, data_ranks: int, micro: int, sequence_tokens: int
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is wrong, as far as the recipe alone can tell: keys below `training`, and what it is.
+    """Problems that the recipe alone shows: key below `training`, and message.
 
     Args:
         micro: `micro_batch_sequences`.
@@ -102,7 +102,7 @@ def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
 
 
 def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
-    """Changes listed before an earlier one, as far as the recipe alone can tell: index and what is wrong."""
+    """Changes listed before an earlier one, as far as the recipe alone shows: index and message."""
     for unit in ("from_tokens", "from_step"):
         listed = [(index, getattr(change, unit)) for index, change in enumerate(changes)]
         points = [(index, point) for index, point in listed if point is not None]

@@ -10,7 +10,7 @@ from plinth.records import Frozen, internal
 
 
 class Reading(Frozen):
-    """Where a job reads its shards from. Bears no identity."""
+    """Location of the shards that a job reads, and its cache. Not part of identity."""
 
     remote: str | None = Field(
         None,

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from plinth.records import Frozen
 
-#: Axes by name, and the sidecar's column that has their value; None where the document itself says it.
+#: Axes by name, and the sidecar's column that has their value; None where it is a column of the document.
 AXES: dict[str, str | None] = {
     "language": "language.label",
     "tier": "quality_classifier.tier",
@@ -48,5 +48,5 @@ class Shards(Frozen):
         return axes
 
     def identity(self) -> dict[str, Any]:
-        """What the shards depend on, as plain data: without axes, what was so before there were any."""
+        """Parameters that the shards depend on, as plain data: without axes as before axes existed."""
         return self.model_dump(mode="json", exclude=set() if self.axes else {"axes", "min_stream_tokens"})

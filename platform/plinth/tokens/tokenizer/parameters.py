@@ -37,7 +37,7 @@ class TokenizerParameters(Frozen):
     )
     sample_bytes: int = Field(64 * 2**20, gt=0, description="At most this much text, shared by buckets.")
     sample_weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="Shares of buckets in the sample; 1 where nothing is said."
+        default_factory=dict, description="Shares of buckets in the sample; 1 where none is given."
     )
     special_tokens: tuple[str, ...] = Field(
         ("<|endoftext|>", "<|pad|>"), min_length=1, description="The first ids, in order; the first ends a document."
@@ -64,11 +64,11 @@ class TokenizerParameters(Frozen):
         return tokens
 
     @model_validator(mode="after")
-    def _room(self) -> TokenizerParameters:
+    def _has_tokens_to_learn(self) -> TokenizerParameters:
         letters = 0 if self.kind == "bpe-bytes" else ASCII
         least = BYTES + len(self.special_tokens) + letters + 1
         if self.vocab_size < least:
-            raise ValueError(f"vocab_size {self.vocab_size} leaves no room to learn: {self.kind} needs {least}")
+            raise ValueError(f"vocab_size {self.vocab_size} has no tokens left to learn: {self.kind} needs {least}")
         if self.sample_weights and not any(self.sample_weights.values()):
             raise ValueError("sample_weights: at least one weight must be above 0")
         return self

@@ -10,7 +10,7 @@ from plinth.records import Frozen, internal
 
 
 class Checkpoints(Frozen):
-    """When to commit the full state, and what to keep."""
+    """Interval of checkpoints, and those that are kept."""
 
     every_steps: int = Field(100, ge=1, description="Steps between two checkpoints.")
     mode: Literal["async", "sync"] = Field(
@@ -25,5 +25,5 @@ class Checkpoints(Frozen):
     upload: str | None = Field(
         None,
         pattern=r"^s3://[^/]+(/.*)?$",
-        description="Where every committed checkpoint is copied to, and resumed from on another machine.",
+        description="Copy of every committed checkpoint, from which another machine can resume.",
     )

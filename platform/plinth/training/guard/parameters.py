@@ -1,4 +1,4 @@
-"""What the guard watches, and what it does about it. Bears identity: an intervention decides what is learnt."""
+"""Rules of the guard and their interventions. Part of identity: an intervention changes the weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from plinth.records import Frozen, internal
 
 Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
-#: Sentences that several rules share.
+#: Descriptions that several rules share.
 _ACTION = "off, warn, skip (the update is not made), lower_lr, rollback (and leave the data out), or stop."
 _CONFIRMATIONS = "Suspicious steps in a row before anything is done."
 
 
 class GuardRule(Frozen):
-    """What to do, and after how many suspicious steps in a row."""
+    """An intervention, and the suspicious steps in a row before it."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(1, ge=1, description=_CONFIRMATIONS)
@@ -103,7 +103,7 @@ class GuardParameters(Frozen):
     skip_after: int = Field(
         0, ge=0, description="Steps after the last suspicious one that are left out as well (PaLM left out 200 to 500)."
     )
-    lr_factor: float = internal(0.5, gt=0, le=1, description="What lower_lr multiplies the learning rate by.")
+    lr_factor: float = internal(0.5, gt=0, le=1, description="Factor of the learning rate under lower_lr.")
     lr_steps: int = internal(0, ge=0, description="Steps that it stays lower; 0 is to the end.")
     rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Also lower the learning rate after a rollback.")
     max_rollbacks: int = Field(8, ge=0, description="One more stops the run.")

@@ -1,4 +1,4 @@
-"""How one model is divided over devices. Bears no identity: placement decides speed and memory, not what is learnt.
+"""Division of one model over devices. Not part of identity: placement decides speed and memory, not the weights.
 
     ranks = data x pipeline x sequence x tensor
 

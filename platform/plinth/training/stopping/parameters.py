@@ -1,4 +1,4 @@
-"""When a run has had enough. A rule that is not set is not asked."""
+"""Rules that end a run early. A rule that is not set does not apply."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Stopping(Frozen):
     tokens: int | None = Field(None, ge=1, description="Budget in tokens trained, those trained again included.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
-    price_per_rank_hour: float = Field(0.0, ge=0, description="What one rank costs in an hour.")
+    price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
     plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
     regression: Regression | None = Field(None, description="Probes get worse.")
     max_epochs: float | None = Field(None, gt=0, description="Most often that any bucket's documents are seen.")
     when: Literal["any", "all"] = Field("any", description="How plateau, regression and max_epochs combine.")
-    min_tokens: int = internal(0, ge=0, description="Plateau, regression and max_epochs are not asked before.")
-    every_steps: int = internal(10, ge=1, description="Steps between two looks.")
+    min_tokens: int = internal(0, ge=0, description="Plateau, regression and max_epochs do not apply before.")
+    every_steps: int = internal(10, ge=1, description="Steps between two evaluations of the rules.")
 
     @model_validator(mode="after")
     def _priced(self) -> Stopping:

@@ -1,4 +1,4 @@
-"""What a run tells about itself besides loss and speed. Bears no identity: looking changes nothing."""
+"""Statistics of a run besides loss and speed. Not part of its identity: measuring changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plinth.records import Frozen
 
 
 class Telemetry(Frozen):
-    """Statistics by layer: see plinth/training/engine/layer_statistics.py for what each number means."""
+    """Statistics by layer: see plinth/training/engine/layer_statistics.py for the meaning of each number."""
 
     layers_every: int = Field(
         10, ge=0, description="Steps between measurements of gradient norm and activations by layer; 0: never."
