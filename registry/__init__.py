@@ -1,4 +1,4 @@
-"""What a checkpoint may become: sign, register, gate, approve, promote, taint. The one room that knows MLflow.
+"""What a checkpoint may become: sign, register, gate, approve, promote, taint. The one package that knows MLflow.
 
 checkpoint -> candidate -> gates -> approval -> canary -> champion
                   ^                                 |
@@ -11,10 +11,8 @@ Called from outside (assets, sensor, command line):
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server
 
-Inside, each may use what stands above it:
+Inside, each may use what stands above it (keys and envelopes are plinth.trust):
 
-    keys          signing keys by role and person, made on first use
-    dsse          in-toto statements in signed envelopes
     signing       OpenSSF model signature and SLSA provenance of a directory
     materialise   checkpoint manifest -> signed directory
     client        connection to MLflow, named failures, source URIs

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from registry import dsse, keys
+from plinth.trust import dsse, keys
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.gates import Approval

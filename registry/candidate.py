@@ -20,7 +20,7 @@ from plinth.errors import LineageError, PlinthError, SignatureError
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from registry import dsse, keys
+from plinth.trust import dsse, keys
 from registry.client import source_directory
 from registry.signing import verify
 

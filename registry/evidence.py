@@ -18,7 +18,8 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
-from registry import approval, keys, signing, taint
+from plinth.trust import keys
+from registry import approval, signing, taint
 from registry.candidate import Candidate, signed_chain
 from registry.gates import CheckResult, Evidence, SliceScore
 

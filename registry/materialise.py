@@ -22,7 +22,8 @@ from plinth.storage import locks
 from plinth.storage.atomic import named_failures, replacing, sync_directory
 from plinth.storage.checkout import checkout
 from plinth.storage.store import Store
-from registry import keys, signing
+from plinth.trust import keys
+from registry import signing
 
 
 def path_of(ctx: Context, checkpoint: str) -> Path:

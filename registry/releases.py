@@ -20,7 +20,7 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
-from registry import dsse, keys
+from plinth.trust import dsse, keys
 from registry.gates import Approval
 
 PREDICATE = "urn:plinth:release:v1"

@@ -18,8 +18,8 @@ from typing import Any
 
 from plinth.errors import SignatureError
 from plinth.provenance.statements import PROVENANCE_SCHEMA, SLSA_PREDICATE, slsa_statement
-from registry import dsse
-from registry.keys import KeyPair
+from plinth.trust import dsse
+from plinth.trust.keys import KeyPair
 
 PROVENANCE_FILE = "provenance.json"
 

@@ -13,7 +13,8 @@ from plinth.errors import MissingError
 from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
-from registry import candidate, keys, promotion, signing, taint
+from plinth.trust import keys
+from registry import candidate, promotion, signing, taint
 from registry import client as mlflow_client
 
 

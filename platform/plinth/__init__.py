@@ -3,22 +3,29 @@
 sources -> documents -> annotations -> policy -> dedup -> holdout -> contamination
         -> verdicts -> curated -> tokens/shards -> mixture -> run -> checkpoint -> evaluation
 
-recipe/      the user's YAML as frozen models; the only description of a whole run
-records      what flows between stages: Part, Manifest, Step
-errors       one tree of exceptions: found, expected, what to do
-fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
-compiled     `njit` for all kernels: cached ones follow what they call
-storage/     the only room that touches bytes at rest
-compute/     map a function over parts on any number of workers
-text/        compiled kernels over Arrow buffers
-corpus/      documents in, curated documents out, with the reason for each
-tokens/      tokenizer, shards, packing, mixture, data order
-training/    the model, the loop, checkpoints, the supervisor
-launch/      submit, poll, cancel and find training jobs again
-evaluation/  bits per byte by slice, against baselines
-planning/    FLOPs, memory, time
-provenance/  statements, the walk back to sources, explain a document
+A package may import those below it, never one above (a layers contract in pyproject.toml):
+
+experiment/  questions put to small runs; the value of a source
+provenance/  statements, the walk back to sources, explain a document, impact
+operation/   planning: FLOPs, memory, time, money
+recipe/      composes the parameters of all stages into one frozen description of a run; reads YAML
 report/      plots and self-contained pages
+training/    the loop, data, engine, checkpoints, guard, supervisor
+evaluation/  bits per byte by slice, against baselines
+model/       the decoder: blocks, initial weights, losses, FLOPs, import and export
+tokens/      tokenizer, shards, packing, mixture, data order
+corpus/      documents in, curated documents out, with the reason for each
+launch/      submit, poll, cancel and find training jobs again
+compute/     map a function over parts on any number of workers
+trust/       keys, and statements in signed envelopes
+storage/     the only package that touches bytes at rest
+text/        compiled kernels over Arrow buffers
+records      small records that flow throughout: Part, Manifest, Step
+fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
+errors       one tree of exceptions: found, expected, remedy
+compiled     `njit` for all kernels; a cached kernel follows the functions it calls
+
+The frozen parameters of a stage stand beside its code, in `parameters.py`.
 """
 
 __version__ = "0.3.0"

@@ -11,7 +11,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from registry import approval, keys
+from plinth.trust import keys
+from registry import approval
 from registry.candidate import Candidate
 from registry.gates import Approval
 

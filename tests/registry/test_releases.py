@@ -8,7 +8,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from registry import keys, releases
+from plinth.trust import keys
+from registry import releases
 from registry.releases import ReleaseRecord
 
 

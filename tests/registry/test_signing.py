@@ -13,8 +13,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.provenance import statements
-from registry import candidate, dsse, keys, materialise, signing
-from registry.keys import KeyPair
+from plinth.trust import dsse, keys
+from plinth.trust.keys import KeyPair
+from registry import candidate, materialise, signing
 
 
 @pytest.fixture
@@ -173,5 +174,5 @@ def test_a_checkpoint_without_weights_is_no_model(ctx: Context, line: Any) -> No
 
 
 def test_a_statement_of_another_kind_is_refused(ctx: Context, signed: Path, key: KeyPair) -> None:
-    with pytest.raises(SignatureError, match="states something else"):
+    with pytest.raises(SignatureError, match="has another predicate type"):
         dsse.read(signing.slsa_path(signed), key, "urn:plinth:approval:v1")

@@ -32,9 +32,9 @@ def explain(settings: Settings, target: str, as_json: bool) -> None:
     TEXT is the beginning of the document's text.
     """
     from jobs.cli import output
-    from plinth.provenance.explain import document
+    from plinth.provenance.explain import explain_document
 
-    story = document(settings.context(), target)
+    story = explain_document(settings.context(), target)
     if as_json:
         output.emit_json(story)
     else:

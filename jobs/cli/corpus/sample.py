@@ -141,9 +141,9 @@ def _buckets(ctx: Context, bucket: str | None) -> list[str]:
 
 def _reason(ctx: Context, document: str) -> str:
     from plinth.errors import MissingError
-    from plinth.provenance.explain import document as trace
+    from plinth.provenance.explain import explain_document
 
-    found = trace(ctx, document)
+    found = explain_document(ctx, document)
     if not found["reason"]:
         raise MissingError(f"{document} was not removed ({found['status']})", remedy="name a reason with --reason")
     return str(found["reason"])

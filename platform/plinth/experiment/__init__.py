@@ -1,4 +1,4 @@
 """Questions put to small runs.
 
-    value/  The value of a source, before it is taken: from a bounded sample, with intervals.
+    value/  the value of a source before it is taken, from a bounded sample, with intervals
 """

@@ -1,17 +1,18 @@
-"""Where a training job runs. The job outlives whoever submitted it.
+"""Submit, poll, find and cancel training jobs. A job outlives the process that submitted it.
 
-    base        Handle (durable), Status, and the Launcher protocol: submit, poll, find, cancel, logs
+    base        Handle (durable), JobStatus, and the Launcher protocol: submit, poll, find, cancel, logs
     local       a detached process on this machine
     slurm       a batch job, requeued until the run has finished
     ray_jobs    a job of a Ray cluster's Jobs API
-    ray_nodes   what such a job runs where it is to have several nodes
-    kubernetes  a Job, made from what `manifest` says
+    ray_nodes   the entry point of such a job when it has several nodes
+    kubernetes  a Job, made from the manifest of `manifest`
     choose      the launcher of a kind
     files       submits once; the handle, the log
     script      shell that runs a command under a scheduler
-    patience    asks a scheduler seldom, and outlives its silence
+    preview     the batch script or manifests of a job, without submitting it
+    status_cache  a scheduler's last answer, kept for a while and when the scheduler does not answer
 
-A launcher knows a command, a directory and a log; not what the job does.
+Does not belong here: the work of the job. A launcher knows a command, a directory and a log.
 """
 
 from plinth.launch.base import Handle, JobStatus, Launcher

@@ -1,4 +1,4 @@
 """Running the platform: planning.
 
-    planning/  What a recipe costs before it runs.
+    planning/  the cost of a recipe before it runs
 """

@@ -17,9 +17,8 @@ from plinth.corpus.curate import verdicts
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
-from plinth.provenance import document as evidence
-from plinth.provenance import exposure, search
-from plinth.provenance.document import DocumentPlace
+from plinth.provenance import document_rows, exposure, text_search
+from plinth.provenance.document_rows import DocumentPlace
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
 
@@ -37,11 +36,11 @@ NO_SCORES = frozenset(
 _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
 
 
-def document(ctx: Context, target: str) -> dict[str, Any]:
+def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     """Everything known about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject` or `undecided`), `reason`,
-    `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
+    `source` (facts and terms of its source), `explain_document`, `scores` (annotator -> column -> value), `policy`,
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
     members of clusters), `holdout`, `contamination`, `verdict`, `edits` (what was cut and why; personal data is
     told by its length), `curated`, `tokens`, `training` (run -> steps and checkpoints), `stale`, `also` (other
@@ -59,16 +58,16 @@ def document(ctx: Context, target: str) -> dict[str, Any]:
 
 def _places(ctx: Context, target: str) -> list[DocumentPlace]:
     try:
-        return evidence.locate(ctx, target)
+        return document_rows.locate(ctx, target)
     except MissingError:
-        found = search.by_text(ctx, target) if len(target.split()) > 1 else []
+        found = text_search.by_text(ctx, target) if len(target.split()) > 1 else []
         if not found:
             raise
         return found
 
 
 def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
-    row = evidence.plain(read_row(ctx.store, place.source, place.row))
+    row = document_rows.plain(read_row(ctx.store, place.source, place.row))
     return {
         "uri": row["uri"],
         "bucket": place.bucket,
@@ -81,7 +80,7 @@ def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     row = read_row(ctx.store, place.source, place.row)
     text = row.pop("text")
-    facts = evidence.plain(row)
+    facts = document_rows.plain(row)
     facts |= {"extra": json.loads(row["extra"]), "characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}
     story: dict[str, Any] = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket}
     story |= {"status": "undecided", "reason": None}
@@ -103,7 +102,7 @@ def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, A
         bucket, _, kind = ref.asset.partition("/")
         if bucket != place.bucket or not kind or kind in NO_SCORES:
             continue
-        row = evidence.sidecar(ctx, place, ctx.refs.load(ref.digest))
+        row = document_rows.sidecar(ctx, place, ctx.refs.load(ref.digest))
         if row is None:
             stale.append(ref.asset)
         else:
@@ -124,7 +123,7 @@ def _judgements(ctx: Context, place: DocumentPlace, story: dict[str, Any], stale
             continue
         if row.get("cluster") and "survivor" in row:
             clusters = ctx.refs.current(asset)
-            row["members"] = evidence.members(ctx, clusters, row["cluster"]) if row.get("size", 1) > 1 else []
+            row["members"] = document_rows.members(ctx, clusters, row["cluster"]) if row.get("size", 1) > 1 else []
         (story if key in _OWN_SECTION else story["dedup"])[key] = row
     if "verdict" in story:
         story["status"], story["reason"] = story["verdict"]["decision"], story["verdict"]["reason"]
@@ -176,7 +175,7 @@ def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
 def _after(ctx: Context, story: dict[str, Any]) -> None:
     """Curated text, tokens, training."""
     bucket, id_ = story["bucket"], story["id"]
-    for key, find in (("curated", evidence.curated), ("shards", exposure.tokens)):
+    for key, find in (("curated", document_rows.curated), ("shards", exposure.tokens)):
         manifest = _current(ctx, f"{bucket}/{key}")
         found = find(ctx, manifest, id_) if manifest else None
         if found:
@@ -188,7 +187,7 @@ def _row(ctx: Context, place: DocumentPlace, asset: str, stem: str, stale: list[
     manifest = _current(ctx, asset)
     if manifest is None:
         return None
-    row = evidence.sidecar(ctx, place, manifest, stem)
+    row = document_rows.sidecar(ctx, place, manifest, stem)
     if row is None:
         stale.append(asset)
     return row
@@ -201,5 +200,5 @@ def _current(ctx: Context, asset: str) -> Manifest | None:
 
 def _name(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     columns = ["uri", "reason"] if place.rejected else ["id", "uri"]
-    row = evidence.plain(read_row(ctx.store, place.source, place.row, columns))
+    row = document_rows.plain(read_row(ctx.store, place.source, place.row, columns))
     return {"bucket": place.bucket, **row, "rejected": place.rejected}

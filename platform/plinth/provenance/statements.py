@@ -4,7 +4,7 @@
     provenance       the pure data of `provenance.json`, which lies inside the signed directory
     slsa_statement   the same as an in-toto Statement v1 with a SLSA Provenance v1 predicate
 
-Does not belong here: signing and key files (registry), the walk that re-reads blobs (lineage).
+Does not belong here: signatures and keys (trust), the walk that re-reads blobs (lineage).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from plinth.errors import LineageError, PlinthError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
+from plinth.trust.dsse import statement
 
-#: Names of the formats, from in-toto's Statement v1 and SLSA's Provenance v1 specifications.
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+#: Of SLSA's Provenance v1 specification.
 SLSA_PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
@@ -144,23 +144,19 @@ def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -
         provenance: what `provenance()` returned.
         subjects: SHA-256 by file name, for every file of the directory.
     """
-    return {
-        "_type": STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in sorted(subjects.items())],
-        "predicateType": SLSA_PREDICATE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": BUILD_TYPE,
-                "externalParameters": {"recipe": provenance["recipe"]},
-                "internalParameters": {"run": provenance["run"], "checkpoint": provenance["checkpoint"]},
-                "resolvedDependencies": _dependencies(provenance),
-            },
-            "runDetails": {
-                "builder": {"id": "urn:plinth:trainer", "version": {"plinth": provenance["code"]["version"]}},
-                "metadata": {"invocationId": provenance["run"]["id"]},
-            },
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"recipe": provenance["recipe"]},
+            "internalParameters": {"run": provenance["run"], "checkpoint": provenance["checkpoint"]},
+            "resolvedDependencies": _dependencies(provenance),
+        },
+        "runDetails": {
+            "builder": {"id": "urn:plinth:trainer", "version": {"plinth": provenance["code"]["version"]}},
+            "metadata": {"invocationId": provenance["run"]["id"]},
         },
     }
+    return statement(SLSA_PREDICATE, subjects, predicate)
 
 
 @cache

@@ -1,11 +1,11 @@
 """The only package that touches bytes at rest.
 
-    uris        what a location leads to, `file://` and `s3://` through fsspec
+    uris        locations: `file://` and `s3://`, through fsspec
     files       files of a source, read once and compared with the inventory
-    listing     what is at a location: names, digests, marks of change
+    listing     the files at a location: names, digests, marks of change
     digests     SHA-256 of files and pieces, remembered while a file does not change
     atomic      write to a temporary name, flush, rename; a full disk is a named error
-    locks       one process at a time, and who holds it
+    locks       locks between processes: exclusive, inherited by children, with an owner; leases
     workspace   the one directory that holds all state, and its layout
     store       content store in DVC's `files/md5` layout: put, open, verify
     checkout    write a manifest's files out of the store; find a manifest by digest prefix
@@ -16,5 +16,5 @@
     state       a workspace with its store, step cache and refs, opened
     tensor_file tensors in the safetensors layout, written and hashed in one pass
 
-Does not belong here: what the bytes mean.
+Does not belong here: the meaning of the bytes.
 """

@@ -92,14 +92,14 @@ def test_the_line_ends_with_one_survivor_of_each_text(made: Any) -> None:
 
 
 def test_explain_tells_every_document_of_a_name(made: Any) -> None:
-    story = explain.document(made.ctx, "a.jsonl#renewed")
+    story = explain.explain_document(made.ctx, "a.jsonl#renewed")
     assert story["document"]["preview"] == OLD[: explain.PREVIEW_CHARACTERS]
     assert len(story["also"]) == 1
     assert story["status"] in LEFT
-    same = explain.document(made.ctx, "a.jsonl#same")
+    same = explain.explain_document(made.ctx, "a.jsonl#same")
     assert same["status"] in LEFT
     assert len(same["also"]) == 2  # the rejects
-    statuses = [explain.document(made.ctx, f"a.jsonl#{name}")["status"] for name in ("first", "second")]
+    statuses = [explain.explain_document(made.ctx, f"a.jsonl#{name}")["status"] for name in ("first", "second")]
     assert statuses.count("drop") == 1
 
 

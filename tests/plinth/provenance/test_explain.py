@@ -14,7 +14,7 @@ from plinth.tokens.order.batch import documents_of_step
 
 
 def test_a_document_that_trained(line: Any) -> None:
-    story = explain.document(line.ctx, line.id("prose", 2))
+    story = explain.explain_document(line.ctx, line.id("prose", 2))
     json.dumps(story)
     assert (story["bucket"], story["status"], story["reason"]) == ("prose", "train", None)
     assert story["uri"] == "https://example.org/prose/page-2.html"
@@ -54,7 +54,7 @@ def test_steps_are_those_whose_batches_hold_the_document(line: Any) -> None:
                 for piece in each.documents
             )
         ]
-        (run,) = explain.document(line.ctx, id_)["training"]
+        (run,) = explain.explain_document(line.ctx, id_)["training"]
         assert run["steps"] == expected
         assert run["run"] == config.run_id
         assert run["checkpoints"] == [config.total_steps - 2]
@@ -62,7 +62,7 @@ def test_steps_are_those_whose_batches_hold_the_document(line: Any) -> None:
 
 
 def test_a_near_duplicate_names_its_cluster(line: Any) -> None:
-    story = explain.document(line.ctx, "https://example.org/prose/page-1.html")
+    story = explain.explain_document(line.ctx, "https://example.org/prose/page-1.html")
     assert (story["status"], story["reason"]) == ("drop", "near_duplicate")
     near = story["dedup"]["near"]
     assert near["cluster"] == line.id("prose", 0)
@@ -75,7 +75,7 @@ def test_a_near_duplicate_names_its_cluster(line: Any) -> None:
 
 
 def test_a_document_dropped_by_the_policy(line: Any) -> None:
-    story = explain.document(line.ctx, line.id("prose", 3))
+    story = explain.explain_document(line.ctx, line.id("prose", 3))
     assert (story["status"], story["reason"]) == ("drop", "too_short")
     assert story["policy"]["fired"] == ["too_short"]
     assert story["dedup"]["near"]["cluster"] is None
@@ -83,7 +83,7 @@ def test_a_document_dropped_by_the_policy(line: Any) -> None:
 
 
 def test_a_held_out_document_is_curated_and_never_trained_on(line: Any) -> None:
-    story = explain.document(line.ctx, line.id("code", 1))
+    story = explain.explain_document(line.ctx, line.id("code", 1))
     assert (story["status"], story["holdout"]) == ("heldout", {"held_out": True})
     assert story["curated"]["part"] == "heldout-00000.parquet"
     assert "tokens" not in story
@@ -91,29 +91,29 @@ def test_a_held_out_document_is_curated_and_never_trained_on(line: Any) -> None:
 
 
 def test_a_reject_is_found_by_its_uri(line: Any) -> None:
-    story = explain.document(line.ctx, "https://example.org/broken")
+    story = explain.explain_document(line.ctx, "https://example.org/broken")
     assert (story["bucket"], story["status"], story["reason"]) == ("prose", "reject", "timeout")
     assert story["reject"]["where"] == "record 7"
 
 
 def test_an_unknown_uri_names_the_nearest(line: Any) -> None:
     with pytest.raises(MissingError, match=r"nearest: https://example\.org/prose/page-2\.html"):
-        explain.document(line.ctx, "http://example.org/prose/page-2.htm")
+        explain.explain_document(line.ctx, "http://example.org/prose/page-2.htm")
     with pytest.raises(MissingError, match="no document"):
-        explain.document(line.ctx, "0" * 32)
+        explain.explain_document(line.ctx, "0" * 32)
     with pytest.raises(MissingError, match="nothing like it"):
-        explain.document(line.ctx, "£" * 90)
+        explain.explain_document(line.ctx, "£" * 90)
 
 
 def test_an_empty_workspace_is_said(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no documents in this workspace"):
-        explain.document(Context(Workspace(tmp_path / "w").ensure()), "x")
+        explain.explain_document(Context(Workspace(tmp_path / "w").ensure()), "x")
 
 
 def test_sidecars_of_other_documents_are_stale_and_not_believed(line: Any) -> None:
     before = line.made["prose/documents"]
     line.publish("prose/documents", before.parts, {"prose/sources": "6" * 64})
-    story = explain.document(line.ctx, line.id("prose", 0))
+    story = explain.explain_document(line.ctx, line.id("prose", 0))
     assert story["scores"] == {}
     assert story["status"] == "undecided"
     assert {"prose/language", "prose/policy", "prose/verdicts", "dedup/exact", "holdout"} <= set(story["stale"])
@@ -123,6 +123,6 @@ def test_before_anything_but_documents_is_made(line: Any) -> None:
     for ref in list(line.ctx.refs.all()):
         if not ref.asset.endswith("/documents"):
             (line.ctx.workspace.refs / f"{ref.asset}.json").unlink()
-    story = explain.document(line.ctx, line.id("prose", 0))
+    story = explain.explain_document(line.ctx, line.id("prose", 0))
     assert (story["status"], story["scores"], story["dedup"]) == ("undecided", {}, {})
     assert story["training"][0]["steps"]  # the run names its own data

@@ -6,7 +6,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
-from plinth.provenance import explain, search
+from plinth.provenance import explain, text_search
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, texts
 
@@ -22,12 +22,12 @@ def row_of(kind: int, bucket: str = "web") -> int:
 
 
 def test_source_with_its_terms(ctx: Context) -> None:
-    story = explain.document(ctx, judged_corpus.uri("web", 0))
+    story = explain.explain_document(ctx, judged_corpus.uri("web", 0))
     assert story["source"] == {"index": 0, **judged_corpus.SOURCE}
 
 
 def test_rules_that_fired_with_the_values_that_made_them(ctx: Context) -> None:
-    short = explain.document(ctx, judged_corpus.uri("web", row_of(1)))
+    short = explain.explain_document(ctx, judged_corpus.uri("web", row_of(1)))
     assert (short["status"], short["reason"]) == ("drop", "too_few_words")
     assert short["rules"] == [
         {
@@ -36,13 +36,13 @@ def test_rules_that_fired_with_the_values_that_made_them(ctx: Context) -> None:
             "values": {"gopher_quality.word_count": 10},
         }
     ]
-    foreign = explain.document(ctx, judged_corpus.uri("web", row_of(2)))
+    foreign = explain.explain_document(ctx, judged_corpus.uri("web", row_of(2)))
     assert foreign["rules"][0]["values"] == {"licence.permitted": False}
-    assert explain.document(ctx, judged_corpus.uri("web", row_of(3) - 1))["edits"] == []
+    assert explain.explain_document(ctx, judged_corpus.uri("web", row_of(3) - 1))["edits"] == []
 
 
 def test_duplicates_name_each_other(ctx: Context) -> None:
-    copy, first = (explain.document(ctx, judged_corpus.uri("web", row)) for row in (row_of(3), 0))
+    copy, first = (explain.explain_document(ctx, judged_corpus.uri("web", row)) for row in (row_of(3), 0))
     assert {copy["reason"], first["reason"]} == {"exact_duplicate", None}
     members = {member["uri"] for member in copy["dedup"]["exact"]["members"]}
     assert members == {judged_corpus.uri("web", row_of(3)), judged_corpus.uri("web", 0)}
@@ -50,7 +50,7 @@ def test_duplicates_name_each_other(ctx: Context) -> None:
 
 def test_edits_tell_what_was_cut_but_for_personal_data(ctx: Context) -> None:
     row = row_of(4)
-    story = explain.document(ctx, judged_corpus.uri("web", row))
+    story = explain.explain_document(ctx, judged_corpus.uri("web", row))
     address = "ann0@tidewater-house.net"
     (edit,) = story["edits"]
     assert texts("web")[row][0][edit["start_cp"] : edit["end_cp"]] == address
@@ -60,17 +60,19 @@ def test_edits_tell_what_was_cut_but_for_personal_data(ctx: Context) -> None:
 
 
 def test_a_trained_document_down_to_its_shard(ctx: Context) -> None:
-    row = next(row for row in range(20) if explain.document(ctx, judged_corpus.uri("prose", row))["status"] == "train")
-    story = explain.document(ctx, judged_corpus.uri("prose", row))
+    row = next(
+        row for row in range(20) if explain.explain_document(ctx, judged_corpus.uri("prose", row))["status"] == "train"
+    )
+    story = explain.explain_document(ctx, judged_corpus.uri("prose", row))
     assert story["tokens"][0]["shards"][0]["shard"].startswith("shard-")
     assert story["curated"]["characters"] == len(texts("prose")[row][0])
 
 
 def test_by_the_beginning_of_its_text(ctx: Context) -> None:
     text = texts("prose")[3][0]
-    story = explain.document(ctx, "  " + "\n ".join(text.split()[:4]))
+    story = explain.explain_document(ctx, "  " + "\n ".join(text.split()[:4]))
     assert story["uri"] == judged_corpus.uri("prose", 3)
-    copied = explain.document(ctx, texts("web")[0][0][:60])
+    copied = explain.explain_document(ctx, texts("web")[0][0][:60])
     assert {copied["uri"], *(other["uri"] for other in copied["also"])} == {
         judged_corpus.uri("web", 0), judged_corpus.uri("web", row_of(3))
     }  # fmt: skip
@@ -79,8 +81,8 @@ def test_by_the_beginning_of_its_text(ctx: Context) -> None:
 @pytest.mark.parametrize("text", ["no such beginning of text", "the (.*", "the of", ".* .* .*"])
 def test_text_that_nothing_begins_with(ctx: Context, text: str) -> None:
     with pytest.raises(MissingError, match="no document"):
-        explain.document(ctx, text)
+        explain.explain_document(ctx, text)
 
 
 def test_too_short_a_beginning_finds_nothing(ctx: Context) -> None:
-    assert search.by_text(ctx, "the") == []
+    assert text_search.by_text(ctx, "the") == []

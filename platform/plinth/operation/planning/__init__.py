@@ -1,6 +1,6 @@
-"""What a recipe costs before it runs.
+"""The cost of a recipe before it runs.
 
-model    parameters and floating-point operations of a decoder, exact and by rule of thumb
+plan     a training run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
 memory   bytes per device by ZeRO stage
-plan     the recipe's run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
+corpus   core hours, bytes and money for a corpus of any size
 """

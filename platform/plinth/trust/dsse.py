@@ -1,7 +1,7 @@
 """Signed statements: in-toto statements in DSSE envelopes, as files.
 
-Used for SLSA provenance, evidence, approvals and release records. The bytes that were signed are in
-the envelope; whoever reads a statement takes it from there, after its signature has been verified.
+SLSA provenance, evidence, approvals and release records use it. The envelope holds the signed bytes; a reader
+takes the statement from there, after it has verified the signature.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.errors import SignatureError
-from plinth.provenance.statements import STATEMENT_TYPE
 from plinth.storage.atomic import write_bytes
-from registry.keys import KeyPair
+from plinth.trust.keys import KeyPair
 
+#: Of in-toto's Statement v1.
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 
@@ -50,7 +51,7 @@ def opened(envelope: Any, key: KeyPair, predicate_type: str, where: str) -> dict
         where: names the envelope in errors.
 
     Raises:
-        SignatureError: not an envelope, signed by somebody else, changed, or about another matter.
+        SignatureError: not an envelope, another signer, changed content, or another predicate type.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error
@@ -71,7 +72,7 @@ def opened(envelope: Any, key: KeyPair, predicate_type: str, where: str) -> dict
     content = _statement(found.payload, where) if found.payload_type == PAYLOAD_TYPE else {}
     if content.get("predicateType") != predicate_type:
         raise SignatureError(
-            f"{where} states something else", found=content.get("predicateType"), expected=predicate_type
+            f"{where} has another predicate type", found=content.get("predicateType"), expected=predicate_type
         )
     return content
 

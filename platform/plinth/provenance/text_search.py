@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.provenance.document import DOCUMENTS, DocumentPlace, published
+from plinth.provenance.document_rows import DOCUMENTS, DocumentPlace, published
 from plinth.storage.parts import iter_batches
 
 #: Fewer characters would find half the corpus.
