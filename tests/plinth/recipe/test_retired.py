@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,20 @@ def test_every_advice_is_about_an_internal_parameter() -> None:
     tops = [Recipe, *(one.params for one in annotators()), *(one.params for one in TRAINERS.values())]
     internal = {name for top in tops for one in models(top) for name, f in one.model_fields.items() if is_internal(f)}
     assert {key.rpartition(".")[2] for key in ADVICE} <= internal
+
+
+def test_the_guides_set_no_key_that_is_gone() -> None:
+    root = FOLDER.parents[1]
+    seen = 0
+    for page in (root / "README.md", *(root / "docs").glob("*.md")):
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            try:
+                data = yaml.safe_load(block)
+            except yaml.YAMLError:  # a piece of a recipe, with an ellipsis
+                continue
+            seen += 1
+            assert not list(retired(Recipe, data)), page.name
+    assert seen > 20
 
 
 def test_an_internal_parameter_stays_in_the_dump() -> None:
