@@ -16,6 +16,7 @@ from plinth.corpus.documents import documents
 from plinth.corpus.illegal.gate import gate_of
 from plinth.corpus.sources.inventory import inventory, remembered
 from plinth.corpus.sources.parameters import Bucket
+from plinth.corpus.sources.readers import identity
 from plinth.errors import IntegrityError, SourceError
 from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
@@ -31,7 +32,9 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=(f"{name}/sources", *stops),
             make=partial(_make, name, bucket, recipe),
             version=documents.VERSION,
-            params=params.model_dump(mode="json") | ({"illegal": gate.model_dump(mode="json")} if stops else {}),
+            params=params.model_dump(mode="json")
+            | ({"illegal": gate.model_dump(mode="json")} if stops else {})
+            | _readers(bucket),
             group="documents",
             description=f"Documents of {name}, one row each, with where they came from and under which licence.",
             owner=bucket.owner,
@@ -46,6 +49,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _has_pages(bucket: Bucket) -> bool:
     return any(source.kind in ("warc", "html") for source in bucket.sources)
+
+
+def _readers(bucket: Bucket) -> dict[str, Any]:
+    """The packages that readers of the bucket come from, where there are any."""
+    found = {source.kind: identity(source.kind) for source in bucket.sources}
+    installed = {kind: package for kind, package in sorted(found.items()) if package}
+    return {"readers": installed} if installed else {}
 
 
 def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -11,6 +11,7 @@
     stability          interventions and restarts of the run, reported and bounded where asked
     taint              nothing in the ancestry is marked as unfit
     approvals          people, different, allowed, enough
+    (others)           gates of installed packages that the recipe names; their origin is part of their evidence
 
 Missing evidence fails its gate with a reason; a gate that the recipe does not ask for is not there.
 Does not belong here: how evidence is gathered (`evidence`), or what follows from it (`promotion`).
@@ -23,6 +24,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from plinth import fingerprint
+from plinth.errors import RecipeError
+from plinth.recipe.gate import GATES
 from plinth.recipe.release import Gates
 from plinth.records import Frozen
 
@@ -131,7 +135,32 @@ def _asked(policy: Gates, evidence: Evidence) -> Iterator[GateResult]:
         yield _finding("resume", evidence.resume)
     yield _stability(policy, evidence)
     yield _taint(evidence)
+    for name, raw in policy.extensions.items():
+        yield _installed(name, raw, evidence)
     yield approvals(policy, evidence)
+
+
+def _installed(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
+    """A gate of an installed package; one that cannot be asked, lacks evidence or breaks has not passed."""
+    try:
+        gate, origin = GATES.find(name), GATES.origin(name)
+        params = GATES.parameters(name, raw, f"release.gates.extensions.{name}")
+    except RecipeError as error:
+        return GateResult(name=name, passed=False, reason=" ".join(str(error).split()))
+    known = {"gate": origin.model_dump() if origin else {}, "parameters": params.model_dump(mode="json")}
+    lacking = [field for field in gate.needs if getattr(evidence, field, None) in (None, {})]
+    if lacking:
+        return GateResult(name=name, passed=False, reason=f"no evidence: {', '.join(lacking)}", evidence=known)
+    try:
+        verdict = gate.judge(params, evidence)
+        fingerprint.canonical(verdict.evidence)
+        result = GateResult(
+            name=name, passed=verdict.passed, reason=verdict.reason, evidence={**verdict.evidence, **known}
+        )
+    except Exception as error:
+        reason = f"the gate broke: {type(error).__name__}: {error}"
+        return GateResult(name=name, passed=False, reason=reason, evidence=known)
+    return result
 
 
 def _finding(name: str, found: CheckResult | None) -> GateResult:

@@ -20,6 +20,7 @@ compute/     map a function over parts on any number of workers
 trust/       keys, and statements in signed envelopes
 storage/     the only package that touches bytes at rest
 text/        compiled kernels over Arrow buffers
+extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
 errors       one tree of exceptions: found, expected, remedy

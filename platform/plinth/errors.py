@@ -2,6 +2,7 @@
 
     PlinthError
     ├── RecipeError          2  the recipe is wrong: file, key, line
+    │   └── ExtensionError      an installed package's annotator, reader, gate or launcher cannot be used
     ├── MissingError         3  something named does not exist (asset, run, document)
     ├── SourceError          4  a source cannot be read or lacks required terms
     ├── StorageError         5  bytes at rest
@@ -64,6 +65,10 @@ def _rebuild(kind: type[PlinthError], what: str, found: object, expected: object
 
 class RecipeError(PlinthError):
     exit_code = 2
+
+
+class ExtensionError(RecipeError):
+    pass
 
 
 class MissingError(PlinthError):

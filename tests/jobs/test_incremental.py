@@ -10,6 +10,7 @@ from plinth.corpus import annotate
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
 from tests import tiny_corpus
+from tests.catalogues import Including
 from tests.jobs.conftest import RECIPE, plinth, variant
 
 pytestmark = pytest.mark.slow
@@ -38,9 +39,8 @@ def test_a_bumped_annotator_is_run_again_alone(corpus, monkeypatch):
     from plinth.corpus.annotate import registry
 
     before = _stale(corpus, RECIPE)
-    bumped = dict(annotate.ANNOTATORS)
-    bumped["fineweb"] = replace(bumped["fineweb"], version="next")
-    monkeypatch.setattr(registry, "ANNOTATORS", bumped)
+    bumped = replace(annotate.annotator("fineweb"), version="next")
+    monkeypatch.setattr(registry, "ANNOTATORS", Including(registry.ANNOTATORS, bumped))
     stale = _stale(corpus, RECIPE) - before
     assert {f"{bucket}/fineweb" for bucket in ("web", "prose", "code")} <= stale
     assert {f"{bucket}/policy" for bucket in ("web", "prose")} <= stale

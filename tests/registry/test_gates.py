@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth.recipe.gate import BUILT_IN, GATES, Gate, GateVerdict
 from plinth.recipe.release import Gates
+from plinth.records import Frozen
+from registry import gates
 from registry.gates import Approval, CheckResult, Evidence, GateResult, SliceScore, evaluate, failed, open_gates
+from tests.catalogues import Including
 
 EVERY_GATE = Gates(max_bits_per_byte=2.4, max_stability_events=1)
 NAMES = [
@@ -193,3 +197,85 @@ def test_licence_expressions_are_read_as_the_corpus_gate_reads_them() -> None:
     result = gate("licence", Gates(), proof(licences={**counts, "MIT AND GPL-2.0-only": 4}))
     assert not result.passed
     assert "MIT AND GPL-2.0-only (4 documents)" in result.reason
+
+
+# ---- gates of installed packages ------------------------------------------------------------------
+
+
+class AtMost(Frozen):
+    """Parameters of the gate of these tests."""
+
+    restarts: int = 1
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, judge: Any, needs: tuple[str, ...] = ("stability",)) -> None:
+    made = Gate(name="calm", description="Few restarts.", needs=needs, judge=judge, params=AtMost)
+    monkeypatch.setattr(gates, "GATES", Including(GATES, made))
+
+
+def passing(**evidence: Any) -> GateVerdict:
+    return GateVerdict(passed=True, reason="", evidence=evidence)
+
+
+def few(params: AtMost, evidence: Evidence) -> GateVerdict:
+    count = (evidence.stability or {}).get("restart", 0)
+    return GateVerdict(passed=count <= params.restarts, reason=f"{count} restarts", evidence={"restarts": count})
+
+
+CALM = Gates(extensions={"calm": {}})
+
+
+def test_names_of_built_in_gates_are_kept_from_packages() -> None:
+    assert set(BUILT_IN) == set(NAMES)
+
+
+def test_a_gate_of_a_package_is_asked_with_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, few)
+    assert gate("calm", CALM, proof()).passed
+    assert [result.name for result in evaluate(CALM, proof())][-2:] == ["calm", "approvals"]
+    strict = gate("calm", Gates(extensions={"calm": {"restarts": 0}}), proof())
+    assert (strict.passed, strict.reason) == (False, "1 restarts")
+    assert strict.evidence["restarts"] == 1
+    assert strict.evidence["parameters"] == {"restarts": 0}
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_a_gate_of_a_package_without_its_evidence_fails_unasked(
+    monkeypatch: pytest.MonkeyPatch, nothing: object
+) -> None:
+    installed(monkeypatch, lambda params, evidence: GateVerdict(passed=True, reason="asked"))
+    found = gate("calm", CALM, proof(stability=nothing))
+    assert (found.passed, found.reason) == (False, "no evidence: stability")
+    installed(monkeypatch, lambda params, evidence: GateVerdict(passed=True, reason="asked"), needs=("colour",))
+    assert gate("calm", CALM, proof()).reason == "no evidence: colour"
+
+
+@pytest.mark.parametrize(
+    ("judge", "says"),
+    [
+        (lambda params, evidence: 1 / 0, "the gate broke: ZeroDivisionError"),
+        (lambda params, evidence: True, "the gate broke: AttributeError"),
+        (lambda params, evidence: passing(x=math.nan), "the gate broke: ValueError"),
+        (lambda params, evidence: passing(x={1}), "the gate broke: TypeError"),
+    ],
+)
+def test_a_gate_of_a_package_that_breaks_has_not_passed(monkeypatch: pytest.MonkeyPatch, judge: Any, says: str) -> None:
+    installed(monkeypatch, judge)
+    found = gate("calm", CALM, proof())
+    assert not found.passed
+    assert found.reason.startswith(says)
+
+
+def test_a_gate_that_is_not_installed_or_takes_no_such_parameter_has_not_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert gate("calm", CALM, proof()).reason.startswith("no gate 'calm'")
+    installed(monkeypatch, few)
+    refused = gate("calm", Gates(extensions={"calm": {"restart": 0}}), proof())
+    assert (refused.passed, refused.reason.startswith("gate calm has no parameter 'restart'")) == (False, True)
+    assert closed(Gates(extensions={"calm": {"restarts": "few"}}), proof()) == ["calm"]
+
+
+def test_evidence_that_a_gate_forges_does_not_hide_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, lambda params, evidence: passing(parameters="none"))
+    assert gate("calm", CALM, proof()).evidence["parameters"] == {"restarts": 1}

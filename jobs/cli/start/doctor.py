@@ -68,6 +68,7 @@ def examine(workspace: Path) -> Iterator[MachineFinding]:
     )
     for check in checks:
         yield check()
+    yield from machine.extensions()
 
 
 def _words(finding: MachineFinding) -> str:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +53,32 @@ def packages() -> MachineFinding:
         )
     shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc", "pyarrow"))
     return MachineFinding("packages", "ok", shown)
+
+
+def extensions() -> Iterator[MachineFinding]:
+    """Annotators, readers, gates and launchers of other packages: each with its package, and whether it can be used."""
+    from plinth.corpus.annotate.registry import ANNOTATORS
+    from plinth.corpus.sources.readers import READERS
+    from plinth.errors import PlinthError
+    from plinth.extensions import entries
+    from plinth.launch.choose import LAUNCHERS
+    from plinth.recipe.gate import GATES
+
+    catalogues = {catalogue.group: catalogue for catalogue in (ANNOTATORS, READERS, GATES, LAUNCHERS)}
+    for entry in entries():
+        catalogue = catalogues.get(entry.group)
+        name = f"{catalogue.noun if catalogue else entry.group} {entry.name}"
+        found = f"{entry.package}: {entry.value}"
+        if catalogue is None:
+            advice = f"no such group; name one of {', '.join(catalogues)} in {entry.distribution}"
+            yield MachineFinding(name, "warn", found, advice)
+            continue
+        try:
+            catalogue.find(entry.name)
+        except PlinthError as error:
+            yield MachineFinding(name, "warn", f"{found}: {error.what}: {error.found}", error.remedy or "")
+        else:
+            yield MachineFinding(name, "ok", found)
 
 
 def cores() -> MachineFinding:

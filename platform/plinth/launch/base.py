@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from plinth.extensions import NoParams
+from plinth.launch.parameters import Launch
 from plinth.records import Frozen
 
 
@@ -70,3 +73,23 @@ class Launcher(Protocol):
     def logs(self, log: Path, lines: int) -> str:
         """The last lines of the job's output."""
         ...
+
+
+@dataclass(frozen=True)
+class LauncherKind:
+    """A kind of launcher, as a recipe names it.
+
+    Args:
+        name: `training.launch.kind` of the recipe, and `launcher` of its handles.
+        description: one sentence.
+        make: `(the recipe's block, seconds that a job may take to leave after SIGTERM) -> launcher`.
+        params: frozen model of `training.launch.options`, which `make` finds raw in `launch.options`.
+        preview: `(block, seconds, command, run's directory, log) -> what the scheduler would be given`, as text;
+            None where there is no such text.
+    """
+
+    name: str
+    description: str
+    make: Callable[[Launch, float], Launcher]
+    params: type[Frozen] = NoParams
+    preview: Callable[[Launch, float, Sequence[str], Path, Path], str] | None = None

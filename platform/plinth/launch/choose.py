@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from plinth.errors import LaunchError
-from plinth.launch.base import Launcher
+from plinth.extensions import Catalogue
+from plinth.launch.base import Launcher, LauncherKind
 from plinth.launch.parameters import Launch
+
+#: Built-in launchers, and those of installed packages (entry points of the group `plinth.launchers`).
+LAUNCHERS = Catalogue(
+    "plinth.launchers",
+    "launcher",
+    LauncherKind,
+    {
+        "local": "plinth.launch.local:KIND",
+        "slurm": "plinth.launch.slurm:KIND",
+        "ray": "plinth.launch.ray_jobs:KIND",
+        "kubernetes": "plinth.launch.kubernetes:KIND",
+    },
+)
 
 
 def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
@@ -17,21 +31,12 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
 
     Raises:
         LaunchError: no launcher of this kind.
+        ExtensionError: a package has it and it cannot be used.
     """
-    if kind == "local":
-        from plinth.launch.local import LocalLauncher
-
-        return LocalLauncher()
-    if kind == "slurm":
-        from plinth.launch.slurm import SlurmLauncher
-
-        return SlurmLauncher(launch, grace_s)
-    if kind == "ray":
-        from plinth.launch.ray_jobs import RayLauncher
-
-        return RayLauncher(launch, grace_s)
-    if kind == "kubernetes":
-        from plinth.launch.kubernetes import KubernetesLauncher
-
-        return KubernetesLauncher(launch, grace_s)
-    raise LaunchError(f"no launcher {kind!r}", expected="local, slurm, ray or kubernetes")
+    if kind not in LAUNCHERS:
+        raise LaunchError(
+            f"no launcher {kind!r}",
+            expected=", ".join(LAUNCHERS),
+            remedy="install the package that has it; `plinth doctor` lists what is installed",
+        )
+    return LAUNCHERS[kind].make(launch, grace_s)

@@ -16,7 +16,7 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import manifest
-from plinth.launch.base import Handle, JobStatus
+from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import locked, read_handle, tail, write_handle
 from plinth.launch.parameters import Launch
 from plinth.launch.status_cache import EVERY_S, Patience
@@ -234,3 +234,14 @@ def _own_account() -> Any:
     own = client.Configuration()
     config.load_incluster_config(own)
     return client.ApiClient(own)
+
+
+def _preview(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
+    """The manifests for `kubectl apply -f -`."""
+    import yaml
+
+    objects = [manifest.service(launch, directory), manifest.job(launch, grace_s, command, directory, log)]
+    return str(yaml.safe_dump_all([given for given in objects if given is not None], sort_keys=False))
+
+
+KIND = LauncherKind("kubernetes", "A Job of Kubernetes: one pod per node.", KubernetesLauncher, preview=_preview)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from plinth.errors import LaunchError
-from plinth.launch.base import Handle, JobStatus
+from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.storage.atomic import named_failures
 
@@ -121,3 +121,6 @@ def _began(process: psutil.Process) -> str:
             return f"{process.create_time():.2f}"
         raise psutil.NoSuchProcess(process.pid) from None
     return f"{boot}:{ticks}"
+
+
+KIND = LauncherKind("local", "A detached process on this machine.", lambda launch, grace_s: LocalLauncher())

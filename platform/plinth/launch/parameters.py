@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -83,12 +83,21 @@ class Kubernetes(Frozen):
 class Launch(Frozen):
     """Launcher of the job. Not part of identity."""
 
-    kind: Literal["local", "slurm", "ray", "kubernetes"] = Field("local", description="Launcher.")
+    kind: str = Field(
+        "local",
+        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, or the name of an installed one.",
+        json_schema_extra={"examples": ["local", "slurm", "ray", "kubernetes"]},
+    )
     ranks: int = Field(2, ge=1, description="Processes over all nodes, one per device.")
     nodes: int = Field(1, ge=1, description="Machines; each runs the same number of ranks.")
     slurm: Slurm = Slurm()
     ray: Ray = Ray()
     kubernetes: Kubernetes = Kubernetes()
+    options: Mapping[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Parameters of an installed launcher; built-in ones have sections of their own.",
+    )
 
     @property
     def ranks_per_node(self) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.base import Handle, JobStatus
+from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch, Ray
 from plinth.launch.status_cache import EVERY_S, Patience
@@ -201,3 +201,6 @@ def _token() -> dict[str, str]:
     if not token and path.exists():
         token = path.read_text().strip()
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+KIND = LauncherKind("ray", "A job of a Ray cluster.", RayLauncher)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plinth.errors import LaunchError
 from plinth.launch import script
-from plinth.launch.base import Handle, JobStatus
+from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch
 from plinth.launch.status_cache import EVERY_S, Patience
@@ -207,3 +207,6 @@ def _refused(program: str, done: subprocess.CompletedProcess[str]) -> LaunchErro
         found=" ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}",
         remedy="see training.launch.slurm of the recipe, and `sinfo`",
     )
+
+
+KIND = LauncherKind("slurm", "A batch job of Slurm.", SlurmLauncher, preview=sbatch_script)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from plinth.errors import RecipeError
+from plinth.recipe.extension_checks import Found, nearest, problems_of_member
 from plinth.recipe.gate_checks import problems_of_gates
-from plinth.recipe.retired import retired, settable
+from plinth.recipe.retired import retired
 from plinth.recipe.yaml_lines import Key
 from plinth.records import EDIT_TYPE
 
 if TYPE_CHECKING:
     from plinth.corpus.annotate.base import Annotator
-
-#: Key, problem and hint.
-Found = tuple[Key, str, str]
+    from plinth.extensions import Catalogue
 
 #: Columns that slices and gates rest on, so every recipe has their annotators.
 REQUIRED = {
@@ -37,25 +37,22 @@ GATE = "licence.permitted"
 WHERE = "rule"
 
 
-def annotators() -> tuple[Annotator, ...]:
-    """Every annotator that a recipe may name, in the order of their registry."""
-    from plinth.corpus.annotate.registry import ANNOTATORS
-
-    return tuple(ANNOTATORS.values())
-
-
 def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
     """Problems of the corpus section in a recipe's plain data."""
     corpus = data.get("corpus")
     if not isinstance(corpus, dict):
         return
-    known = {annotator.name: annotator for annotator in annotators()}
+    from plinth.corpus.annotate.registry import ANNOTATORS
+
     chosen = corpus.get("annotate")
     if isinstance(chosen, dict):
+        known: dict[str, Annotator] = {}
         for name, given in chosen.items():
-            yield from _annotator(name, given, known)
+            yield from problems_of_member(("corpus", "annotate", name), name, given, ANNOTATORS)
+            with suppress(RecipeError):
+                known[name] = ANNOTATORS.find(name)
             yield from _resources(corpus, name, given, known)
-        meant = _meant(chosen, known)
+        meant = _meant(chosen, known, ANNOTATORS)
         for name, why in REQUIRED.items():
             if name not in meant:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
@@ -68,28 +65,11 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
     yield from _illegal(corpus)
 
 
-def _meant(chosen: Iterable[str], known: Mapping[str, Any]) -> list[str]:
+def _meant(chosen: Iterable[str], known: Mapping[str, Any], names: Catalogue[Any]) -> list[str]:
     """The annotators that a recipe names; a misspelt one counts as the nearest, so that nothing follows from it."""
-    near = (name if name in known else next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in chosen)
+    unknown = {name: difflib.get_close_matches(name, names.built_in, n=1) for name in chosen if name not in names}
+    near = (name if name in known else next(iter(unknown.get(name, ())), None) for name in chosen)
     return list(dict.fromkeys(name for name in near if name is not None))
-
-
-def _annotator(name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
-    at: Key = ("corpus", "annotate", name)
-    if name not in known:
-        yield at, "no such annotator", nearest(name, known)
-        return
-    model = known[name].params
-    yield from retired(model, given, at)
-    for parameter in given if isinstance(given, dict) else ():
-        if parameter not in model.model_fields:
-            yield (*at, parameter), "unknown parameter", nearest(parameter, settable(model))
-    try:
-        model.model_validate_json(json.dumps(given), strict=True)
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            if detail["type"] != "extra_forbidden":
-                yield (*at, *detail["loc"]), f"{detail['msg'][0].lower()}{detail['msg'][1:]}", ""
 
 
 def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[str, Annotator]) -> Iterator[Found]:
@@ -261,10 +241,3 @@ def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:
         column = edit.get("spans") if isinstance(edit, dict) else None
         if isinstance(column, str) and column not in spans:
             yield (*at, index, "spans"), f"{column!r} is no column of spans", nearest(column, spans)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, or all of them."""
-    known = list(known)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean `{near[0]}`?" if near else f"have: {', '.join(known)}" if known else "there are none"

@@ -126,8 +126,9 @@ def written(recipe: Recipe, *, defaults: bool = True) -> dict[str, Any]:
 
 def _validate(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
     from plinth.recipe.column_checks import problems_of_columns
+    from plinth.recipe.extension_checks import problems_of_extensions
 
-    inner = [*retired(Recipe, lined.data), *problems_of_columns(lined.data)]
+    inner = [*retired(Recipe, lined.data), *problems_of_columns(lined.data), *problems_of_extensions(lined.data)]
     problems = [Problem(lined.mark(key, top), dotted(key), message, hint) for key, message, hint in inner]
     try:
         # Through JSON, because only there does pydantic's strict mode take lists for tuples.

@@ -114,11 +114,11 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 
 def keys() -> list[str]:
     """Every key of a recipe by its dotted path, those of annotators and models too."""
+    from plinth.corpus.annotate.registry import ANNOTATORS
     from plinth.corpus.models.registry import TRAINERS
-    from plinth.recipe.column_checks import annotators
 
     models: list[tuple[str, type[BaseModel]]] = [("", Recipe)]
-    models += [(f"corpus.annotate.{one.name}", one.params) for one in annotators()]
+    models += [(f"corpus.annotate.{one.name}", one.params) for one in map(ANNOTATORS.find, ANNOTATORS.built_in)]
     models += [(f"corpus.models.NAME({kind})", one.params) for kind, one in TRAINERS.items()]
     return [
         f"{path}.{name}".lstrip(".")
@@ -235,13 +235,13 @@ def _expressions() -> Iterator[str]:
 
 
 def _annotators() -> Iterator[str]:
-    from plinth.recipe.column_checks import annotators
+    from plinth.corpus.annotate.registry import ANNOTATORS
 
     yield "## Annotators"
     yield ""
     yield "Names under `corpus.annotate`, with their parameters and the columns that policies may use. Where"
     yield "`licence.permitted` is not given, it is the corpus's `permitted_licences`."
-    for annotator in annotators():
+    for annotator in map(ANNOTATORS.find, ANNOTATORS.built_in):
         yield from ("", f"### `{annotator.name}`", "", f"{annotator.description} {annotator.source}", "")
         if _fields(annotator.params):
             yield from (*_table(annotator.params, f"corpus.annotate.{annotator.name}"), "")

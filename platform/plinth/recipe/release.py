@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field, field_validator
 
 from plinth.records import Frozen, internal
@@ -24,6 +27,11 @@ class Gates(Frozen):
     approvers: tuple[str, ...] = Field((), description="Who may approve; empty means anyone with access.")
     two_person: bool = Field(
         False, description="At least two people, neither of whom is the one that asked for the run."
+    )
+    extensions: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Gates of installed packages, by name, each with its parameters.",
     )
 
 

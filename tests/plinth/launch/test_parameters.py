@@ -41,7 +41,6 @@ POD = {"image": "i", "claim": "c"}
             "kubernetes.resources: 2 GPUs for 4 ranks",
         ),
         ({"kind": "kubernetes", "kubernetes": {**POD, "namespace": "A_b"}}, "namespace"),
-        ({"kind": "cloud"}, "kind"),
     ],
 )
 def test_impossible_is_refused_with_a_reason(asked: dict[str, Any], says: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plinth.recipe.column_checks import annotators, problems_of_columns
+from plinth.corpus.annotate.registry import ANNOTATORS
+from plinth.recipe.column_checks import problems_of_columns
+from plinth.recipe.extension_checks import problems_of_extensions
 
 GATE = {"reason": "licence", "drop": "not licence.permitted"}
 
@@ -145,7 +148,7 @@ def test_shapeless_policies_are_left_to_the_models() -> None:
 
 
 def test_every_annotator_says_what_it_is() -> None:
-    for annotator in annotators():
+    for annotator in ANNOTATORS.values():
         assert annotator.description.endswith(".")
         assert len(annotator.schema) > 0
 
@@ -164,3 +167,38 @@ def test_buckets_and_lists_of_the_cascade_are_there(dedup: dict[str, Any], key: 
     ((where, what, _),) = problems_of_columns(corpus(dedup=dedup))
     assert where == ("corpus", "dedup", *key)
     assert message in what
+
+
+def test_a_package_that_cannot_be_used_is_named_at_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "acme-2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text("[plinth.annotators]\nshout = acme_nothing:SHOUT\nc4 = acme_nothing:C4\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = {"corpus": {"annotate": {"language": {}, "licence": {}, "fineweb": {}, "shout": {}, "c4": {}}}}
+    found = {key: message for key, message, _ in problems_of_columns(data)}
+    assert set(found) == {("corpus", "annotate", "shout"), ("corpus", "annotate", "c4")}
+    assert "the annotator 'shout' of acme 2.0 cannot be imported" in found["corpus", "annotate", "shout"]
+    assert "the annotator 'c4' exists 2 times" in found["corpus", "annotate", "c4"]
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "message"),
+    [
+        ({"training": {"launch": {"kind": "slurmm"}}}, "training.launch.kind", 'found "slurmm", no such launcher'),
+        (
+            {"training": {"launch": {"kind": "local", "options": {"a": 1}}}},
+            "training.launch.options.a",
+            "unknown parameter",
+        ),
+        ({"release": {"gates": {"extensions": {"calm": {}}}}}, "release.gates.extensions.calm", "no such gate"),
+        (
+            {"corpus": {"buckets": {"b": {"sources": [{"kind": "text", "options": {"a": 1}}]}}}},
+            "corpus.buckets.b.sources.0.options.a",
+            "unknown parameter",
+        ),
+    ],
+)
+def test_kinds_and_options_that_do_not_exist(data: dict[str, Any], key: str, message: str) -> None:
+    ((found, says, _),) = problems_of_extensions(data)
+    assert (".".join(map(str, found)), says) == (key, message)

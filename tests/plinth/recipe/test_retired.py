@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from jobs.recipes import FOLDER
+from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.corpus.models.registry import TRAINERS
-from plinth.recipe.column_checks import annotators
 from plinth.recipe.load import check, fingerprint, load, written
 from plinth.recipe.recipe import Recipe
 from plinth.recipe.reference import _inner
@@ -64,7 +64,7 @@ def models(model: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def test_every_advice_is_about_an_internal_parameter() -> None:
-    tops = [Recipe, *(one.params for one in annotators()), *(one.params for one in TRAINERS.values())]
+    tops = [Recipe, *(one.params for one in ANNOTATORS.values()), *(one.params for one in TRAINERS.values())]
     internal = {name for top in tops for one in models(top) for name, f in one.model_fields.items() if is_internal(f)}
     assert {key.rpartition(".")[2] for key in ADVICE} <= internal
 

@@ -11,11 +11,6 @@ import pyarrow as pa
 
 from plinth.records import Frozen
 
-
-class NoParams(Frozen):
-    """For annotators that have nothing to set."""
-
-
 #: Files of an annotator's resources: resource key -> part name -> path of a read-only local copy.
 Files = Mapping[str, Mapping[str, Path]]
 

@@ -36,6 +36,7 @@ class _Ask:
     """One annotator with its parameters and resources: key, name of the part, content."""
 
     name: str
+    version: str
     params: Frozen
     resources: tuple[tuple[str, str, Blob], ...]
 
@@ -43,7 +44,7 @@ class _Ask:
     def step(self) -> Step:
         # Character classes come from Python's tables: another Unicode version is another function.
         params = {"params": self.params.model_dump(mode="json"), "unicode": unicodedata.unidata_version}
-        return Step(name=f"annotate/{self.name}", version=annotator(self.name).version, params=params)
+        return Step(name=f"annotate/{self.name}", version=self.version, params=params)
 
     def inputs(self, documents: Part) -> tuple[str, ...]:
         """Digests of all that is read to annotate a part."""
@@ -98,7 +99,7 @@ def run(
 def _ask(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Ask:
     # By name: a model given as a folder has the identity of the one that was trained.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
-    return _Ask(name, params, tuple(sorted(named, key=lambda one: one[:2])))
+    return _Ask(name, annotator(name).version, params, tuple(sorted(named, key=lambda one: one[:2])))
 
 
 def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Ask]:
@@ -168,6 +169,7 @@ class _Made:
 
     def __init__(self, store: Store, stack: ExitStack, ask: _Ask) -> None:
         self.chosen = annotator(ask.name)
+        _require_version(self.chosen, ask.version)
         self._params = _prepared(ask.name, ask.params.model_dump_json(), store.root, ask.resources)
         self._counts = _Counts(self.chosen)
         self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema, SCORE_GROUP_ROWS))
@@ -195,8 +197,19 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
         f"annotator {chosen.name} broke its contract",
         found=found,
         expected=expected,
-        remedy=f"correct platform/plinth/corpus/annotate/{chosen.name}.py and raise its version",
+        remedy=f"correct {chosen.annotate.__module__} and raise the version",
     )
+
+
+def _require_version(chosen: Annotator, wanted: str) -> None:
+    """A worker on another machine must have the code that the step's identity names."""
+    if chosen.version != wanted:
+        raise StageError(
+            f"annotator {chosen.name} is another one in this worker",
+            found=f"version {chosen.version}",
+            expected=f"version {wanted}",
+            remedy="install the same package on every machine, then run the command again",
+        )
 
 
 def _fault(field: pa.Field, column: pa.Array) -> str:

@@ -28,9 +28,9 @@ from plinth.corpus.illegal import gate as illegal
 from plinth.corpus.illegal import report
 from plinth.corpus.sources.inventory import Group, Inventory, groups
 from plinth.corpus.sources.parameters import Bucket, Documents, Source
-from plinth.corpus.sources.readers import read
+from plinth.corpus.sources.readers import identity, read
 from plinth.corpus.sources.record import NO_FAILURES, SEEN_BEFORE, RawRecord, Reject, refuse
-from plinth.errors import RejectRateError, SourceError
+from plinth.errors import RejectRateError, SourceError, StageError
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
@@ -46,6 +46,7 @@ class FileGroupTask(Frozen):
     group: Group
     params: Documents
     gate: illegal.IllegalGate | None = None
+    reader: str = ""
 
 
 def run(
@@ -77,7 +78,8 @@ def run(
         # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
         facts = fingerprint.digest(_facts(source, params))
         files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
-        task = FileGroupTask(bucket=name, source=source, group=group, params=params, gate=gate)
+        reader = identity(source.kind)
+        task = FileGroupTask(bucket=name, source=source, group=group, params=params, gate=gate, reader=reader)
         stops = () if gate is None else (gate.identity,)
         items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
     made = run_items(ctx, step, make_part, items, label=label)
@@ -104,6 +106,7 @@ def run(
 def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
     """The documents of one group, its rejects, and behind a gate its reports. Memory is one batch of pages and one
     row group."""
+    _require_reader(work)
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         extractor = stack.enter_context(Extractor(work.params.extraction))
@@ -133,9 +136,24 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
     """Everything about a source that its documents depend on; where it lies is not among it."""
     facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
     facts["max_bytes"] = params.extraction.max_bytes
-    if source.kind in ("warc", "html"):
+    reader = identity(source.kind)
+    if reader:
+        facts["reader"] = reader
+    if reader or source.kind in ("warc", "html"):
         facts["extraction"] = params.extraction.model_dump(mode="json")
     return facts
+
+
+def _require_reader(work: FileGroupTask) -> None:
+    """A worker on another machine must have the reader that the step's identity names."""
+    found = identity(work.source.kind)
+    if found != work.reader:
+        raise StageError(
+            f"reader {work.source.kind} is another one in this worker",
+            found=found or "built in",
+            expected=work.reader or "built in",
+            remedy="install the same package on every machine, then run the command again",
+        )
 
 
 def _records(store: Store, work: FileGroupTask) -> Iterator[RawRecord | Reject]:

@@ -11,10 +11,11 @@
     parquet     Parquet: one record per row
     fields      a record out of named fields, for the two above
     files       one record per file: HTML pages, plain text, source code
-    readers     the reader of each `kind`
+    base        Reader: what a format's module, or a package of another's, offers
+    readers     the reader of each `kind`: those here, and those of installed packages
 
-A reader is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. Damage is a counted reject,
-never an exception; only a file that cannot be opened at all raises.
+A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. Damage is a counted
+reject, never an exception; only a file that cannot be opened at all raises.
 
 Does not belong here: turning bytes into text (`extract`, `normalize`) and writing parts (`documents`).
 """

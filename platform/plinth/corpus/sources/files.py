@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
+from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
@@ -107,3 +108,14 @@ def _record(file: SourceFile, content: str | bytes, mime: str, licence: str) -> 
         source_bytes=file.bytes,
         where="file",
     )
+
+
+HTML = Reader(
+    name="html",
+    description="An HTML page per file.",
+    read=read_html,
+    suffixes=tuple(stem + end for stem in (".html", ".htm", ".xhtml") for end in ("", ".gz", ".zst")),
+    licensed_by_file=True,
+)
+TEXT = Reader(name="text", description="A plain text per file.", read=read_text, licensed_by_file=True)
+TREE = Reader(name="tree", description="A file of source code each.", read=read_tree, licensed_by_file=True)

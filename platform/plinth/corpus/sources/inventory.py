@@ -15,21 +15,13 @@ from plinth import fingerprint
 from plinth.corpus.sources.cuts import PIECE_BYTES, cutter
 from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
 from plinth.corpus.sources.parameters import Bucket, Source
+from plinth.corpus.sources.readers import READERS
 from plinth.errors import SourceError
 from plinth.records import Frozen
 from plinth.storage import listing
 from plinth.storage.digests import MEMORY_FILE, DigestMemory
 from plinth.storage.files import SourceFile
 from plinth.storage.workspace import Workspace
-
-#: Endings read when a source names none.
-DEFAULT_SUFFIXES = {
-    "warc": (".warc", ".warc.gz", ".warc.zst"),
-    "jsonl": tuple(stem + end for stem in (".jsonl", ".ndjson", ".json") for end in ("", ".gz", ".zst")),
-    "html": tuple(stem + end for stem in (".html", ".htm", ".xhtml") for end in ("", ".gz", ".zst")),
-    "parquet": (".parquet", ".parq"),
-}
-LICENSED_BY_FILE = ("html", "text", "tree")
 
 
 class Inventory(Frozen):
@@ -93,7 +85,7 @@ def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group
     """The groups of a bucket in order; each holds about `part_bytes` of source, a larger piece stands alone."""
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
-        by_file = source.licence == PER_DOCUMENT and source.kind in LICENSED_BY_FILE
+        by_file = source.licence == PER_DOCUMENT and READERS.find(source.kind).licensed_by_file
         licences = read_licences(files) if by_file else None
         content = [file for file in files if not (by_file and file.name == LICENCES_FILE)]
         pieces = [piece for file in content for piece in file.split()]
@@ -130,8 +122,9 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
 
 def wanted_suffixes(source: Source) -> tuple[str, ...]:
     """Endings to list: what is read, and the licence file that governs it."""
-    wanted = source.suffixes or DEFAULT_SUFFIXES.get(source.kind, ())
-    if wanted and source.kind in LICENSED_BY_FILE and source.licence == PER_DOCUMENT:
+    reader = READERS.find(source.kind)
+    wanted = source.suffixes or reader.suffixes
+    if wanted and reader.licensed_by_file and source.licence == PER_DOCUMENT:
         return (*wanted, LICENCES_FILE)
     return wanted
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.fields import Fields
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
@@ -41,3 +42,11 @@ def _record(file: SourceFile, fields: Fields, line: TextLine, data: bytes) -> Ra
     if not isinstance(found, dict):
         return refused("broken_record", f"a JSON {type(found).__name__}, expected an object")
     return fields.record(found, at, where, line.bytes)
+
+
+READER = Reader(
+    name="jsonl",
+    description="JSON lines: one record per line.",
+    read=read_jsonl,
+    suffixes=tuple(stem + end for stem in (".jsonl", ".ndjson", ".json") for end in ("", ".gz", ".zst")),
+)

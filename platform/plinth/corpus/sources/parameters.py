@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -28,7 +29,10 @@ class Terms(Frozen):
 class Source(Frozen):
     """Files of one format, with the facts that every document of them carries."""
 
-    kind: Literal["warc", "html", "jsonl", "parquet", "text", "tree"] = Field(description="Reader.")
+    kind: str = Field(
+        description="Reader: `warc`, `html`, `jsonl`, `parquet`, `text`, `tree`, or the name of an installed one.",
+        json_schema_extra={"examples": ["warc", "html", "jsonl", "parquet", "text", "tree"]},
+    )
     path: str = Field(description="File, folder, glob or `s3://` location; relative to the workspace's `input/`.")
     licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
     terms: Terms = Field(description="Owner's terms.")
@@ -42,6 +46,11 @@ class Source(Frozen):
         "", description="The same for the date; empty means `captured_at`, `date`, `timestamp` or `created`."
     )
     licence_field: str = Field("", description="The same for the licence; empty means `licence` or `license`.")
+    options: Mapping[str, Any] = Field(
+        default_factory=dict,
+        exclude_if=lambda given: not given,
+        description="Parameters of an installed reader; built-in ones have none.",
+    )
     suffixes: tuple[str, ...] = Field((), description="Tree and text: file name endings to read; empty means all.")
     repair_boundaries: bool = Field(
         False,

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
+from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.cuts import row_group_start
 from plinth.corpus.sources.fields import Fields
 from plinth.corpus.sources.parameters import Source
@@ -135,3 +136,11 @@ def _plain(batch: Any) -> Iterator[dict[str, Any] | None]:
                 yield batch.slice(row, 1).to_pylist()[0]
             except (ValueError, OverflowError):
                 yield None
+
+
+READER = Reader(
+    name="parquet",
+    description="Parquet: one record per row.",
+    read=read_parquet,
+    suffixes=(".parquet", ".parq"),
+)

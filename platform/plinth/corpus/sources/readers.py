@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from plinth.corpus.sources.files import read_html, read_text, read_tree
-from plinth.corpus.sources.jsonl import read_jsonl
+from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.parquet import read_parquet
 from plinth.corpus.sources.record import RawRecord, Reject
-from plinth.corpus.sources.warc import read_warc
+from plinth.extensions import Catalogue
 from plinth.storage.files import SourceFile
 
-Reader = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]
-
-READERS: dict[str, Reader] = {
-    "warc": read_warc,
-    "html": read_html,
-    "jsonl": read_jsonl,
-    "parquet": read_parquet,
-    "text": read_text,
-    "tree": read_tree,
-}
+#: Built-in readers, and those of installed packages (entry points of the group `plinth.readers`).
+READERS = Catalogue(
+    "plinth.readers",
+    "reader",
+    Reader,
+    {
+        "warc": "plinth.corpus.sources.warc:READER",
+        "html": "plinth.corpus.sources.files:HTML",
+        "jsonl": "plinth.corpus.sources.jsonl:READER",
+        "parquet": "plinth.corpus.sources.parquet:READER",
+        "text": "plinth.corpus.sources.files:TEXT",
+        "tree": "plinth.corpus.sources.files:TREE",
+    },
+)
 
 
 def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
@@ -34,12 +36,23 @@ def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iter
         max_bytes: a larger record is a reject; never more than a few times this is held.
 
     Raises:
+        RecipeError: no reader of this kind.
         SourceError: the file cannot be opened or read.
         IntegrityError: the file is not what the inventory lists.
     """
     silent = True
-    for item in READERS[source.kind](file, source, licence, max_bytes):
+    for item in READERS.find(source.kind).read(file, source, licence, max_bytes):
         silent = False
         yield item
     if silent:
         yield Reject(file.name, "file", "empty", f"{file.bytes} bytes without a record", file.bytes)
+
+
+def identity(kind: str) -> str:
+    """The package, its version and the digest of its source, of a reader that is not built in; else empty.
+
+    Built-in readers are part of the version of the stage `documents`.
+    """
+    READERS.find(kind)
+    origin = READERS.origin(kind)
+    return "" if origin is None else str(origin)

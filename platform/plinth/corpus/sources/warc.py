@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
+from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.codings import charset, decoded, text
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
@@ -184,3 +185,11 @@ def _length(record: Any) -> int | None:
 def _is_parse_failure(error: BaseException) -> bool:
     """FastWARC raises OSError or ValueError; a panic of its Rust code arrives as a bare BaseException."""
     return isinstance(error, OSError | ValueError) or type(error).__name__ == "PanicException"
+
+
+READER = Reader(
+    name="warc",
+    description="WARC, gzipped or not: one record per captured page.",
+    read=read_warc,
+    suffixes=(".warc", ".warc.gz", ".warc.zst"),
+)

@@ -14,6 +14,7 @@ from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.storage.parts import read_table
+from tests.catalogues import Including
 
 PAGE = Path(__file__).parents[4] / "docs" / "annotators.md"
 
@@ -26,7 +27,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     module = types.ModuleType("plinth.corpus.annotate.capitals")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(found[0], module.__dict__)
-    monkeypatch.setitem(ANNOTATORS, module.ANNOTATOR.name, module.ANNOTATOR)
+    monkeypatch.setattr(registry, "ANNOTATORS", Including(ANNOTATORS, module.ANNOTATOR))
     return [str(block) for block in found]
 
 
@@ -44,7 +45,7 @@ def test_the_line_is_one_of_the_registry(blocks: list[str]) -> None:
     for name in registry.MODULES:
         assert blocks[1].replace("capitals", name) in source
     names = tuple(name.rpartition(".")[2] for name in registry.MODULES)
-    assert names == tuple(name for name in ANNOTATORS if name != "capitals")
+    assert names == ANNOTATORS.built_in
 
 
 def test_stage_and_policy_take_it(tiny: Any, blocks: list[str]) -> None:

@@ -5,12 +5,14 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate import stage
-from plinth.corpus.annotate.base import Annotator, NoParams
+from plinth.corpus.annotate import registry, stage
+from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.errors import MissingError, RecipeError, StageError
+from plinth.extensions import NoParams
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
 from plinth.storage.parts import read_table
+from tests.catalogues import Including
 
 TEXTS = [["the first text of all", "write to someone@tidewater.net now"], ["a third one and the last"]]
 
@@ -51,7 +53,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Annotator:
         ),
         **changes,
     )
-    monkeypatch.setitem(ANNOTATORS, "length", made)
+    monkeypatch.setattr(registry, "ANNOTATORS", Including(ANNOTATORS, made))
     return made
 
 
@@ -252,3 +254,14 @@ def test_one_that_fails_or_lacks_its_resources_does_not_stop_its_neighbour(
     assert other.digest != alone.digest
     with pytest.raises(MissingError, match="needs lists/words"):
         annotate.run(corpus.ctx, "web", "length", {}, documents)
+
+
+def test_a_worker_with_another_version_of_an_annotator_is_refused(
+    corpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plugged(monkeypatch)
+    params = made.params()
+    task = stage._Task(corpus.documents["web"].parts[0], (stage._Ask("length", "1 (acme 2.0)", params, ()),))
+    with pytest.raises(StageError, match="annotator length is another one in this worker") as refused:
+        stage._annotate(corpus.ctx.store, task)
+    assert (refused.value.found, refused.value.expected) == ("version 1", "version 1 (acme 2.0)")

@@ -13,9 +13,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.compute.engine import Engine, InlineEngine, LocalEngine
 from plinth.corpus.documents import documents
-from plinth.corpus.sources.inventory import inventory
+from plinth.corpus.sources.inventory import groups, inventory
 from plinth.corpus.sources.parameters import Bucket, Documents, Normalisation, Source, Terms
-from plinth.errors import RejectRateError, SourceError
+from plinth.errors import RejectRateError, SourceError, StageError
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
@@ -288,3 +288,14 @@ def test_boundaries_are_mended_where_the_source_asks(corpus: Corpus) -> None:
     assert corpus.rows(corpus.run("text"))[0]["text"].startswith("An example of a page\n\n12")
     (row,) = corpus.rows(corpus.run("text", repair_boundaries=True))
     assert row["text"] == "An example of a page that ended. The example went on."
+
+
+def test_a_worker_with_another_reader_is_refused(corpus: Corpus) -> None:
+    fill(corpus, 1)
+    bucket = corpus.bucket("text")
+    (group,) = groups(bucket, inventory(bucket, corpus.root), 1 << 20)
+    facts = {"bucket": "b", "source": bucket.sources[0], "group": group, "params": PARAMS}
+    work = documents.FileGroupTask(**facts, reader="acme 2.0 sha256:0")
+    with pytest.raises(StageError, match="reader text is another one in this worker") as refused:
+        documents.make_part(corpus.ctx.store, work)
+    assert (refused.value.found, refused.value.expected) == ("built in", "acme 2.0 sha256:0")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from plinth.corpus.annotate.base import Annotator, NoParams
+from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
+from plinth.extensions import NoParams
 from plinth.text.rules import tally
 
 _SHARES = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from plinth.corpus.annotate.base import Annotator, NoParams
+from plinth.corpus.annotate.base import Annotator
+from plinth.extensions import NoParams
 from plinth.text.rules import periods
 
 SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name in ("tokens", "times", "longest")])

@@ -1,0 +1,324 @@
+"""Members of a group (annotators, readers, gates, launchers), built in or from an installed package.
+
+    built in         named in the table of its catalogue: `module:attribute`
+    other packages   named by an entry point of the catalogue's group (`[project.entry-points."plinth.annotators"]`)
+
+Both are imported when they are first used and checked alike. The table is code, so that a source checkout needs no
+metadata; entry points are read from what is installed. A member of another package has an `Origin`, which is part of
+the identity of whatever the member makes. See docs/extending.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import hashlib
+import importlib.machinery
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module, metadata, util
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.errors import ExtensionError, RecipeError
+from plinth.records import Frozen
+
+T = TypeVar("T")
+
+PREFIX = "plinth."
+
+
+class NoParams(Frozen):
+    """For members that have nothing to set."""
+
+
+class Origin(Frozen):
+    """Where a member of another package comes from."""
+
+    distribution: str
+    version: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version} sha256:{self.sha256}"
+
+
+class Entry(Frozen):
+    """An entry point of an installed package, not imported yet."""
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def package(self) -> str:
+        """The package for people: name and version."""
+        return f"{self.distribution} {self.version}"
+
+
+class Catalogue(Mapping[str, T], Generic[T]):
+    """The members of one group by name; a member is imported and checked when it is first looked up.
+
+    Looking up a name that two packages claim, or whose member cannot be imported or is not of the right kind, raises
+    ExtensionError. Iterating imports nothing. Built-in members come first, in the order of their table.
+
+    Args:
+        group: of the entry points, such as `plinth.annotators`.
+        noun: for messages, such as `annotator`.
+        kind: the dataclass that every member is an instance of; it has a `name`.
+        built_in: name -> `module:attribute`.
+        reserved: further names that no package may use.
+    """
+
+    def __init__(
+        self, group: str, noun: str, kind: type[T], built_in: Mapping[str, str], reserved: tuple[str, ...] = ()
+    ) -> None:
+        self.group, self.noun = group, noun
+        self._kind, self._built_in, self._reserved = kind, built_in, reserved
+        self._loaded: dict[Entry, tuple[T, Origin | None]] = {}
+
+    def __getitem__(self, name: str) -> T:
+        return self._member(name)[0]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built_in or any(entry.name == name for entry in self.installed())
+
+    def __iter__(self) -> Iterator[str]:
+        others = {entry.name for entry in self.installed()} - set(self._built_in)
+        return iter((*self._built_in, *sorted(others)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """Names of the members of this repository."""
+        return tuple(self._built_in)
+
+    def installed(self) -> tuple[Entry, ...]:
+        """The entry points of other packages, by name and package."""
+        return tuple(entry for entry in entries() if entry.group == self.group)
+
+    def origin(self, name: str) -> Origin | None:
+        """The package of a member; None for a built-in one."""
+        return self._member(name)[1]
+
+    def find(self, name: str) -> T:
+        """The member of a name.
+
+        Raises:
+            RecipeError: there is none; the nearest name is given.
+            ExtensionError: it cannot be used.
+        """
+        if name not in self:
+            remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists what is installed"
+            raise RecipeError(f"no {self.noun} {name!r}", expected=", ".join(self), remedy=remedy)
+        return self[name]
+
+    def parameters(self, name: str, raw: Mapping[str, Any], at: str) -> Any:
+        """The parameters of a member, from the recipe's mapping at the key `at`.
+
+        Raises:
+            RecipeError: no such member, an unknown parameter, or a value that is not allowed.
+        """
+        model: type[Frozen] = cast(Any, self.find(name)).params
+        for given in raw:
+            if given not in model.model_fields:
+                known = ", ".join(model.model_fields) or "no parameters"
+                remedy = nearest(given, model.model_fields)
+                raise RecipeError(f"{self.noun} {name} has no parameter {given!r}", expected=known, remedy=remedy)
+        try:
+            return model.model_validate(dict(raw))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join((at, *map(str, first["loc"])))
+            raise RecipeError(
+                f"{where}: {first['msg']}", found=first.get("input"), remedy="correct the value"
+            ) from error
+
+    def _member(self, name: str) -> tuple[T, Origin | None]:
+        entry = self._entry(name)
+        if entry not in self._loaded:
+            self._loaded[entry] = self._load(entry)
+        return self._loaded[entry]
+
+    def _entry(self, name: str) -> Entry:
+        claims = [entry for entry in self.installed() if entry.name == name]
+        if name in self._built_in or (claims and name in self._reserved):
+            own = self._built_in.get(name, "")
+            claims.insert(0, Entry(group=self.group, name=name, value=own, distribution="plinth", version=""))
+        if not claims:
+            raise KeyError(name)
+        if len(claims) > 1:
+            raise ExtensionError(
+                f"the {self.noun} {name!r} exists {len(claims)} times",
+                found=", ".join(f"{entry.package.strip()} ({entry.value or 'built in'})" for entry in claims),
+                expected="one package for each name",
+                remedy=f"uninstall {claims[-1].distribution}, or rename its entry point in the group {self.group}",
+            )
+        return claims[0]
+
+    def _load(self, entry: Entry) -> tuple[T, Origin | None]:
+        module, _, attribute = entry.value.partition(":")
+        try:
+            found: Any = import_module(module)
+            for step in attribute.split("."):
+                found = getattr(found, step)
+        except (Exception, SystemExit) as error:
+            raise self._unusable(entry, "cannot be imported", f"{type(error).__name__}: {error}") from error
+        faults = _faults(found, self._kind, entry.name)
+        if faults:
+            raise self._unusable(entry, "has the wrong interface", "; ".join(faults))
+        if entry.name in self._built_in:
+            return found, None
+        origin = Origin(distribution=entry.distribution, version=entry.version, sha256=self._digest(entry, module))
+        if hasattr(found, "version"):
+            found = dataclasses.replace(found, version=f"{found.version} ({origin})")
+        return found, origin
+
+    def _digest(self, entry: Entry, module: str) -> str:
+        try:
+            return source_digest(module, _tops(entry.distribution))
+        except (OSError, SyntaxError, ValueError) as error:
+            raise self._unusable(entry, "has no source that can be read", str(error)) from error
+
+    def _unusable(self, entry: Entry, why: str, found: str) -> ExtensionError:
+        return ExtensionError(
+            f"the {self.noun} {entry.name!r} of {entry.package.strip()} {why}",
+            found=found,
+            expected=f"{entry.value} to be a {self._kind.__module__}.{self._kind.__name__}",
+            remedy=f"repair or uninstall {entry.distribution}; see docs/extending.md",
+        )
+
+
+def entries() -> tuple[Entry, ...]:
+    """Every entry point of the installed packages whose group begins with `plinth.`."""
+    return _entries(tuple(sys.path))
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str | None:
+    """A hint that names the nearest of some names, or None."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
+    """SHA-256 of a module's source and of all that it imports, directly or not, from its own package.
+
+    Nothing is executed. Covered are the modules that `import` statements name, anywhere in the code, below the
+    top-level package of `module` or below one of `tops`; other files (data, modules imported by a computed name) are
+    identified by the version of the distribution alone.
+
+    Raises:
+        FileNotFoundError: the module has no file.
+    """
+    inside = tops | {module.partition(".")[0]}
+    seen: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = _file(name) if name not in seen and name.partition(".")[0] in inside else None
+        if path is None:
+            continue
+        data = path.read_bytes()
+        seen[name] = hashlib.sha256(data).hexdigest()
+        waiting += [name.rpartition(".")[0]] * ("." in name)
+        if path.suffix == ".py":
+            waiting += _imported(data, name, path.name == "__init__.py")
+    if module not in seen:
+        raise FileNotFoundError(f"no file of the module {module}")
+    return fingerprint.digest(seen)
+
+
+@lru_cache(maxsize=4)
+def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
+    found, seen = list[Entry](), set[str]()
+    for distribution in metadata.distributions(path=list(path)):
+        name = distribution.name
+        if name not in seen:  # of two copies, Python imports the first
+            seen.add(name)
+            for point in distribution.entry_points:
+                if point.group.startswith(PREFIX):
+                    value = point.value.partition("[")[0].replace(" ", "")
+                    version = distribution.version
+                    found.append(
+                        Entry(group=point.group, name=point.name, value=value, distribution=name, version=version)
+                    )
+    return tuple(sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution)))
+
+
+def _faults(found: Any, kind: type[Any], name: str) -> list[str]:
+    """How a member differs from what its kind asks for, field by field."""
+    if not isinstance(found, kind):
+        return [f"{found!r} is a {type(found).__name__}"]
+    hints = typing.get_type_hints(kind)
+    faults = [
+        f"{field.name} is {getattr(found, field.name)!r}"
+        for field in dataclasses.fields(cast(Any, kind))
+        if not _fits(getattr(found, field.name), hints[field.name])
+    ]
+    return faults or [f"its name is {found.name!r}, its entry point's {name!r}"] * (found.name != name)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value can be what a field's annotation says, as far as its outermost type goes."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is type:
+        return isinstance(value, type) and issubclass(value, inner[0])
+    if origin is Callable:
+        return callable(value)
+    if origin is None:
+        return isinstance(value, hint)
+    if type(None) in inner:
+        return value is None or any(_fits(value, each) for each in inner if each is not type(None))
+    return isinstance(value, origin)
+
+
+def _tops(distribution: str) -> frozenset[str]:
+    """Top-level packages and modules of a distribution, as far as its list of files shows them."""
+    try:
+        files = metadata.distribution(distribution).files or []
+    except metadata.PackageNotFoundError:
+        return frozenset()
+    return frozenset(Path(file.parts[0]).stem for file in files if file.suffix == ".py" and file.parts[0] != "..")
+
+
+def _file(name: str) -> Path | None:
+    """The file of a module, found without importing its packages; None for what is no module with a file."""
+    top, *rest = name.split(".")
+    spec = util.find_spec(top)
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
+    for place in spec.submodule_search_locations or ():
+        base = Path(place, *rest)
+        files = [base / "__init__.py", *(base.with_name(base.name + end) for end in importlib.machinery.all_suffixes())]
+        for file in files:
+            if file.is_file():
+                return file
+    return None
+
+
+def _imported(data: bytes, name: str, is_package: bool) -> Iterator[str]:
+    """Every dotted name that the import statements of a module could mean."""
+    for node in ast.walk(ast.parse(data)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = name.split(".")[: len(name.split(".")) - node.level + is_package]
+                base = ".".join([*up, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)

@@ -1,0 +1,53 @@
+"""Gates of installed packages: the record that describes one, and where they are found.
+
+Built-in gates, the evidence, and the evaluation of both are in `registry.gates`, which stands above this package; a
+recipe is checked without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from plinth.extensions import Catalogue, NoParams
+from plinth.records import Frozen
+
+#: Names of the built-in gates, whose settings are keys of `release.gates`.
+BUILT_IN = (
+    "signature", "lineage", "beats_gzip", "beats_trigram", "max_bits_per_byte", "contamination", "licence", "resume",
+    "stability", "taint", "approvals",
+)  # fmt: skip
+
+
+class GateVerdict(Frozen):
+    """What a gate decided, why, and the numbers on which it rests."""
+
+    passed: bool
+    reason: str
+    evidence: Mapping[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A pure function from parameters and evidence to a verdict.
+
+    Args:
+        name: key in `release.gates.extensions`, and name of the result.
+        description: one sentence.
+        needs: fields of `registry.gates.Evidence`; where one of them is missing, the gate fails without being asked.
+        judge: `(parameters, evidence) -> verdict`. An exception fails the gate.
+        params: frozen model of the parameters in the recipe.
+    """
+
+    name: str
+    description: str
+    needs: tuple[str, ...]
+    judge: Callable[[Any, Any], GateVerdict]
+    params: type[Frozen] = NoParams
+
+
+#: Gates of installed packages (entry points of the group `plinth.gates`).
+GATES = Catalogue("plinth.gates", "gate", Gate, {}, reserved=BUILT_IN)
