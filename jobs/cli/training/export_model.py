@@ -46,7 +46,7 @@ def model(
     from jobs.cli import output
     from jobs.cli.training.batch import find_run
     from plinth.errors import MissingError
-    from plinth.model.folder import export_model
+    from plinth.model.export import export_model
     from plinth.training.checkpoint import checkpoint as files
 
     ctx = settings.context()

@@ -18,7 +18,8 @@ With torch:
     initialisation  initial weights of any part of any parameter
     loss            cross-entropy without all logits
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
-    folder          the one way from weights to a folder that others load, and back
+    folder          model folders, read
+    export          a checkpoint as a folder that other programs load
 
 A new architecture is a folder like `olmo2/` and its name in `parameters.ArchitectureName`. Its block derives from
 `blocks.Block`; each class with parameters of its own declares them (`DECLARED`), from which initial weights, tensor

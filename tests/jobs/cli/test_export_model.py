@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
-from plinth.model import folder as model_folder
+from plinth.model import export
 from plinth.model.decoder import Decoder, build
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import hf_config
@@ -112,7 +112,7 @@ def committed(workspace: Path, tokenizer: Tokenizer, config: Model, dtype: torch
 def test_transformers_compute_what_we_do(
     plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_folder, "BLOCK_BYTES", 1000)  # a few rows at a time
+    monkeypatch.setattr(export, "BLOCK_BYTES", 1000)  # a few rows at a time
     run, model = committed(tmp_path / "workspace", tokenizer, KINDS[kind], torch.float32)
     told = plinth("export", "model", "latest", "out/hf", "-w", run.workspace)
     assert told.code == 0, told.err

@@ -1,0 +1,187 @@
+"""Export of a checkpoint as a folder that other programs load: `transformers`, vLLM, llama.cpp's converter.
+
+    config.json                         the published architecture's configuration
+    model-00001-of-00003.safetensors    in the order of the model, each of at most so many bytes;
+    model.safetensors.index.json        which file holds which tensor (one file alone is `model.safetensors`)
+    tokenizer.json                      unchanged
+    tokenizer_config.json, generation_config.json
+
+muP's multipliers are folded into the weights. Tensors go through memory by blocks of rows, so any model may be
+written on any machine; the folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from plinth.errors import WorkspaceError
+from plinth.model.decoder import Decoder
+from plinth.model.folder import SavedWeights, described_model, read_config
+from plinth.model.hugging_face import CONFIG, INDEX, TOKENIZER, WEIGHTS, config_text, hf_config, hf_name, plain_factor
+from plinth.storage import tensor_file
+from plinth.storage.atomic import named_failures, sync_directory
+
+#: Bytes of a tensor that are in memory at once.
+BLOCK_BYTES = 1 << 26
+
+#: The size of a file at which Hugging Face's own writer begins the next, since version 5.
+FILE_BYTES = 5 * 10**9
+
+
+class Exported(NamedTuple):
+    """The files that an export has written, and their sizes."""
+
+    files: list[str]  # of tensors
+    tensors: int
+    parameters: int
+    bytes: int  # of the tensors
+    dtype: str
+
+
+class _Tensor(NamedTuple):
+    """One parameter on its way: its published name, its shape, and the factor it is multiplied by."""
+
+    name: str
+    shape: tuple[int, ...]
+    factor: float
+
+    @property
+    def elements(self) -> int:
+        return torch.Size(self.shape).numel()
+
+
+def export_model(
+    source: Path, tokenizer: Path, folder: Path, dtype: str = "saved", file_bytes: int = FILE_BYTES
+) -> Exported:
+    """Write `folder`, for other programs, from the model folder of a checkpoint.
+
+    Args:
+        source: `config.json` and weights, verified.
+        tokenizer: the run's `tokenizer.json`.
+        folder: to be made; it may exist when it is empty.
+        dtype: float32, bfloat16 or float16; `saved`: that of the checkpoint.
+        file_bytes: of tensors in one file; a larger tensor has a file of its own.
+
+    Raises:
+        WorkspaceError: there is something in `folder`, or it cannot be written.
+        CheckpointError: the source holds no model, or tensors that its configuration does not describe.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WorkspaceError(
+            f"{folder} is not empty", expected="a new or empty folder", remedy="name another, or delete it first"
+        )
+    config = read_config(source)
+    model = described_model(config, source)
+    tensors = [
+        _Tensor(hf_name(name), tuple(parameter.shape), plain_factor(model.config, name))
+        for name, parameter in model.named_parameters()
+    ]
+    with SavedWeights(source) as saved:
+        saved.require(model)
+        kept = saved.rows(tensors[0].name)[:0].dtype if dtype == "saved" else getattr(torch, dtype)
+        with _appearing(folder) as staged:
+            files = _write_weights(staged, saved, tensors, kept, file_bytes)
+            _write_texts(staged, tokenizer, model, config, _name(kept))
+    elements = sum(one.elements for one in tensors)
+    return Exported(files, len(tensors), elements, elements * kept.itemsize, _name(kept))
+
+
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A folder beside `folder`, which takes its name when all went well and is deleted otherwise."""
+    with named_failures(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
+        try:
+            yield staged
+            staged.chmod(0o755)
+            sync_directory(staged)
+            staged.replace(folder)
+            sync_directory(folder.parent)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+
+
+def _write_weights(
+    folder: Path, saved: SavedWeights, tensors: Sequence[_Tensor], dtype: torch.dtype, file_bytes: int
+) -> list[str]:
+    """The files of tensors and, of several, their index; returns the names of the former."""
+    groups: list[list[_Tensor]] = [[]]
+    size = 0
+    for one in tensors:
+        more = one.elements * dtype.itemsize
+        if groups[-1] and size + more > file_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(one)
+        size += more
+    count = len(groups)
+    names = [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)] if count > 1 else [WEIGHTS]
+    for name, group in zip(names, groups, strict=True):
+        tensor_file.write_chunks(folder / name, _bytes(saved, group, dtype))
+    if count > 1:
+        where = {one.name: name for name, group in zip(names, groups, strict=True) for one in group}
+        total = sum(one.elements for one in tensors) * dtype.itemsize
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+    return names
+
+
+def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) -> Iterator[memoryview]:
+    """A file's header and tensors."""
+    kind = tensor_file.DTYPES[_name(dtype)]
+    described = {one.name: (kind, one.shape, one.elements * dtype.itemsize) for one in group}
+    yield memoryview(tensor_file.header(described, {"format": "pt"}))
+    for one in group:
+        yield from _blocks(saved, one, dtype)
+
+
+def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
+    """The tensor's bytes as they are to be written, a block of rows at a time; computed in FP32."""
+    rows = saved.rows(one.name)
+    width = one.elements // max(one.shape[0], 1)
+    step = max(1, BLOCK_BYTES // (4 * max(width, 1)))
+    for first in range(0, one.shape[0], step):
+        block: Tensor = rows[first : first + step]
+        if one.factor != 1.0:
+            block = block.float() * one.factor
+        yield block.to(dtype).contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def _write_texts(folder: Path, tokenizer: Path, model: Decoder, config: Mapping[str, Any], dtype: str) -> None:
+    """Everything but tensors. `config` is that of the source."""
+    from tokenizers import Tokenizer
+
+    plain = model.config.model_copy(update={"mup": None})
+    length, end = config["max_position_embeddings"], config["eos_token_id"]
+    _write_json(folder / CONFIG, hf_config(plain, model.vocab_size, length, dtype, end))
+    _write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end})
+    tensor_file.write_chunks(folder / TOKENIZER, [memoryview(tokenizer.read_bytes())])
+    token = Tokenizer.from_file(str(tokenizer)).id_to_token(end)
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": length,
+        "clean_up_tokenization_spaces": False,
+        "bos_token": token,
+        "eos_token": token,
+        "pad_token": token,
+    }
+    _write_json(folder / "tokenizer_config.json", described)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    tensor_file.write_chunks(path, [memoryview(config_text(value).encode())])
+    os.chmod(path, 0o644)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
