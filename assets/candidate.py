@@ -86,7 +86,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:
-    """What has been promoted so far; a release made or rolled back elsewhere makes this asset stale."""
+    """Digest of all promotions; a release made or rolled back elsewhere makes this asset stale."""
     return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
 
 

@@ -26,7 +26,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _shared(recipe: Recipe) -> dict[str, str]:
-    """What verdicts read that spans all buckets: the parameter of `verdicts.run`, and the asset."""
+    """Inputs of verdicts that span all buckets: the parameter of `verdicts.run`, and the asset."""
     on = [*verdicts.STAGES[1:], *switched_on(recipe), *(["protected"] if recipe.corpus.protected.sets else [])]
     return {name: asset for name, asset in verdicts.ASSETS.items() if name in on}
 

@@ -45,7 +45,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:
-    """What it reads of every bucket."""
+    """Its inputs of every bucket."""
     return ("shards",) if recipe.required_mixture().packing == "concatenate" else ("shards", "packed")
 
 

@@ -1,4 +1,4 @@
-"""`models/{name}`: models that the line trains on its own buckets, for annotators to use."""
+"""`models/{name}`: models that the pipeline trains on its own buckets, for annotators to use."""
 
 from __future__ import annotations
 

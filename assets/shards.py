@@ -44,7 +44,7 @@ def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> 
 
 
 def _sides(name: str, recipe: Recipe) -> dict[str, str]:
-    """What tells the streams of a bucket apart: stage -> asset; nothing without axes."""
+    """Sidecars that divide a bucket into streams: stage -> asset; none without axes."""
     return {side: f"{name}/{side}" for side in sidecars_of(recipe.shards.axes)}
 
 

@@ -60,7 +60,7 @@ def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> 
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    """What a source says of itself, without where it lies."""
+    """The declared facts of a source, without its location."""
     return source.model_dump(mode="json", exclude={"path"})
 
 

@@ -30,7 +30,7 @@ from plinth.training.telemetry.timeline import timeline
 from registry import api
 
 RELAY_INTERVAL_S = 10.0
-SPOKEN_EVENTS = frozenset(
+LOGGED_EVENTS = frozenset(
     {"checkpoint", "save_failed", "refused", "upload_failed", "downloaded", "audited", "amended", "stopped_by_rule"}
     | {"restart", "vanished", "lost", "rank_failed", "resumed", "reshaped", "signal", "intervention", "rolled_back"}
     | {"finished", "failed", "stopped"}
@@ -96,16 +96,16 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             if event["event"] == "step" and event["step"] > seen:
                 meter.advance(event["step"] - seen, f"loss {event['loss']:.3f}  {event['tokens_per_s']:,.0f} tokens/s")
                 seen = event["step"]
-            elif event["event"] in SPOKEN_EVENTS:
-                told = f"{event['event']}: {words(event)}"
-                say(told)
+            elif event["event"] in LOGGED_EVENTS:
+                line = f"{event['event']}: {words(event)}"
+                say(line)
                 if event["event"] != "checkpoint":
-                    meter.tell(told)
+                    meter.tell(line)
 
         try:
             job.follow(ctx, prepared, on_event)
         except PlinthError:
-            with contextlib.suppress(PlinthError):  # what happened to the run is worth more than why it has no page
+            with contextlib.suppress(PlinthError):  # the error of the run matters more than that of its page
                 meter.tell(f"page: {build.write(ctx, prepared)}")
             raise
     relay.finish([build.write(ctx, prepared), prepared.directory.events])
@@ -113,8 +113,8 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 class _Relay:
-    """Events to MLflow in batches, from a thread: a server that starts, or is away, delays the metrics, and neither
-    the training nor what is told of it here."""
+    """Events to MLflow in batches, from a thread: a slow or absent server delays the metrics, but neither the training
+    nor its log."""
 
     def __init__(self, ctx: Context, recipe: Recipe, run_id: str, say: Say) -> None:
         self.ctx, self.recipe, self.run_id, self.say = ctx, recipe, run_id, say
@@ -125,7 +125,7 @@ class _Relay:
     def add(self, event: dict[str, Any]) -> None:
         self.waiting.append(event)
         if self._under_way is not None and not self._under_way[0].is_alive():
-            self._settle()
+            self._drain()
         if self._under_way is None and time.monotonic() - self.sent > RELAY_INTERVAL_S:
             self._send()
 
@@ -135,7 +135,7 @@ class _Relay:
         Raises:
             RegistryError: the server is away; when the asset is asked for again, it is sent.
         """
-        self._settle()
+        self._drain()
         self._relay(self.waiting)
         api.keep_files(self.ctx, self.recipe, self.run_id, files)
 
@@ -152,8 +152,8 @@ class _Relay:
         self._under_way = thread, errors, len(events)
         thread.start()
 
-    def _settle(self) -> None:
-        """Wait for what is being sent; of an error that the next try may not meet, only tell."""
+    def _drain(self) -> None:
+        """Wait for the batch under way; an error that the next attempt may not meet is only logged."""
         if self._under_way is None:
             return
         (thread, errors, count), self._under_way = self._under_way, None
@@ -161,7 +161,7 @@ class _Relay:
         if not errors:
             del self.waiting[:count]
         elif isinstance(errors[0], PlinthError):
-            self.say(f"MLflow did not take {count} events and is asked again: {errors[0].what}")
+            self.say(f"MLflow did not accept {count} events; the next attempt follows: {errors[0].what}")
         else:
             raise errors[0]
 
@@ -180,14 +180,14 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
     facts = job.facts(ctx, prepared)
-    story = timeline(prepared.directory.events)
-    spoken = [event for kind in sorted(SPOKEN_EVENTS) for event in story.of(kind)]
-    spoken.sort(key=lambda event: event["seq"])
-    rows = [[event["event"], words(event)] for event in spoken]
+    events = timeline(prepared.directory.events)
+    logged = [event for kind in sorted(LOGGED_EVENTS) for event in events.of(kind)]
+    logged.sort(key=lambda event: event["seq"])
+    rows = [[event["event"], words(event)] for event in logged]
     return {
         "run": made.stats["run_id"],
         "final_loss": float(made.stats["final_loss"]),
-        "loss": picture(figures.loss, list(story.steps.values()), spoken),
+        "loss": picture(figures.loss, list(events.steps.values()), logged),
         "facts": dg.MetadataValue.md(table(["fact", "value"], [list(item) for item in facts.items()])),
         "timeline": dg.MetadataValue.md(table(["event", "what"], rows)),
         "page": dg.MetadataValue.path(build.write(ctx, prepared)),

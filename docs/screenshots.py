@@ -1,6 +1,6 @@
 """Renew the README's pictures from the workspace's last run: `make screenshots`.
 
-    docs/images/asset-graph.png   the whole line in the Dagster pages, by groups
+    docs/images/asset-graph.png   the whole pipeline in the Dagster pages, by groups
     docs/images/results.png       the page of results
     docs/images/run.png           the page of a run: of the walkthrough in docs/training.md, when the workspace has it
 

@@ -21,7 +21,7 @@ from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
 
 #: Names of jobs; an asset may not have the same one.
-CORPUS, LINE, RELEASE = "make_corpus", "make_line", "make_release"
+CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
 
 #: Groups that a corpus job makes; what follows costs accelerators and is started by hand or on purpose.
 CORPUS_GROUPS = (
@@ -50,8 +50,8 @@ def build(
         executor_def=in_process,
         description="From sources to mixture.",
     )
-    line = dg.define_asset_job(
-        LINE,
+    candidate = dg.define_asset_job(
+        CANDIDATE,
         dg.AssetSelection.groups(*CORPUS_GROUPS, *TRAINING_GROUPS),
         executor_def=in_process,
         description="From sources to a registered candidate.",
@@ -65,7 +65,7 @@ def build(
     approvals = [] if recipe.release is None else [sensors.approval(recipe, workspace, release)]
     return dg.Definitions(
         assets=[asset(stage) for stage in stages(recipe)],
-        jobs=[corpus, line, *([] if recipe.release is None else [release])],
+        jobs=[corpus, candidate, *([] if recipe.release is None else [release])],
         schedules=[sensors.nightly(corpus)],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),

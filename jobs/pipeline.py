@@ -19,7 +19,7 @@ from assets.catalog import selected, stages
 from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
-from jobs import definitions, results, sensors
+from jobs import definitions, results_page, sensors
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
@@ -79,7 +79,7 @@ def run(
             _execute(space, recipe, making, compute)
         released = any(stage.group == RELEASE_GROUP for stage in chosen)
         release = _release(space, recipe, compute) if released else {}
-        page = results.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
+        page = results_page.write(ctx, recipe) if released or len(chosen) == len(catalog) else None
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release)
 
 
@@ -160,7 +160,7 @@ def _harvest(space: Workspace, recipe: Recipe, *, again: bool) -> None:
 
 
 def _execute(
-    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.LINE
+    space: Workspace, recipe: Recipe, assets: list[str], compute: Compute, job: str = definitions.CANDIDATE
 ) -> None:
     """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
     session = Session(for_terminal())

@@ -1,4 +1,4 @@
-"""What starts work by itself: new source files, approvals, failures, the clock.
+"""Automatic starts: new source files, approvals, failures, the clock.
 
 The polling sensors are the truth; a webhook may wake them and nothing more.
 """

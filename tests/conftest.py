@@ -28,7 +28,7 @@ LONGEST = (
     "jobs/test_crash.py",
     "plinth/training/test_resume.py",
     "plinth/training/test_job.py",
-    "jobs/test_line.py",
+    "jobs/test_pipeline.py",
     "jobs/test_ray.py",
     "plinth/training/parallel/test_combinations.py",
     "jobs/test_illegal.py",

@@ -1,4 +1,4 @@
-"""Picking inputs by bucket, and who owns what belongs to no single bucket."""
+"""Picking inputs by bucket, and the owner of assets that span buckets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
 
 
 def shared_owner(recipe: Recipe) -> str:
-    """Who answers for what spans the buckets: the owner of most of them, first by name in a tie."""
+    """The owner of assets that span the buckets: the owner of most buckets, first by name in a tie."""
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
     return max(sorted(set(counted)), key=counted.count)

@@ -38,7 +38,7 @@ class Output:
             path.write_bytes(data)
 
     def summary(self) -> BucketSummary:
-        """What this bucket came to."""
+        """Documents, bytes and files of this bucket."""
         licences = {name: Count(documents=n, bytes=size) for name, (n, size) in sorted(self.counts.items())}
         return BucketSummary(
             documents=sum(count.documents for count in licences.values()),

@@ -15,12 +15,12 @@ FILES = 4
 
 def write_prose(output: Output, caps: Caps, packages: Iterable[Package]) -> None:
     """One line per package: id, name, version, licence, mime, text."""
-    told = {package.name: package for package in packages if len(package.description) >= MIN_CHARACTERS}
-    sizes = {name: len(package.description.encode("utf-8", "replace")) for name, package in told.items()}
+    described = {package.name: package for package in packages if len(package.description) >= MIN_CHARACTERS}
+    sizes = {name: len(package.description.encode("utf-8", "replace")) for name, package in described.items()}
     for index, names in shares(take(sizes, caps.prose), FILES):
         lines = []
         for name in names:
-            package = told[name]
+            package = described[name]
             row = {
                 "id": name,
                 "licence": package.licence,

@@ -1,4 +1,4 @@
-"""The corpus of the tiny line, which the tests of jobs use too."""
+"""The corpus of the tiny pipeline, which the tests of jobs use too."""
 
 from tests.jobs.conftest import corpus
 

@@ -1,4 +1,4 @@
-"""As a person would: look at the line in Dagster, approve in MLflow, and see the sensor promote."""
+"""As a person would: look at the pipeline in Dagster, approve in MLflow, and see the sensor promote."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def page():
         browser.close()
 
 
-def test_the_asset_graph_shows_the_line(dagster, page):
+def test_the_asset_graph_shows_the_pipeline(dagster, page):
     page.goto(f"{dagster}/asset-groups")
     for group in ("sources", "documents", "annotations", "dedup", "verdicts", "tokens", "training", "registry"):
         page.get_by_text(group, exact=True).first.wait_for()

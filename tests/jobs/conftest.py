@@ -1,4 +1,4 @@
-"""The tiny line, run once for the tests that look at its outcome."""
+"""The tiny pipeline, run once for the tests of its results."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def variant(folder: Path, change: str) -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
-    """A workspace in which the line was run up to its mixture, by two workers; only to be read, or copied."""
+    """A workspace in which the pipeline was run up to its mixture, by two workers; only to be read, or copied."""
 
     def run(workspace: Path) -> None:
         tiny_corpus.write(workspace / "input")
@@ -56,9 +56,9 @@ def corpus(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def line(corpus, tmp_path_factory) -> Path:
-    """A workspace in which the line was run to its mixture, then to a release."""
-    workspace = copied(corpus, tmp_path_factory.mktemp("line") / "workspace")
+def released(corpus, tmp_path_factory) -> Path:
+    """A workspace in which the pipeline was run to its mixture, then to a release."""
+    workspace = copied(corpus, tmp_path_factory.mktemp("released") / "workspace")
     plinth(workspace, "run", "-r", RECIPE)
     yield workspace
     from plinth.storage.workspace import Workspace

@@ -1,4 +1,4 @@
-"""The line with every stage of deduplication switched on, from its recipe to an explained document."""
+"""The pipeline with every stage of deduplication switched on, from its recipe to an explained document."""
 
 import json
 from itertools import pairwise

@@ -85,13 +85,13 @@ def test_placement_is_no_part_of_a_run(recipe):
 def test_jobs_sensors_and_schedules_are_there(defs):
     names = {sensor.name for sensor in defs.sensors}
     assert names == {"arrival", "approval", "failed_runs", "automation"}
-    for job in (definitions.CORPUS, definitions.LINE, definitions.RELEASE):
+    for job in (definitions.CORPUS, definitions.CANDIDATE, definitions.RELEASE):
         assert defs.resolve_job_def(job).name == job
     assert defs.resolve_schedule_def("nightly").cron_schedule == "0 2 * * *"
 
 
 def test_the_line_job_stops_before_the_release(defs):
-    keys = {"/".join(key.path) for key in defs.resolve_job_def(definitions.LINE).asset_layer.executable_asset_keys}
+    keys = {"/".join(key.path) for key in defs.resolve_job_def(definitions.CANDIDATE).asset_layer.executable_asset_keys}
     assert "candidate" in keys
     assert "release" not in keys
 
@@ -134,7 +134,7 @@ def test_definitions_of_a_corpus_alone_have_no_release(corpus_alone, tmp_path):
     defs = definitions.build(corpus_alone, tmp_path)
     dg.Definitions.validate_loadable(defs)
     names = {job.name for job in defs.get_repository_def().get_all_jobs()}
-    assert {definitions.CORPUS, definitions.LINE} <= names
+    assert {definitions.CORPUS, definitions.CANDIDATE} <= names
     assert definitions.RELEASE not in names
     assert "approval" not in {sensor.name for sensor in defs.get_repository_def().sensor_defs}
 

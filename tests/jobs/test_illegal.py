@@ -1,4 +1,4 @@
-"""The gate through the line: a planted text is nowhere in the workspace, and everybody who asks is told the counts."""
+"""The gate through the pipeline: a planted text is nowhere in the workspace, and every report has the counts."""
 
 import gzip
 import json

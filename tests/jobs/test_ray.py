@@ -1,4 +1,4 @@
-"""The line on a Ray cluster of two nodes: not one byte differs, and a killed worker costs only its task."""
+"""The pipeline on a Ray cluster of two nodes: not one byte differs, and a killed worker costs only its task."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_source_that_cannot_be_listed_is_said_and_not_raised(workspace):
 
 def test_failures_are_one_line_each(tmp_path):
     for number in (1, 2):
-        record_failure(tmp_path, f"run-{number}", "make_line", "it broke\nbadly")
+        record_failure(tmp_path, f"run-{number}", "make_candidate", "it broke\nbadly")
     rows = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert [row["run"] for row in rows] == ["run-1", "run-2"]
     assert rows[0]["message"] == "it broke\nbadly"

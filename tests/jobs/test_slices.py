@@ -1,4 +1,4 @@
-"""Learned gates through the line: models, annotators, slices with bounds that block, and the command."""
+"""Learned gates through the pipeline: models, annotators, slices with bounds that block, and the command."""
 
 import json
 from pathlib import Path

@@ -90,7 +90,7 @@ def up(settings: Settings, dagster_port: int) -> int:
 
     Schedules and sensors are active meanwhile: new source files, approvals, failures.
     """
-    from jobs.up import up as serve
+    from jobs.servers import up as serve
 
     return serve(settings.workspace, settings.recipe_path(), dagster_port)
 

@@ -80,10 +80,10 @@ def _status_rows(rows: list[dict[str, Any]]) -> Iterator[tuple[object, ...] | No
 @json_option
 def report(settings: Settings, as_json: bool) -> None:
     """Write the page of results: funnel, mixture, loss, bits per byte, gates and release in one HTML file."""
-    from jobs import results
+    from jobs import results_page
     from jobs.cli import output
 
-    page = results.write(settings.context(), settings.load_recipe())
+    page = results_page.write(settings.context(), settings.load_recipe())
     if as_json:
         output.emit_json({"page": str(page)})
     else:

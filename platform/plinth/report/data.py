@@ -1,4 +1,4 @@
-"""What a page shows, as plain records. Every section may be absent; the page then leaves it out.
+"""Contents of the page of results, as plain records. The page leaves absent sections out.
 
 Statistics go in as their assets made them (`funnel`, `mixture.rows`, the run's timeline, `evaluation`), so
 that a caller copies and does not compute.
@@ -34,7 +34,7 @@ class RunStory(Frozen):
 
 
 class GateOutcome(Frozen):
-    """What one gate decided, and why."""
+    """The decision of one gate, with its reason."""
 
     name: str
     passed: bool

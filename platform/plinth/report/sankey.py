@@ -32,7 +32,7 @@ REASONS_PER_STAGE = 6
 
 @dataclass(frozen=True)
 class Reason:
-    """What one bar shows: documents by bucket."""
+    """One bar: documents by bucket."""
 
     name: str
     by_bucket: Mapping[str, float]
@@ -91,9 +91,9 @@ def figure(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> Figure:
     ax.axis("off")
     palette = colours(buckets)
     y = _head(ax, stats, buckets, palette, STREAM / first)
-    for level, room in zip(drawn, plan, strict=True):
-        _level(ax, level, y, room, STREAM / first, palette, first)
-        y += room
+    for level, extent in zip(drawn, plan, strict=True):
+        _level(ax, level, y, extent, STREAM / first, palette, first)
+        y += extent
     _foot(ax, stats, buckets, y, STREAM / first, palette, first)
     return fig
 
@@ -116,11 +116,11 @@ def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
 
 
 def _heights(drawn: Sequence[Level], scale: float) -> list[float]:
-    """Room for each stage: its bars, and a line of text for each of them."""
-    return [max(LEAST, sum(_bar_room(one, scale) for one in level.reasons) + GAP) for level in drawn]
+    """Height of each stage: its bars, and a line of text for each of them."""
+    return [max(LEAST, sum(_bar_height(one, scale) for one in level.reasons) + GAP) for level in drawn]
 
 
-def _bar_room(reason: Reason, scale: float) -> float:
+def _bar_height(reason: Reason, scale: float) -> float:
     return max(LABEL, reason.documents * scale + 0.05)
 
 
@@ -167,7 +167,7 @@ def _left(ax: Axes, y: float, name: str, note: str) -> None:
 
 
 def _level(
-    ax: Axes, level: Level, y: float, room: float, scale: float, palette: Mapping[str, str], first: float
+    ax: Axes, level: Level, y: float, height: float, scale: float, palette: Mapping[str, str], first: float
 ) -> None:
     """The stream beside a stage, the ribbons that leave it, and the bars they end in."""
     lefts = _lefts(level.coming, scale)
@@ -176,7 +176,7 @@ def _level(
     after = _lefts(staying, scale)
     for bucket, value in level.coming.items():
         corners = (lefts[bucket], lefts[bucket] + staying[bucket] * scale, after[bucket])
-        _band(ax, corners, staying[bucket] * scale, y, y + room, palette[bucket])
+        _band(ax, corners, staying[bucket] * scale, y, y + height, palette[bucket])
         ax.add_patch(_box(lefts[bucket], y - 0.02, value * scale, 0.04, palette[bucket], 1.0))
     taken = sum(leaving.values())
     incoming = sum(level.coming.values())
@@ -193,7 +193,7 @@ def _level(
         cells = (count(one.documents), percent(one.documents / first), size(one.text_bytes) if one.text_bytes else "")
         for edge, cell in zip(COLUMNS, cells, strict=True):
             ax.text(edge, at, cell, va="center", ha="right", fontsize=8, color=MUTED)
-        top += _bar_room(one, scale)
+        top += _bar_height(one, scale)
 
 
 def _ribbons(
@@ -228,7 +228,7 @@ def _foot(
     palette: Mapping[str, str],
     first: float,
 ) -> None:
-    """What is left for training."""
+    """The documents left for training."""
     kept = {bucket: float(stats["buckets"][bucket]["stages"][-1]["documents_out"]) for bucket in buckets}
     lefts = _lefts(kept, scale)
     for bucket in buckets:

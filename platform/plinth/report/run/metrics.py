@@ -106,8 +106,8 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Course:
-    """What a page draws."""
+class RunMetrics:
+    """Series, marks and cost of a run."""
 
     series: Mapping[str, Series]
     slices: Mapping[str, Series]
@@ -120,15 +120,15 @@ class Course:
     last_step: int
 
 
-def course(events: Iterable[Event]) -> Course:
+def run_metrics(events: Iterable[Event]) -> RunMetrics:
     """Read a timeline, in order."""
-    told = list(events)
+    measured = list(events)
     series: dict[str, Series] = defaultdict(Series)
     slices: dict[str, Series] = defaultdict(Series)
     layers: dict[str, Series] = defaultdict(Series)
     marks: list[EventMark] = []
     at_step, saved_at, ranks = 0, math.nan, math.nan
-    for event in told:
+    for event in measured:
         kind = event["event"]
         at_step = int(event.get("step", at_step) or 0)
         if kind == "run_started":
@@ -149,9 +149,11 @@ def course(events: Iterable[Event]) -> Course:
         if kind in MARKED:
             weight = "note" if event.get("action") == "warn" else MARKED[kind]
             marks.append(EventMark(float(event["time"]), at_step, kind, weight, words(event)))
-    times = [float(event["time"]) for event in told] or [0.0]
+    times = [float(event["time"]) for event in measured] or [0.0]
     last = max((step for one in series.values() for step in one.steps), default=0)
-    return Course(dict(series), dict(slices), dict(layers), marks, cost(told), told, times[0], times[-1], last)
+    return RunMetrics(
+        dict(series), dict(slices), dict(layers), marks, cost(measured), measured, times[0], times[-1], last
+    )
 
 
 #: Fields that only a program reads, or that another part of the page shows.
@@ -220,7 +222,7 @@ _COUNTED = ("checkpoint", "restart", "skipped", "intervention")
 #: How a job ends when it is not killed.
 _ENDINGS = frozenset({"finished", "failed", "stopped"})
 
-#: What shows that the job before is over, however it ended.
+#: Events after which the job before is over, however it ended.
 _NEXT_JOB = frozenset({"submitted", "vanished", "job_started"})
 
 
@@ -230,7 +232,7 @@ def _stretches(events: Sequence[Event]) -> list[tuple[float, float, int]]:
     begin, last, ranks = math.nan, 0.0, 1
     for event in events:
         now, kind = float(event["time"]), event["event"]
-        if kind in _NEXT_JOB and not math.isnan(begin):  # nothing told the end of the job before: it was killed
+        if kind in _NEXT_JOB and not math.isnan(begin):  # nothing measured the end of the job before: it was killed
             found.append((begin, last, ranks))
             begin = math.nan
         if kind == "job_started":

@@ -15,7 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from plinth.report.render import svg
-from plinth.report.run.metrics import Course, EventMark, Series
+from plinth.report.run.metrics import EventMark, RunMetrics, Series
 from plinth.report.style import ACCENT, MUTED, PALETTE, WARNING, colours
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Panel:
 class TimeAxis:
     """The shared axis: the place of a moment, from `LEFT` to `LEFT + INNER`."""
 
-    def __init__(self, axis: Axis, course: Course) -> None:
+    def __init__(self, axis: Axis, course: RunMetrics) -> None:
         self.axis: Axis = axis
         self.low = course.first_time if axis == "time" else 0.0
         self.high = max(course.last_time if axis == "time" else float(course.last_step), self.low + 1)

@@ -16,7 +16,7 @@ from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
 from plinth.report.run import panels
-from plinth.report.run.metrics import MARKED, Cost, Course, Event, Series, course, words
+from plinth.report.run.metrics import MARKED, Cost, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
 
@@ -54,41 +54,41 @@ class About(Frozen):
 
 def page(events: Sequence[Event], about: About) -> str:
     """The page as HTML. The same timeline gives the same bytes, also of a run that is under way."""
-    told = course(events)
-    views = [_view(axis, told, about) for axis in ("time", "step")]
+    measured = run_metrics(events)
+    views = [_view(axis, measured, about) for axis in ("time", "step")]
     pointed = {f"{view['axis']}-{panel['key']}": panel["points"] for view in views for panel in view["panels"]}
     return _template().render(
         title=f"Run {about.run_id}",
         subtitle=about.description,
-        facts=_facts(told, about),
-        spent=_spent(told.cost),
+        facts=_facts(measured, about),
+        spent=_spent(measured.cost),
         views=views,
-        interventions=_interventions(told.events),
-        events=_events(told),
-        next=_next(told, about),
+        interventions=_interventions(measured.events),
+        events=_events(measured),
+        next=_next(measured, about),
         points=json.dumps(pointed, separators=(",", ":")).replace("<", "\\u003c"),
         width=panels.WIDTH,
     )
 
 
-def _view(axis: Axis, told: Course, about: About) -> dict[str, Any]:
-    scale = TimeAxis(axis, told)
+def _view(axis: Axis, measured: RunMetrics, about: About) -> dict[str, Any]:
+    scale = TimeAxis(axis, measured)
     made = []
-    for panel in _panels(told, about):
-        drawn = panels.draw(panel, scale, told.marks)
+    for panel in _panels(measured, about):
+        drawn = panels.draw(panel, scale, measured.marks)
         if drawn:
             lines = [{"name": line.name, "colour": line.colour, "faint": line.faint} for line in panel.lines]
             points = panels.points(panel, scale)
             made.append({"key": panel.key, "title": panel.title, "lines": lines, "svg": drawn, "points": points})
-    made += _extra(told, about, scale)
+    made += _extra(measured, about, scale)
     return {"axis": axis, "panels": made, "ruler": panels.ruler(scale)}
 
 
-def _panels(told: Course, about: About) -> list[Panel]:
-    s = told.series
-    palette = style.colours(told.slices)
+def _panels(measured: RunMetrics, about: About) -> list[Panel]:
+    s = measured.series
+    palette = style.colours(measured.slices)
     speed = s.get("tokens_per_s", Series())
-    flops, peak = _flops(told, about), about.peak_flops
+    flops, peak = _flops(measured, about), about.peak_flops
     used = Series(flops.times, flops.steps, [v / peak for v in flops.values]) if peak else flops
     return [
         Panel("loss", "loss, nats per token", [
@@ -96,7 +96,7 @@ def _panels(told: Course, about: About) -> list[Panel]:
             PanelLine("smoothed", s.get("loss_ema", Series()), ACCENT),
         ], _number, height=190),
         Panel("slices", "held-out slices and probes", [
-            PanelLine(name, one, palette[name]) for name, one in sorted(told.slices.items())
+            PanelLine(name, one, palette[name]) for name, one in sorted(measured.slices.items())
         ], _number, height=130),
         Panel("grad_norm", "gradient norm", [
             PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], _number, log=True),
@@ -114,9 +114,9 @@ def _panels(told: Course, about: About) -> list[Panel]:
     ]  # fmt: skip
 
 
-def _flops(told: Course, about: About) -> Series:
+def _flops(measured: RunMetrics, about: About) -> Series:
     """FLOP/s of one rank at each step, by the rows it had then and the ranks there were."""
-    speed, ranks = told.series.get("tokens_per_s", Series()), told.series.get("ranks", Series())
+    speed, ranks = measured.series.get("tokens_per_s", Series()), measured.series.get("ranks", Series())
     starts = [first for first, _ in about.flops_per_token]
     values = [
         tokens * about.flops_per_token[max(0, bisect_right(starts, step) - 1)][1] / (among or about.ranks)
@@ -126,12 +126,12 @@ def _flops(told: Course, about: About) -> Series:
     return Series(speed.times, speed.steps, values) if starts else Series()
 
 
-def _extra(told: Course, about: About, scale: TimeAxis) -> list[dict[str, Any]]:
+def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
-    if told.layers:
-        drawn = panels.heat(told.layers, scale, told.marks, "gradient norm by layer")
+    if measured.layers:
+        drawn = panels.heat(measured.layers, scale, measured.marks, "gradient norm by layer")
         made.append({"key": "layers", "title": "gradient norm by layer, darker is larger", "svg": drawn})
-    places = _places(told, about, scale)
+    places = _places(measured, about, scale)
     if places:
         rows = [row for row, _ in places]
         names = sorted(rows[0]["realised"])
@@ -142,9 +142,9 @@ def _extra(told: Course, about: About, scale: TimeAxis) -> list[dict[str, Any]]:
     return [{"lines": [], "points": {}, **one} for one in made if one["svg"]]
 
 
-def _places(told: Course, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
+def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
     """Stretches of the mixture that the run has come to, and where they lie on the axis."""
-    tokens = told.series.get("tokens")
+    tokens = measured.series.get("tokens")
     if tokens is None or not about.mixture:
         return []
     reached = list(zip(scale.of(tokens), tokens.values, strict=True))
@@ -163,11 +163,11 @@ def _places(told: Course, about: About, scale: TimeAxis) -> list[tuple[Mapping[s
     return found
 
 
-def _facts(told: Course, about: About) -> list[dict[str, str]]:
-    cost, series = told.cost, told.series
-    median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(told, about))
+def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
+    cost, series = measured.cost, measured.series
+    median, flops = _median(series.get("tokens_per_s", Series())), _median(_flops(measured, about))
     facts = [
-        ("steps", f"{told.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
+        ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
         ("loss, smoothed", _number(_last(series.get("loss_ema", Series()))), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
         ("tokens per second", style.count(median), "median over steps"),
@@ -285,24 +285,24 @@ def _median(series: Series) -> float:
     return values[len(values) // 2] if values else 0.0
 
 
-def _events(told: Course) -> list[dict[str, Any]]:
+def _events(measured: RunMetrics) -> list[dict[str, Any]]:
     rows, counts, step = [], dict[str, int](), 0
-    for event in told.events:
+    for event in measured.events:
         step = int(event.get("step", step) or 0)
         if event["event"] in UNLISTED:
             counts[event["event"]] = counts.get(event["event"], 0) + 1
             continue
         weight = MARKED.get(event["event"], "")
-        after = panels.clock(float(event["time"]) - told.first_time)
+        after = panels.clock(float(event["time"]) - measured.first_time)
         text = words(event, hidden=("step",))
         rows.append({"after": after, "step": step, "kind": event["event"], "weight": weight, "text": text})
     summed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()))
     return [*rows, {"after": "", "step": "", "kind": "besides", "weight": "", "text": summed}]
 
 
-def _next(told: Course, about: About) -> list[dict[str, str]]:
-    acts = (event for event in told.events if event["event"] == "intervention" and event.get("action") != "warn")
-    bad = next((event["window"][0] for event in acts if event.get("window")), max(1, told.last_step))
+def _next(measured: RunMetrics, about: About) -> list[dict[str, str]]:
+    acts = (event for event in measured.events if event["event"] == "intervention" and event.get("action") != "warn")
+    bad = next((event["window"][0] for event in acts if event.get("window")), max(1, measured.last_step))
     return [
         {"what": "the documents of a step", "command": f"plinth batch {about.run_id} {bad}"},
         {"what": "a step's loss, document by document", "command": f"plinth replay {about.run_id} {bad}"},

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plinth.report.run import metrics, panels, run_page
-from plinth.report.run.metrics import Series, course
+from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 
 
@@ -32,7 +32,7 @@ class Story:
 
 
 @pytest.fixture
-def told() -> list[dict[str, Any]]:
+def timeline() -> list[dict[str, Any]]:
     """Ten steps: a commit after 4, a kill after 6, a rollback from 8 to 4 that leaves out 7 and 8, the end."""
     story = Story()
     story.add("submitted", launcher="slurm")
@@ -82,8 +82,8 @@ ABOUT = run_page.About(
 )
 
 
-def test_where_the_time_went(told: list[dict[str, Any]]) -> None:
-    cost = course(told).cost
+def test_where_the_time_went(timeline: list[dict[str, Any]]) -> None:
+    cost = run_metrics(timeline).cost
     # Trained: 4 + 2 + 4 + 2 + 2 steps; counted: 1-6, 9, 10; lost: 5, 6 by the kill, 5, 6, 7, 8 by the rollback.
     assert (cost.lost_steps, cost.skipped_steps, cost.restarts, cost.interventions) == (6, 2, 1, 1)
     assert (cost.useful_s, cost.wait_s, cost.save_s, cost.lost_s) == pytest.approx((7.2, 0.8, 0.5, 6.0))
@@ -95,14 +95,14 @@ def test_where_the_time_went(told: list[dict[str, Any]]) -> None:
     assert cost.tokens == 1000
 
 
-def test_age_of_the_checkpoint_is_a_saw(told: list[dict[str, Any]]) -> None:
-    age = course(told).series["checkpoint_age_s"]
+def test_age_of_the_checkpoint_is_a_saw(timeline: list[dict[str, Any]]) -> None:
+    age = run_metrics(timeline).series["checkpoint_age_s"]
     by_time = list(zip(age.times, age.values, strict=True))
     assert by_time[:6] == [(1039.0, 1.0), (1040.0, 2.0), (1041.0, 3.0), (1042.0, 4.0), (1042.5, 4.5), (1042.5, 0.0)]
 
 
-def test_series_of_every_kind(told: list[dict[str, Any]]) -> None:
-    made = course(told)
+def test_series_of_every_kind(timeline: list[dict[str, Any]]) -> None:
+    made = run_metrics(timeline)
     assert made.slices["web"].values == [1.5]
     assert made.slices["maths"].values == [0.4]
     assert math.isnan(made.layers["0"].values[0])
@@ -131,8 +131,8 @@ class Reader(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, Any]]) -> None:
-    text = run_page.page(told, ABOUT)
+def test_the_page_needs_nothing_else_and_says_everything(timeline: list[dict[str, Any]]) -> None:
+    text = run_page.page(timeline, ABOUT)
     reader = Reader(text)
     assert reader.open == []
     assert reader.loaded == []
@@ -163,16 +163,16 @@ def test_the_page_needs_nothing_else_and_says_everything(told: list[dict[str, An
         "mixture",
     ):
         assert len(re.findall(f'data-key="{key}"', text)) == 2, key
-    assert run_page.page(told, ABOUT) == text
+    assert run_page.page(timeline, ABOUT) == text
 
 
-def test_the_pointers_values_are_those_of_the_timeline(told: list[dict[str, Any]]) -> None:
-    text = run_page.page(told, ABOUT)
+def test_the_pointers_values_are_those_of_the_timeline(timeline: list[dict[str, Any]]) -> None:
+    text = run_page.page(timeline, ABOUT)
     points = json.loads(re.search(r'id="points">(.*?)</script>', text)[1])  # type: ignore[index]
     by_step = points["step-loss"]["each step"]
     assert len(by_step["x"]) == 10 - 0  # steps 1 to 10, one column each
     assert by_step["y"][6:8] == ["9", "9"]
-    utilised = run_page.page(told, ABOUT.model_copy(update={"peak_flops": 1e9}))
+    utilised = run_page.page(timeline, ABOUT.model_copy(update={"peak_flops": 1e9}))
     assert "5%" in re.search(r'id="points">(.*?)</script>', utilised)[1]  # type: ignore[index]
 
 
@@ -194,18 +194,18 @@ def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
     story.add("run_started", attempt=0, ranks=4)
     story.step(4)
     story.add("finished", step=4)
-    told = course(story.events)
-    cost = told.cost
+    timeline = run_metrics(story.events)
+    cost = timeline.cost
     assert (cost.jobs, cost.skipped_steps, cost.lost_steps) == (3, 1, 1)
     assert (cost.queued_s, cost.away_s) == pytest.approx((600, 3000 + 60 + 5))
     assert cost.rank_hours * 3600 == pytest.approx(2 * 1 + 1 * 2 + 4 * 1)
     assert cost.goodput == pytest.approx(3 * 0.9 / 4)
     about = ABOUT.model_copy(update={"flops_per_token": ((1, 1e6), (3, 2e6))})
-    flops = run_page._flops(told, about).values  # with a gap before each job but the first
+    flops = run_page._flops(timeline, about).values  # with a gap before each job but the first
     expected = [100 * 1e6 / 2, math.nan, 100 * 1e6, 100 * 2e6, math.nan, 100 * 2e6 / 4]
     assert flops == pytest.approx(expected, nan_ok=True)
     assert "ranks 2 → 1" in run_page.page(story.events, about)
-    assert "zero" not in next(mark.text for mark in told.marks if mark.kind == "reshaped")
+    assert "zero" not in next(mark.text for mark in timeline.marks if mark.kind == "reshaped")
 
 
 def test_acts_that_follow_each_other_are_one_row() -> None:
@@ -226,8 +226,8 @@ def test_acts_that_follow_each_other_are_one_row() -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 6])
-def test_a_run_that_has_hardly_begun(told: list[dict[str, Any]], keep: int) -> None:
-    assert Reader(run_page.page(told[:keep], ABOUT)).open == []
+def test_a_run_that_has_hardly_begun(timeline: list[dict[str, Any]], keep: int) -> None:
+    assert Reader(run_page.page(timeline[:keep], ABOUT)).open == []
 
 
 def test_no_spike_is_averaged_away() -> None:
@@ -235,7 +235,7 @@ def test_no_spike_is_averaged_away() -> None:
     for step in range(50_000):
         series.add({"time": float(step), "step": step}, 100.0 if step == 31_007 else 1.0)
     series.add({"time": 50_000.0, "step": 50_000}, "inf")
-    made = metrics.Course({"loss": series}, {}, {}, [], metrics.cost([]), [], 0.0, 50_000.0, 50_000)
+    made = metrics.RunMetrics({"loss": series}, {}, {}, [], metrics.cost([]), [], 0.0, 50_000.0, 50_000)
     panel = Panel("loss", "loss", [PanelLine("x", series)], str)
     found = panels.points(panel, TimeAxis("step", made))["x"]
     assert len(found["x"]) <= panels.COLUMNS + 1

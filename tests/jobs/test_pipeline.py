@@ -1,4 +1,4 @@
-"""The whole line on the tiny recipe: what it makes, that it makes it once, and that it proves it."""
+"""The whole pipeline on the tiny recipe: its results, made once, and their proof."""
 
 import json
 import subprocess
@@ -13,18 +13,18 @@ from tests.jobs.conftest import answer, digests, plinth
 pytestmark = pytest.mark.slow
 
 
-def test_it_ends_in_a_release_and_a_page(line):
-    summary = answer(line, "run")
+def test_it_ends_in_a_release_and_a_page(released):
+    summary = answer(released, "run")
     assert summary["done"] == []
     assert summary["release"]["release"] == "tiny version 1"
     assert summary["release"]["alias"] == "champion"
-    page = (line / "reports" / "tiny.html").read_text()
+    page = (released / "reports" / "tiny.html").read_text()
     for words in ("9 of 9 passed", "champion", "bit-identical", "<svg"):
         assert words in page
 
 
-def test_it_finds_what_was_planted(line):
-    total = answer(line, "funnel")["total"]
+def test_it_finds_what_was_planted(released):
+    total = answer(released, "funnel")["total"]
     reasons = {}
     for stage in total["stages"]:
         for reason, found in stage["reasons"].items():
@@ -37,22 +37,22 @@ def test_it_finds_what_was_planted(line):
     assert reasons["near_duplicate"] >= planted["near_duplicates"]
 
 
-def test_nothing_is_lost_on_the_way(line):
-    for account in answer(line, "funnel")["buckets"].values():
+def test_nothing_is_lost_on_the_way(released):
+    for account in answer(released, "funnel")["buckets"].values():
         for row, after in zip(account["stages"], account["stages"][1:], strict=False):
             assert row["documents_in"] - row["removed"] == row["documents_out"] == after["documents_in"]
 
 
-def test_every_asset_is_up_to_date_afterwards(line):
-    assert {row["state"] for row in answer(line, "status")} == {"up to date"}
+def test_every_asset_is_up_to_date_afterwards(released):
+    assert {row["state"] for row in answer(released, "status")} == {"up to date"}
 
 
-def test_no_unpermitted_licence_reaches_the_curated_text(line):
+def test_no_unpermitted_licence_reaches_the_curated_text(released):
     from plinth.compute.context import Context
     from plinth.corpus.curate.claims import contaminated, licences
     from plinth.storage.workspace import Workspace
 
-    ctx = Context(Workspace(line))
+    ctx = Context(Workspace(released))
     buckets = ("web", "prose", "code")
     curated = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets}
     verdicts = {bucket: ctx.refs.current(f"{bucket}/verdicts") for bucket in buckets}
@@ -60,28 +60,28 @@ def test_no_unpermitted_licence_reaches_the_curated_text(line):
     assert contaminated(ctx.store, verdicts, ctx.refs.current("contamination")) == 0
 
 
-def test_a_document_is_explained_to_the_steps_that_saw_it(line):
-    batch = answer(line, "batch", "latest", 1)
+def test_a_document_is_explained_to_the_steps_that_saw_it(released):
+    batch = answer(released, "batch", "latest", 1)
     row = batch["rows"][0] if "rows" in batch else batch["sequences"][0]["documents"][0]
-    story = answer(line, "explain", row["uri"])
-    text = json.dumps(story)
+    trace = answer(released, "explain", row["uri"])
+    text = json.dumps(trace)
     assert row["uri"] in text
     assert "champion" in text or "steps" in text
     assert "gopher_quality" in text
 
 
-def test_a_release_is_proved_down_to_its_sources(line):
+def test_a_release_is_proved_down_to_its_sources(released):
     for target in ("champion", "tiny@champion", "candidate"):
-        assert plinth(line, "verify", target).returncode == 0
+        assert plinth(released, "verify", target).returncode == 0
 
 
-def test_tampering_is_found_and_named(line):
-    (directory,) = (line / "models").glob("*/model.safetensors")
+def test_tampering_is_found_and_named(released):
+    (directory,) = (released / "models").glob("*/model.safetensors")
     kept = directory.read_bytes()
     directory.chmod(0o644)
     try:
         directory.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-        done = plinth(line, "verify", "champion", check=False)
+        done = plinth(released, "verify", "champion", check=False)
         assert done.returncode == 8
         assert "model.safetensors" in done.stderr
         assert "Traceback" not in done.stderr
@@ -89,39 +89,39 @@ def test_tampering_is_found_and_named(line):
         directory.write_bytes(kept)
 
 
-def test_a_changed_blob_names_the_link_that_breaks(line):
-    manifest = json.loads((line / "manifests" / f"{digests(line)['web/curated']}.json").read_bytes())
+def test_a_changed_blob_names_the_link_that_breaks(released):
+    manifest = json.loads((released / "manifests" / f"{digests(released)['web/curated']}.json").read_bytes())
     md5 = manifest["parts"][0]["blob"]["md5"]
-    blob = line / "store" / "files" / "md5" / md5[:2] / md5[2:]
+    blob = released / "store" / "files" / "md5" / md5[:2] / md5[2:]
     kept = blob.read_bytes()
     blob.chmod(0o644)
     try:
         blob.write_bytes(kept[:-9] + bytes([kept[-9] ^ 1]) + kept[-8:])
-        done = plinth(line, "verify", "champion", check=False)
+        done = plinth(released, "verify", "champion", check=False)
         assert done.returncode == 8
         assert "web/curated" in done.stderr
     finally:
         blob.write_bytes(kept)
 
 
-def test_shards_are_pulled_with_plain_dvc(line, tmp_path):
-    plinth(line, "export", tmp_path / "shards", "web/shards", "code/shards")
+def test_shards_are_pulled_with_plain_dvc(released, tmp_path):
+    plinth(released, "export", tmp_path / "shards", "web/shards", "code/shards")
     dvc = Path(sys.executable).with_name("dvc")
     done = subprocess.run([dvc, "pull"], cwd=tmp_path / "shards", capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "shards").rglob("shard-*.bin"))
 
 
-def test_a_manifest_is_restored(line, tmp_path):
-    plinth(line, "restore", digests(line)["code/shards"][:16], tmp_path / "back")
+def test_a_manifest_is_restored(released, tmp_path):
+    plinth(released, "restore", digests(released)["code/shards"][:16], tmp_path / "back")
     assert (tmp_path / "back" / "shard-00000.bin").stat().st_size > 0
 
 
-def test_dagster_has_recorded_checks_metadata_and_data_versions(line):
+def test_dagster_has_recorded_checks_metadata_and_data_versions(released):
     import dagster as dg
 
-    with dg.DagsterInstance.from_config(str(line / "dagster")) as instance:
-        for asset, digest in digests(line).items():
+    with dg.DagsterInstance.from_config(str(released / "dagster")) as instance:
+        for asset, digest in digests(released).items():
             event = instance.get_latest_materialization_event(dg.AssetKey(asset.split("/")))
             assert event is not None, asset
             materialization = event.dagster_event.step_materialization_data.materialization

@@ -20,7 +20,7 @@ STOP_GRACE_S = 20
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str) -> dict[str, str]:
-    """What Dagster's processes need to find the recipe, the workspace and MLflow."""
+    """The environment of Dagster's processes: recipe, workspace and MLflow."""
     return {
         **os.environ,
         "DAGSTER_HOME": str(home(workspace)),

@@ -1,4 +1,4 @@
-"""The page that a run ends with: funnel, mixture, loss, bits per byte, gates, release, and where to look next."""
+"""The page of results: funnel, mixture, loss, bits per byte, gates, release, and where to look next."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(ctx: Context, recipe: Recipe) -> Path:
     """Write `reports/<recipe>.html` from what is published. Returns its path.
 
     Raises:
-        MissingError: the line has not come to its funnel yet.
+        MissingError: the funnel has not been made yet.
     """
     found = {name: _published(ctx, name) for name in ("funnel", "mixture", "run", "evaluation", "candidate")}
     run, evaluation, funnel = found["run"], found["evaluation"], found["funnel"]
@@ -35,7 +35,7 @@ def write(ctx: Context, recipe: Recipe) -> Path:
         gates=_gates(ctx, recipe, found["candidate"]),
         slices=evaluation.stats["slices"] if evaluation else {},
         languages=evaluation.stats.get("languages", {}) if evaluation else {},
-        run=_story(ctx, run) if run else None,
+        run=_training(ctx, run) if run else None,
         funnel=funnel.stats if funnel else ctx.refs.current("funnel").stats,
         mixture=tuple(mixture.rows(found["mixture"])) if found["mixture"] else (),
         lineage=_ancestors(ctx, evaluation) if evaluation else (),
@@ -103,15 +103,15 @@ def _gates(ctx: Context, recipe: Recipe, candidate: Manifest | None) -> tuple[re
     return tuple(report.GateOutcome(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
 
 
-def _story(ctx: Context, run: Manifest) -> report.RunStory:
+def _training(ctx: Context, run: Manifest) -> report.RunStory:
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
-    told = timeline(prepared.directory.events)
-    steps = list(told.steps.values())
+    events = timeline(prepared.directory.events)
+    steps = list(events.steps.values())
     facts = job.facts(ctx, prepared)
     return report.RunStory(
         run_id=prepared.run_id,
         steps=tuple(steps),
-        events=tuple(told.events),
+        events=tuple(events.events),
         facts=tuple(report.Fact(label=name.replace("_", " "), value=_shown(value)) for name, value in facts.items()),
     )
 
@@ -143,9 +143,9 @@ def _next(ctx: Context, recipe: Recipe) -> tuple[report.Next, ...]:
         ("every asset in a browser, and MLflow beside it", f"plinth up {at}", True),
         ("the training run on one page, by the clock", f"plinth timeline {at} latest", recipe.mixture),
         ("the documents of a training step", f"plinth batch {at} latest 1", recipe.mixture),
-        ("the whole story of a document", f"plinth explain {at} URI", True),
+        ("one document through every stage", f"plinth explain {at} URI", True),
         ("the ledger as Parquet, for any query engine", f"plinth ledger export {at} ledger", recipe.mixture is None),
-        ("the way back to the sources, every byte hashed", f"plinth verify {at} champion", recipe.release),
+        ("every link back to the sources, every byte hashed", f"plinth verify {at} champion", recipe.release),
     ]
     commands = tuple(report.Next(what=what, command=command) for what, command, there in rows if there)
     docs = docs_index(ctx.workspace)
