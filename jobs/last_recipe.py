@@ -37,13 +37,16 @@ def recall(workspace: Path) -> Path:
     Raises:
         MissingError: when nothing was run in this workspace.
     """
+    from plinth.recipe.recipe import Recipe
+    from plinth.recipe.retired import without_defaults
+
     try:
         note = json.loads((workspace / "recipe.json").read_bytes())
         path = Path(note["path"])
         if path.is_file():
             return path
         copy = workspace / "tmp" / "recipe.yaml"
-        write_bytes(copy, json.dumps(note["recipe"], indent=1).encode())  # JSON is YAML
+        write_bytes(copy, json.dumps(without_defaults(Recipe, note["recipe"]), indent=1).encode())  # JSON is YAML
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError) as error:
         raise MissingError(
             f"the workspace {workspace} remembers no recipe",

@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
+from plinth.recipe.yaml_lines import Key
 from plinth.records import is_internal
 
-#: A key of the data, the problem, and a hint.
-Found = tuple[tuple[str | int, ...], str, str]
+#: Key, problem and hint.
+Found = tuple[Key, str, str]
 
 MESSAGE = "no longer a key of a recipe"
 
@@ -43,7 +46,7 @@ ADVICE = {
 }
 
 
-def retired(kind: Any, data: Any, at: tuple[str | int, ...] = ()) -> Iterator[Found]:
+def retired(kind: Any, data: Any, at: Key = ()) -> Iterator[Found]:
     """Every internal parameter that plain data sets.
 
     Args:
@@ -51,24 +54,43 @@ def retired(kind: Any, data: Any, at: tuple[str | int, ...] = ()) -> Iterator[Fo
         data: mappings, lists and scalars, as YAML has them.
         at: the key of the data.
     """
+    for key, field, _ in _internal(kind, data, at):
+        yield key, MESSAGE, _advice(key, field.get_default(call_default_factory=True))
+
+
+def without_defaults(kind: Any, data: dict[str, Any]) -> dict[str, Any]:
+    """Plain data less the internal parameters that have their defaults: a dump by 0.3 is then a recipe again."""
+    kept: dict[str, Any] = json.loads(json.dumps(data))
+    for key, field, value in list(_internal(kind, kept, ())):
+        default = to_jsonable_python(field.get_default(call_default_factory=True))
+        if value == default:
+            parent: Any = kept
+            for step in key[:-1]:
+                parent = parent[step]
+            del parent[key[-1]]
+    return kept
+
+
+def _internal(kind: Any, data: Any, at: Key) -> Iterator[tuple[Key, FieldInfo, Any]]:
+    """Key, field and value of every internal parameter in plain data."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, value in data.items() if isinstance(data, dict) else ():
             field = kind.model_fields.get(name)
             if field is not None and is_internal(field):
-                yield (*at, name), MESSAGE, _advice((*at, name), field.get_default(call_default_factory=True))
+                yield (*at, name), field, value
             elif field is not None:
-                yield from retired(field.annotation, value, (*at, name))
+                yield from _internal(field.annotation, value, (*at, name))
         return
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         for each in inner:
-            yield from retired(each, data, at)
+            yield from _internal(each, data, at)
     elif origin is tuple and isinstance(data, list):
         for index, item in enumerate(data):
-            yield from retired(inner[0], item, (*at, index))
+            yield from _internal(inner[0], item, (*at, index))
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(data, dict):
         for name, item in data.items():
-            yield from retired(inner[1], item, (*at, name))
+            yield from _internal(inner[1], item, (*at, name))
 
 
 def settable(model: type[BaseModel]) -> list[str]:
@@ -89,7 +111,7 @@ def internals(value: Any) -> dict[str | int, Any]:
     return found
 
 
-def _advice(key: tuple[str | int, ...], default: Any) -> str:
+def _advice(key: Key, default: Any) -> str:
     words = [step for step in key if isinstance(step, str)]
     advice = ADVICE.get(".".join(words[-2:]))
     if advice:

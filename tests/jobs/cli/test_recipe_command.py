@@ -115,6 +115,14 @@ class TestRemembered:
         remember(tmp_path / "workspace", right)
         assert fingerprint(load(right)) in plinth("recipe", "check").out
 
+    def test_a_copy_by_0_3_serves_too(self, right: Path, tmp_path: Path) -> None:
+        workspace = tmp_path / "workspace"
+        remember(workspace, right)
+        note = json.loads((workspace / "recipe.json").read_bytes())
+        note |= {"recipe": load(right).model_dump(mode="json"), "path": str(tmp_path / "gone.yaml")}
+        (workspace / "recipe.json").write_text(json.dumps(note))
+        assert fingerprint(load(recall(workspace))) == fingerprint(load(right))
+
     def test_a_copy_serves_when_the_file_has_gone(self, right: Path, tmp_path: Path) -> None:
         before = load(right)
         remember(tmp_path / "ws", right)
