@@ -15,8 +15,8 @@ from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus import annotate
-from plinth.corpus.slices import evaluate, rates, reviews
-from plinth.corpus.slices.measured_gates import gate
+from plinth.corpus.slices import evaluate, rates, review_labels
+from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.rule import GateRule, rule_of
 from plinth.recipe.recipe import Recipe
@@ -30,7 +30,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _stage(recipe: Recipe, name: str, params: GateSlices) -> Stage:
     given = annotator_parameters(recipe)
-    rule = rule_of(gate(name), params, recipe.corpus.policies, tuple(given))
+    rule = rule_of(measured_gate(name), params, recipe.corpus.policies, tuple(given))
     read = {one: given[one] for one in rule.annotators}
     resources = [key for one, raw in read.items() for key in annotate.annotator(one).needs(_parameters(one, raw))]
     keys = tuple(dict.fromkeys([*resources, *(f"lists/{one}" for one in params.lists)]))
@@ -59,7 +59,7 @@ def _parameters(name: str, raw: Mapping[str, Any]) -> Any:
 
 def reviewed(ctx: Context) -> str:
     """Identity of what reviewers have said so far."""
-    return reviews.digest(ctx.workspace)
+    return review_labels.digest(ctx.workspace)
 
 
 def _make(
@@ -74,7 +74,7 @@ def _make(
     say: Say,
 ) -> Manifest:
     documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
-    said = reviews.read(ctx.workspace) if params.reviews else ()
+    said = review_labels.read(ctx.workspace) if params.reviews else ()
     return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Page
-from plinth.corpus.extract.process import end_spares
+from plinth.corpus.extract.process import SPARES
 from plinth.corpus.extract.records import extracted
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord
@@ -100,7 +100,7 @@ def measure(name: str, pages: Sequence[bytes], rounds: int) -> dict[str, Any]:
             ours(extractor, pages)
             walls["ours"].append(time.perf_counter() - started)
             cpus["ours"].append(time.process_time() - cpu + _cpu_of(extractor._child.pid) - begin)
-        end_spares()
+        SPARES.end()
     size = sum(map(len, pages)) / 1e6
     found: dict[str, Any] = {"engine": name, "pages": len(pages), "megabytes": round(size, 1)}
     for who in ("bare", "ours"):

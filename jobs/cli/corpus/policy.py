@@ -51,7 +51,7 @@ def try_(
     ctx, recipe = settings.context(), load_tried(new, settings.recipe_path(), FOLDER)
     chosen = _buckets({name: one.policy for name, one in recipe.corpus.buckets.items()}, bucket, named)
     policies = {name: recipe.corpus.policies[own] for name, own in chosen.items()}
-    published = {name: whatif.bucket_of(ctx, name) for name in policies}
+    published = {name: whatif.published_bucket(ctx, name) for name in policies}
     ctx.engine = Threads(cores())
     started = time.perf_counter()
     found, flips = whatif.compare(ctx, published, policies, samples, seed)

@@ -1,19 +1,22 @@
 """Raw sources in, curated documents out, with a decision and its reason for every document.
 
-sources/       read WARC, HTML, JSONL, text and source trees; inventory of files by content
-extract/       main content of pages, in a child process that may be killed
-normalize      one form of text: Unicode, line ends, control characters, mojibake
-boundaries     words, sentences and paragraphs cut or glued at line and page ends
-documents      parts of documents and of rejects
-annotate/      scores, labels and spans as sidecars
-expressions    the language of policies
-policy         columns to keep or drop, with reasons and edits
-dedup/         exact and near duplicates over all buckets, one survivor each
-holdout        documents set aside before training
-contamination  overlap of training documents with those
-verdicts       one decision per document
-curate         the text that remains, edits applied
-funnel         where every document and byte went
-claims         what a release claims of its text, counted from the text's own sidecars
-sidecars, tables, repeats   rows that stand side by side; columns of decisions; repeated ids
+    sources/    records out of WARC, HTML, JSONL, Parquet, text and source trees; inventory of files by content
+    extract/    main content of HTML pages, in a child process that can be killed
+    illegal/    lists of illegal content, matched before anything is written
+    documents/  normal form, identity, parts of documents and of rejects
+    lists/      the user's lists, as parts
+    models/     classifiers, taggers and n-gram models trained on buckets of the corpus
+    annotate/   scores, labels and spans as sidecars
+    policy/     columns to keep or drop, with reasons and edits; what-if
+    slices/     gates measured on documents of known truth; labels of reviewers
+    dedup/      exact, near, semantic, lines, substring: one survivor per cluster
+    protected/  held-out documents, contamination, protected sets
+    curate/     one verdict per document, then the text that remains
+    funnel/     documents and bytes in and out of every stage
+
+    sidecars    parts of documents matched with the parts of their sidecars
+    sampling    documents chosen by keyed hash
+
+Stages run in this order, except that `slices/` is measured beside them. Does not belong here: tokens (`plinth.tokens`),
+compiled kernels over text (`plinth.text`), Dagster wiring (`assets`).
 """

@@ -1,4 +1,4 @@
-"""Which documents are looked at: those with the smallest keyed hash of their id.
+"""A sample of documents: those with the smallest keyed hash of their id.
 
 The choice depends on the ids and the key alone, so that it is the same on every machine and stays while documents
 are added; another key gives another, independent choice.
@@ -73,7 +73,7 @@ class Smallest:
             self.offer(one, item)
 
     def chosen(self) -> list[Any]:
-        """What was chosen, smallest rank first."""
+        """The chosen items, smallest rank first."""
         return [item for _, _, item in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
 
 

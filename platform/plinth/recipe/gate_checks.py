@@ -15,7 +15,7 @@ from plinth.recipe.yaml_lines import Key
 
 def problems_of_gates(corpus: Mapping[str, Any], annotators: tuple[str, ...]) -> Iterator[tuple[Key, str, str]]:
     """Key, problem and hint of gates that do not exist, or whose rules cannot be found or read."""
-    from plinth.corpus.slices.measured_gates import gate
+    from plinth.corpus.slices.measured_gates import measured_gate
     from plinth.corpus.slices.rule import rule_of
 
     slices, lists = corpus.get("slices"), corpus.get("lists") or {}
@@ -24,7 +24,7 @@ def problems_of_gates(corpus: Mapping[str, Any], annotators: tuple[str, ...]) ->
         at: Key = ("corpus", "slices", name)
         try:
             params = GateSlices.model_validate(raw)
-            rule_of(gate(name), params, policies, annotators)
+            rule_of(measured_gate(name), params, policies, annotators)
         except ValidationError:
             continue  # the recipe's own validation reports it
         except RecipeError as error:

@@ -1,14 +1,19 @@
-"""Annotators: each reads documents and writes a sidecar, same rows, same order, no text.
+"""Annotators: each reads documents and writes a sidecar of scores, labels or spans; same rows, same order, no text.
 
-    base               what an annotator is
-    registry           the list of annotators: one line each
-    stage              run one over the parts of a bucket; statistics for checks and plots
-    language           labels of the document and its paragraphs (fastText), damaged characters
-    gopher_quality     word counts and ratios of Gopher's quality rules
-    gopher_repetition  repeated lines, paragraphs and n-grams
-    c4, fineweb        line and page rules as scores
-    licence            the document's SPDX expression against the permitted list
-    pii                spans of personal data and secrets, with replacements (pii_*: the rules)
+    base                the record that describes an annotator
+    registry            all annotators by name
+    stage               run an annotator over the parts of a bucket; statistics for checks and plots
+    language            language of a document and its paragraphs (fastText); damaged characters
+    licence             a document's SPDX expression against the permitted list
+    url                 blocked domains and addresses, words in addresses, reputation
+    illegal             stored documents against the lists of illegal content
+    rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
+    pii/                spans of personal data and secrets, with replacements
+    perplexity          perplexity under an n-gram model, and its band
+    quality_classifier  likeness to reference text
+    domain              topic or function of a document
+    toxicity            lexicon, classifier and second stage
+    edit_spans          spans of many documents as one Arrow column
 
 Thresholds do not belong here: they are policy, applied to the columns afterwards.
 """

@@ -1,4 +1,4 @@
-"""What an annotator is: a pure function over batches of documents, and what the catalogue says of it."""
+"""The record that describes an annotator: a pure function over batches of documents, and its catalogue entry."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Annotator:
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
-        resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained in the
-            line, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
+        resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained by the
+            pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
             are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
         prepare: `(params, files of the resources) -> what annotate is given`, once per worker process and set of
             files; the parameters themselves where it is None.

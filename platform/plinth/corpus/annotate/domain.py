@@ -1,4 +1,4 @@
-"""What a document is about or for, as a model of kind `tagger` says, trained in the line: labels for the mixture."""
+"""Topic or function of a document by a trained model of kind `tagger`: labels for the mixture."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lists of illegal content held against documents that are stored already: for lists that grow after the gate.
+"""Stored documents against the lists of illegal content: for lists that grow after the gate.
 
 The same lists and the same matching as the gate of the documents stage (`plinth.corpus.illegal`), but for the
-bytes of the record as it came, which nobody has any more. A policy drops `illegal.hit`; to take the text out of
+bytes of the record as it came, which are not stored. A policy drops `illegal.hit`; to take the text out of
 the store as well, see docs/illegal-content.md.
 """
 
@@ -47,7 +47,7 @@ def prepare(params: IllegalParams, files: Files) -> Matcher:
 
 
 def annotate(batch: pa.RecordBatch, matcher: Matcher) -> pa.RecordBatch:
-    """What hits each document."""
+    """The hits of each document."""
     media = media_of(batch.column("extra").to_pylist())
     found = matcher.texts(batch.column("text"), batch.column("uri").to_pylist(), media)
     return pa.RecordBatch.from_pylist([_row(hits) for hits in found], schema=SCHEMA)

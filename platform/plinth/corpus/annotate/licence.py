@@ -5,7 +5,7 @@ permitted when the licence is or the pair is listed, `+` means this version or a
 not permitted; `unknown`, `NONE` and `NOASSERTION` never are, whatever the list says.
 
 Use matters: what a model may be trained on may still not be passed on as text, or not be sold. Each use has a list
-of its own, and `permitted` asks the lists of every use that the recipe names.
+of its own, and `permitted` holds by the lists of every use that the recipe names.
 """
 
 from __future__ import annotations

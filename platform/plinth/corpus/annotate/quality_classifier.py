@@ -1,6 +1,6 @@
-"""How much a document is like the reference, as a model of kind `classifier` says, trained in the line.
+"""Likeness of a document to the reference, by a trained model of kind `classifier`.
 
-The first stage scores every document. Only where it doubts, the second one is asked; `final` is the last word.
+The first stage scores every document, the second only those in the band of doubt; `final` is the deciding score.
 Thresholds on it, and on the tiers, are policy.
 """
 
@@ -58,7 +58,7 @@ def prepare(params: QualityClassifierParams, files: Files) -> tuple[QualityClass
 def annotate(
     batch: pa.RecordBatch, prepared: tuple[QualityClassifierParams, artefact.ClassifierModel]
 ) -> pa.RecordBatch:
-    """Calibrated probability that a document is of the reference, of either stage; tier of the last word."""
+    """Calibrated probability that a document is of the reference, of either stage; tier of the final score."""
     params, model = prepared
     score, second, final = staged(model, batch.column("text"), None)
     tier = TIERS.take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
@@ -68,7 +68,7 @@ def annotate(
 def staged(
     model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: npt.NDArray[np.bool_] | None = None
 ) -> tuple[F64, pa.Array, F64]:
-    """Both stages of a classifier: the first's probability, the second's (null where not asked), the last word.
+    """Both stages of a classifier: the first's probability, the second's (null where it was not used), the final score.
 
     Args:
         lexicon: the one that the model was trained with; `hits`: in which texts it found anything.

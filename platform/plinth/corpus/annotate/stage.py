@@ -1,4 +1,4 @@
-"""Run an annotator over the parts of a bucket, and others in the same reading of it; count what they found."""
+"""Run an annotator over the parts of a bucket, with others in the same pass; statistics of their columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True)
-class _Ask:
+class _Request:
     """One annotator with its parameters and resources: key, name of the part, content."""
 
     name: str
@@ -54,7 +54,7 @@ class _Ask:
 @dataclass(frozen=True)
 class _Task:
     documents: Part
-    asks: tuple[_Ask, ...]  # the annotator asked for, and those beside it
+    requests: tuple[_Request, ...]  # the annotator requested, and those beside it
 
 
 def run(
@@ -87,37 +87,37 @@ def run(
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
-    ask = _ask(annotator_name, params, read)
+    request = _request(annotator_name, params, read)
     others = _beside(given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
     asset = f"{bucket_name}/{annotator_name}"
-    items = [_item(ctx, ask, others, part) for part in documents.named("part-")]
-    made = [done[0] for done in run_items(ctx, ask.step, _annotate, items, label=asset)]
+    items = [_item(ctx, request, others, part) for part in documents.named("part-")]
+    made = [done[0] for done in run_items(ctx, request.step, _annotate, items, label=asset)]
     inputs = {f"{bucket_name}/documents": documents, **read}
-    return manifest(asset, ask.step, inputs, renamed(made, "part"), _total(made))
+    return manifest(asset, request.step, inputs, renamed(made, "part"), _total(made))
 
 
-def _ask(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Ask:
+def _request(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Request:
     # By name: a model given as a folder has the identity of the one that was trained.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
-    return _Ask(name, annotator(name).version, params, tuple(sorted(named, key=lambda one: one[:2])))
+    return _Request(name, annotator(name).version, params, tuple(sorted(named, key=lambda one: one[:2])))
 
 
-def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Ask]:
+def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
     """The annotators among others that have all they need."""
-    asks = []
+    requests = []
     for name, raw in others.items():
         params = parameters(name, raw)
         needs = annotator(name).needs(params)
         if all(key in given for key in needs):
-            asks.append(_ask(name, params, {key: given[key] for key in needs}))
-    return asks
+            requests.append(_request(name, params, {key: given[key] for key in needs}))
+    return requests
 
 
-def _item(ctx: Context, ask: _Ask, others: list[_Ask], part: Part) -> Item:
+def _item(ctx: Context, request: _Request, others: list[_Request], part: Part) -> Item:
     keyed = [(other, other.step.key(other.inputs(part))) for other in others]
     lacking = [(other, key) for other, key in keyed if ctx.cache.get(key) is None]
-    asks = (ask, *(other for other, _ in lacking))
-    return Item(ask.inputs(part), _Task(part, asks), part.rows, tuple(key for _, key in lacking))
+    requests = (request, *(other for other, _ in lacking))
+    return Item(request.inputs(part), _Task(part, requests), part.rows, tuple(key for _, key in lacking))
 
 
 def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
@@ -133,7 +133,7 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 
 @lru_cache(maxsize=16)
 def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
-    """What an annotator is given beside documents; a worker loads a model once for all parts of a bucket."""
+    """Parameters or loaded resources of an annotator; a worker loads a model once for all parts of a bucket."""
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
     if chosen.prepare is None:
@@ -145,18 +145,18 @@ def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, st
 
 
 def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
-    if len(task.asks) > 1:
+    if len(task.requests) > 1:
         try:
-            return _pass(store, task.documents, task.asks)
-        except Exception as error:  # whose fault it was shows when its own turn comes
-            _LOG.info("%s alone, not with the annotators beside it: %s", task.asks[0].name, error)
-    return _pass(store, task.documents, task.asks[:1])
+            return _pass(store, task.documents, task.requests)
+        except Exception as error:  # retried alone to identify the failing annotator
+            _LOG.info("%s alone, not with the annotators beside it: %s", task.requests[0].name, error)
+    return _pass(store, task.documents, task.requests[:1])
 
 
-def _pass(store: Store, documents: Part, asks: Sequence[_Ask]) -> tuple[Part, ...]:
+def _pass(store: Store, documents: Part, requests: Sequence[_Request]) -> tuple[Part, ...]:
     """Read a part once, batch by batch, and write a sidecar of every annotator."""
     with ExitStack() as stack:
-        made = [_Made(store, stack, ask) for ask in asks]
+        made = [_Made(store, stack, request) for request in requests]
         columns = sorted({name for one in made for name in one.chosen.reads})
         for batch in iter_batches(store, documents, columns, BATCH_ROWS):
             for one in made:
@@ -165,12 +165,12 @@ def _pass(store: Store, documents: Part, asks: Sequence[_Ask]) -> tuple[Part, ..
 
 
 class _Made:
-    """A sidecar as it is made."""
+    """A sidecar that is being written."""
 
-    def __init__(self, store: Store, stack: ExitStack, ask: _Ask) -> None:
-        self.chosen = annotator(ask.name)
-        _require_version(self.chosen, ask.version)
-        self._params = _prepared(ask.name, ask.params.model_dump_json(), store.root, ask.resources)
+    def __init__(self, store: Store, stack: ExitStack, request: _Request) -> None:
+        self.chosen = annotator(request.name)
+        _require_version(self.chosen, request.version)
+        self._params = _prepared(request.name, request.params.model_dump_json(), store.root, request.resources)
         self._counts = _Counts(self.chosen)
         self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema, SCORE_GROUP_ROWS))
 
@@ -185,7 +185,7 @@ class _Made:
 
 
 def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
-    """A row for each document, the columns promised, and in them what was promised."""
+    """Require a row for each document, and the columns and types of the schema."""
     expected = f"{rows} rows of {', '.join(f'{field.name} ({field.type})' for field in chosen.schema)}"
     found = f"{made.num_rows} rows of {', '.join(f'{field.name} ({field.type})' for field in made.schema)}"
     if made.num_rows == rows and made.schema.equals(chosen.schema):

@@ -2,9 +2,9 @@
 
 The lexicon finds terms, openly or in thin disguise, and where they stand; by itself it knows no context, so anatomy
 and court reports hit it, too. The classifier scores the worst stretch of a text (its model's `window`), and its
-second stage is told of the lexicon's hits; it is asked where the first doubts, or is at ease although terms were
-found. `final` is the last layer's word, or without a model what the lexicon's hits weigh. Plinth brings no list of
-words: see docs/learned-gates.md.
+second stage also reads the lexicon's hits; it scores where the first is in doubt, or below doubt although terms were
+found. `final` is the score of the last layer, or without a model the weight of the lexicon's hits. Plinth brings no
+list of words: see docs/learned-gates.md.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def prepare(params: ToxicityParams, files: Files) -> ToxicityLayers:
     """Lexicon and model from their files.
 
     Raises:
-        SourceError: the lexicon is refused; says the line.
+        SourceError: the lexicon is refused; names the line.
         IntegrityError: the model's files are those of another version or kind, or damaged.
         RecipeError: the model was trained with another lexicon.
     """
@@ -99,7 +99,7 @@ def prepare(params: ToxicityParams, files: Files) -> ToxicityLayers:
 
 def annotate(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
     """Hits of the lexicon with their spans (code points; nothing replaces them unless a policy says so), both
-    stages' probabilities, the last word, its label, and the category whose hits weigh most."""
+    stages' probabilities, the final score, its label, and the category whose hits weigh most."""
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
     hits, density = np.zeros(rows, np.int32), np.zeros(rows)
     categories: list[str | None] = [None] * rows

@@ -55,7 +55,7 @@ class UrlParams(Frozen):
 
 @dataclass
 class Rules:
-    """Lists ready to be asked; values are the files that an entry came from."""
+    """Lists ready for look-up; values are the files that an entry came from."""
 
     soft_threshold: int
     domains: dict[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def prepare(params: UrlParams, files: Files) -> Rules:
 
 
 def annotate(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
-    """What the lists say of each document's `uri`; of one without a host, only words and addresses are compared."""
+    """Hits of each document's `uri` in the lists; without a host, only words and addresses are compared."""
     rows = [_judge(uri, rules) for uri in batch.column("uri").to_pylist()]
     columns = [[row[i] for row in rows] for i in range(len(SCHEMA))]
     return pa.record_batch(

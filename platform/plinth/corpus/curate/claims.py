@@ -1,5 +1,5 @@
-"""What is claimed about training text, counted from the text's own sidecars and not from the stages'
-word: the gates of a release read these numbers."""
+"""Claims about training text, counted from the text's own sidecars and not from the statistics of the stages:
+the gates of a release read these numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
 
 
 def contaminated(store: Store, verdicts: Mapping[str, Manifest], contamination: Manifest) -> int:
-    """Training documents that overlap the held-out set beyond the bound; 0 unless a decision was not obeyed.
+    """Training documents that overlap the held-out set beyond the bound; 0 unless a stage ignored a decision.
 
     Raises:
         ValueError: verdicts and contamination do not have the same parts.

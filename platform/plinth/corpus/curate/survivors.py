@@ -1,4 +1,4 @@
-"""Who stands for documents that deduplication took: the survivors of their clusters, for people who look at samples."""
+"""Survivors of clusters, for people who look at samples of removed duplicates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plinth.compute.context import Context
 from plinth.corpus.curate.verdicts import ASSETS
 from plinth.storage.parts import iter_batches, read_row
 
-#: Stages that take all of a cluster but one.
+#: Stages that remove all of a cluster but one.
 CLUSTERING = ("exact", "near", "semantic")
 
 

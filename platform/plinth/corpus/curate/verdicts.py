@@ -41,11 +41,11 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: Stages that every line has, in order.
+#: Stages of every recipe, in order.
 STAGES = ("policy", "exact", "near", "holdout", "contamination")
-#: Those too that a recipe may switch on.
+#: The same with those that a recipe may switch on.
 CASCADE = ("policy", "exact", "near", "semantic", "lines", "substring", "holdout", "contamination", "protected")
-#: Of them, those whose sidecars say who survives.
+#: Of them, those whose sidecars have survivors.
 DEDUP = ("exact", "near", "semantic", "lines", "substring")
 DECISIONS = ("train", "heldout", "drop")
 #: The reason that a stage gives; policies and protected sets give their own.
@@ -59,11 +59,11 @@ REASONS = {
 }
 #: The stage of the reasons that protected sets give.
 PROTECTED = "protected"
-#: By reason, the stage that gives it; what is not here is a rule of a policy.
+#: By reason, the stage that gives it; any other reason is a rule of a policy.
 STAGE_OF = {reason: stage for stage, reason in REASONS.items()} | dict.fromkeys(protected_reasons, PROTECTED)
 #: Stages whose sidecars have edits.
 EDITING = ("policy", "lines", "substring")
-#: Where the sidecars come from that span all buckets.
+#: Assets of the sidecars that span all buckets.
 ASSETS = {
     "exact": "dedup/exact",
     "near": "dedup/minhash",
@@ -165,7 +165,7 @@ def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch
 
 
 def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
-    """By stage, which documents it took out; at most one stage per document."""
+    """By stage, the documents that it removed; at most one stage per document."""
     alive = side["policy"].column("keep")
     taken = {"policy": pc.invert(alive)}
     for name in DEDUP:
@@ -181,7 +181,7 @@ def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
 
 
 def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
-    """The cluster and its size of the last stage in which a document has company."""
+    """The cluster and its size, from the last stage in which a document has duplicates."""
     cluster, size = side["exact"].column("cluster"), side["exact"].column("size")
     for name in ("near", "semantic"):
         if name in side:

@@ -1,19 +1,21 @@
-"""Deduplication over all buckets: exact, then near; one survivor of every cluster, whatever the order.
+"""Deduplication over all buckets; every cluster keeps one survivor, whatever the order of parts.
 
-exact       equal but for case and white space, by SHA-256
-minhash     near duplicates: signatures, candidates, verification; the stage itself
-index       band keys and digests of all documents, sorted; near asks it
-candidates  documents that share a band key, in components
-verify      the components' pairs compared: payloads carries sets, linking walks pairs, facts remembers them
-clusters    survivors (ranks) and the sidecar columns
-shingles    sets and signatures of words or characters; plan chooses bands and rows
-runs, tree  sorted columns read by range, and their merging; dense numbers the documents
-shuffle     sorted Parquet parts, read by range
+Stages, each reading the survivors of the one before:
 
-Then, where the recipe switches them on:
+    exact       texts equal but for case and white space, by SHA-256
+    near/       near duplicates: MinHash-LSH, every candidate verified
+    semantic/   look-alikes in chosen buckets, by vectors and cosines
+    lines/      repeated lines and paragraphs, boilerplate, as cuts
+    substring/  repeated passages, as cuts
 
-semantic    look-alikes in chosen buckets, by vectors (semantic_vectors) and cosines (semantic_pairs)
-lines       repeated lines and paragraphs, boilerplate, as cuts; lines_units says what is compared
-substring   repeated passages as cuts: substring_windows finds them, substring_verify compares words
-spans       what the stages that cut share: sidecar, statistics, when too little is left
+Shared by them:
+
+    parameters, span_parameters   settings of the stages
+    rank_table        the survivor of a cluster: the recipe's rule as one number per document
+    clusters          groups of documents to clusters, survivors and sidecar columns
+    edits             sidecar, statistics and cuts of the stages that cut spans
+    document_numbers  one number per document over all slots; flat columns in that order
+    sorted_runs       tables of 64-bit columns sorted by a key, read by range
+    run_tree          runs merged into a bounded number
+    shuffle           sorted Parquet parts, read by range
 """

@@ -1,8 +1,8 @@
 """Clusters and their survivors: from groups of documents to the columns that both deduplications write.
 
 The id of a cluster is the smallest id in it, and exactly one member survives: the one of the best rank
-(`ranks`), ties go to the smallest id. All of it is a function of the members' ids and ranks, so neither the
-order of parts nor the number of workers can show.
+(`rank_table`), ties go to the smallest id. All of it is a function of the members' ids and ranks, so neither the
+order of parts nor the number of workers matters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ I64 = npt.NDArray[np.int64]
 
 VERSION = "1"
 
-#: What a deduplication says of a document. `text_bytes` is the length of `text` in UTF-8.
+#: Columns of a deduplication. `text_bytes` is the length of `text` in UTF-8.
 SCHEMA = pa.schema(
     [
         pa.field("considered", pa.bool_(), nullable=False),
@@ -48,15 +48,15 @@ MEMBERS, MEMBER_COLUMNS = "members", 4
 GATHER_SLOTS = 64
 
 
-def write_members(store: Store, at: U64, group: I64, roster: npt.NDArray[np.uint64]) -> Part:
+def write_members(store: Store, at: U64, group: I64, ranks: npt.NDArray[np.uint64]) -> Part:
     """The members of clusters as a run.
 
     Args:
         at: [N] numbers of documents, ascending.
         group: [N] any number that is the same for the members of a cluster and no others.
-        roster: by number of document: the halves of its id, and its rank (smaller is better).
+        ranks: by number of document: the halves of its id, and its rank (smaller is better).
     """
-    own = np.asarray(roster[at]) if at.size else np.empty((0, 3), np.uint64)
+    own = np.asarray(ranks[at]) if at.size else np.empty((0, 3), np.uint64)
     high, low, rank = own[:, 0], own[:, 1], own[:, 2]
     _, group = np.unique(group, return_inverse=True)
     by_id = np.lexsort((at, low, high, group))

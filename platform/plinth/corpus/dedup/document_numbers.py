@@ -36,12 +36,12 @@ class SlotNumbers:
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """How many documents there are."""
         return self.bases[-1]
 
     @property
     def key(self) -> str:
-        """What identifies it among a task's inputs."""
+        """Identity among a task's inputs."""
         return "-".join(map(str, self.bases))
 
 

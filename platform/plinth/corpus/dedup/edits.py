@@ -1,7 +1,7 @@
-"""What the stages that cut spans share: their sidecar, groups of equal keys, and edits from marks.
+"""Shared by the stages that cut spans: their sidecar, groups of equal keys, and edits from marks.
 
 `survivor` is what the stage before left, less the documents of which too little remains after the cuts; so each
-stage of the cascade reads the sidecar of the one before it and hands its own on.
+stage of the cascade reads the sidecar of the one before it and writes its own for the next.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
 
 
 def too_little(params: Remainder, edited: Bools, words: I64, left: I64, size: I64) -> Bools:
-    """Which documents have too little left: of cut ones, fewer than `min_words` words or `min_share` of `size`.
+    """Documents with too little left: of cut ones, fewer than `min_words` words or `min_share` of `size`.
 
     Args:
         edited: [N] whether anything is cut.

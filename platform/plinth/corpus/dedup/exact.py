@@ -63,7 +63,7 @@ def run(
     """
     places = slots(documents, policy=policies)
     lengths = text_lengths(ctx, places)
-    groups = _groups(ctx, params, places, rank_table.roster(ctx, params, documents, lengths, quality), range_rows)
+    groups = _groups(ctx, params, places, rank_table.build(ctx, params, documents, lengths, quality), range_rows)
     mine = clusters.gather(ctx, ASSET, groups, document_numbers.layout(places))
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
@@ -112,15 +112,15 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
     return leaf, write_table(store, documents.name, pa.table([pa.array(np.concatenate(lengths))], schema=_LENGTHS))
 
 
-def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], roster: Part, range_rows: int) -> list[Part]:
+def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Part, range_rows: int) -> list[Part]:
     branches = tree(ctx, DIGESTS, 3, leaves(ctx, places))
     reader = RangeReader(DIGESTS, tuple(branches), document_numbers.layout(places), {"version": VERSION})
     mask = document_numbers.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
     step = Step(name="dedup/exact/group", version=VERSION, params=params.survivors())
     items = [
         Item(
-            (f"{low}-{high}", mask.blob.sha256, roster.blob.sha256, *reader.keys),
-            _Group(reader, mask, roster, low, high),
+            (f"{low}-{high}", mask.blob.sha256, ranks.blob.sha256, *reader.keys),
+            _Group(reader, mask, ranks, low, high),
             reader.rows * (high - low) // shuffle.END,
         )
         for low, high in shuffle.ranges(reader.rows, range_rows)
@@ -132,7 +132,7 @@ def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], roster: Part, r
 class _Group:
     reader: RangeReader
     mask: Part
-    roster: Part
+    ranks: Part
     low: int
     high: int
 
@@ -148,8 +148,8 @@ def _group(store: Store, task: _Group) -> tuple[Part, ...]:
     listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
     at, group = at[listed], group[listed]
     back = np.argsort(at)  # numbers of documents are unique
-    roster = document_numbers.open_flat(store, task.roster, "<u8", rank_table.WIDTH)
-    return (clusters.write_members(store, at[back], group[back], roster),)
+    ranks = document_numbers.open_flat(store, task.ranks, "<u8", rank_table.WIDTH)
+    return (clusters.write_members(store, at[back], group[back], ranks),)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which member of a cluster survives: the rule of the recipe as one number per document, smaller is better.
+"""The survivor of a cluster: the rule of the recipe as one number per document, smaller is better.
 
     smallest_id    nothing but the id
     longest        the most UTF-8 bytes
@@ -6,7 +6,7 @@
     best_quality   the highest value of an annotation's column; no value comes last
 
 Before any of them goes the bucket: those named in `prefer`, in that order, then all others. After them goes the
-id, so the choice hangs on the members alone, never on the order of parts or the number of workers.
+id, so the choice depends on the members alone, never on the order of parts or the number of workers.
 
 The number: 8 bits for the bucket's place, 56 for the rule. Times are microseconds; of a float's 64 bits the
 upper 56 count, about 13 decimal digits.
@@ -33,13 +33,13 @@ from plinth.storage.parts import iter_aligned
 from plinth.storage.store import Store
 
 VERSION = "1"
-WIDTH = 3  # columns of the roster: the id's big-endian halves, the rank
+WIDTH = 3  # columns of the table: the id's big-endian halves, the rank
 
 _VALUE_BITS = 56
 _LAST = np.uint64(2**_VALUE_BITS - 1)
 
 
-def roster(
+def build(
     ctx: Context,
     params: Dedup,
     documents: Mapping[str, Manifest],

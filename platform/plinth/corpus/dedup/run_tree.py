@@ -2,11 +2,11 @@
 
 Where branches begin and end follows from the leaves' digests, not from their positions, so a new snapshot leaves
 the branches of the old ones as they are: it adds leaves and merges their neighbours (a log-structured merge tree,
-O'Neil et al. 1996, with boundaries by content as in rsync). What comes out of a reader does not hang on the
+O'Neil et al. 1996, with boundaries by content as in rsync). The rows of a reader do not depend on the
 shape of the tree.
 
-An address in a branch is (position of the slot in the branch) << 32 | row, so a run says nothing of the other
-slots of the corpus and stays good when they change.
+An address in a branch is (position of the slot in the branch) << 32 | row, so a run is independent of the other
+slots of the corpus and stays valid when they change.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[
 
 
 def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Runs that merge: a group ends after one whose digest says so, on average every `FAN`."""
+    """Runs that merge: a group ends after a run by its digest, on average every `FAN`."""
     group: list[Branch] = []
     for branch in branches:
         group.append(branch)
@@ -114,7 +114,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """What a task needs to read a range of keys of all slots: picklable."""
+    """Reads a range of keys of all slots; picklable, for tasks."""
 
     kind: str
     branches: tuple[Branch, ...]

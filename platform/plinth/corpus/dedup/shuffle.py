@@ -1,8 +1,8 @@
 """Sorted parts: write a table sorted by a 64-bit key, read back one range of keys from many of them.
 
 The map side of a global step writes one sorted part per part of documents; the reduce side reads, from all of
-them, only the row groups that overlap its range. Which ranges there are depends on the number of rows alone,
-and nothing that comes out depends on the ranges.
+them, only the row groups that overlap its range. The ranges depend on the number of rows alone,
+and no output depends on the ranges.
 
 A row of documents is addressed by one number: slot << 32 | row.
 """

@@ -4,7 +4,7 @@
     footer    first key and CRC-32 of every block, then JSON: kind, identity, columns
     tail      rows, length and CRC-32 of the footer, magic
 
-What a global step shuffles lies in runs: thousands of parts can be read by range without a Parquet reader for
+Global steps shuffle runs: thousands of parts can be read by range without a Parquet reader for
 each. A range costs one read of neighbouring bytes, a single key one block; either way a damaged block is refused.
 """
 
@@ -59,7 +59,7 @@ class SortedRunWriter:
             self._flush(last=False)
 
     def close(self) -> None:
-        """Write what waits and the footer."""
+        """Write the buffered rows and the footer."""
         self._flush(last=True)
         blocks = np.array(self._first, dtype="<u8").tobytes() + np.array(self._crcs, dtype="<u4").tobytes()
         footer = blocks + fingerprint.canonical(self.header)
@@ -102,9 +102,9 @@ def write(
     """A run from chunks of rows, each a sequence of columns, in order of the key.
 
     Args:
-        kind: what its rows are; a reader must ask for the same.
+        kind: of its rows; a reader must name the same.
         columns: how many columns, the key included.
-        identity: version and parameters that its values depend on; a reader may ask for the same.
+        identity: version and parameters that its values depend on; a reader may require the same.
 
     Raises:
         DiskFullError, WorkspaceError: nothing becomes visible.
@@ -114,7 +114,7 @@ def write(
             stream = path.open("wb")
         with stream:
             writer = SortedRunWriter(stream, kind, columns, identity or {})
-            for chunk in chunks:  # what fails in here is the caller's failure to read
+            for chunk in chunks:  # a failure in here is the caller's failure to read
                 with _named(path):
                     writer.append(*chunk)
             with _named(path):

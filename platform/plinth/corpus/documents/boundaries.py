@@ -1,6 +1,6 @@
 """Boundaries that line ends and page ends have put in the wrong place, mended where the text itself shows how.
 
-For text out of PDFs, scans and e-books. Every rule would rather leave a fault than make one:
+For text out of PDFs, scans and e-books. Every rule prefers leaving a fault to making one:
 
     page ends     a form feed inside a sentence (no closing mark before it, a small letter after it) is a space;
                   a line with nothing but a number beside the form feed is the page's number and goes
@@ -25,7 +25,7 @@ _OPENERS = (
     "When|While|After|Before|During|Since|Then|Thus|Also|Even|Many|Most|Some|Such|What|Why|How|Where|But|And|In|On|At|By"
 )
 _GLUED = re.compile(rf"(?<![\w.:/@\\`'\x22(-])([^\W\d_A-Z]{{3,}}[.!?])((?:{_OPENERS})) (?=[^\W\d_A-Z])")
-#: What prose has no use for, and code can hardly do without.
+#: Characters of code that prose hardly uses.
 _CODE = re.compile(r"[{}<>;=`\\|_]|\(\)|::|->|^\s*(?:#|//|>>>|\$ )|^(?: {4}|\t)")
 _CLOSING = '.!?:;"”»)]…。！？'
 

@@ -39,7 +39,7 @@ VERSION = "3"
 
 
 class FileGroupTask(Frozen):
-    """What one worker does: a group of files of one source."""
+    """The task of one worker: a group of files of one source."""
 
     bucket: str
     source: Source
@@ -61,7 +61,7 @@ def run(
     """The documents of a bucket and the rejects of its sources.
 
     Args:
-        gate: what stops illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
+        gate: of illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
         lists: manifests that the gate was made of, by key.
 
     Raises:
@@ -84,12 +84,12 @@ def run(
         items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
     made = run_items(ctx, step, make_part, items, label=label)
     pairs = drop_repeats(ctx, name, [one[:2] for one in made])
-    told = [one[2] for one in made if one[2:]]
-    reports = renamed((part for part in told if part.rows), report.STEM)
+    reported = [one[2] for one in made if one[2:]]
+    reports = renamed((part for part in reported if part.rows), report.STEM)
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
-    stats = _stats([*parts, *rejects, *told], len(read_files))
+    stats = _stats([*parts, *rejects, *reported], len(read_files))
     _require_quality(ctx.store, label, params, stats, rejects)
     whole = Step(
         name="documents",
@@ -117,8 +117,8 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
         rows = _divert(_identified(illegal.passing(work.gate, store, normalised), work, counts), spill, reports)
         part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, document_batches(rows, counts))
         rejects = write_batches(store, "rejects.parquet", REJECT_SCHEMA, spill.batches(), stats=spill.stats())
-        told = () if reports is None else (reports.finish(),)
-    return part.model_copy(update={"stats": dict(counts)}), rejects, *told
+        reported = () if reports is None else (reports.finish(),)
+    return part.model_copy(update={"stats": dict(counts)}), rejects, *reported
 
 
 def document_id(bucket: str, uri: str, text: bytes) -> bytes:
@@ -133,7 +133,7 @@ def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(source: Source, params: Documents) -> dict[str, Any]:
-    """Everything about a source that its documents depend on; where it lies is not among it."""
+    """Everything about a source that its documents depend on, without its location."""
     facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
     facts["max_bytes"] = params.extraction.max_bytes
     reader = identity(source.kind)
@@ -187,7 +187,7 @@ def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Ite
 def _identified(
     items: Iterable[RawRecord | Reject], work: FileGroupTask, counts: Counter[str]
 ) -> Iterator[tuple[Any, ...] | Reject]:
-    """Rows of DOCUMENT_SCHEMA; `counts` is told how much text was there before."""
+    """Rows of DOCUMENT_SCHEMA; `counts` receives the text bytes before normalisation."""
     seen: set[bytes] = set()
     for item in items:
         if isinstance(item, Reject):

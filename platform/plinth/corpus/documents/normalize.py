@@ -1,7 +1,7 @@
-"""One way to write every text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank
-lines; for sources that ask for it, boundaries (`boundaries`).
+"""The normal form of text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank
+lines; for sources that set it, boundaries (`boundaries`).
 
-Applying it twice changes nothing more. What a text says and how it is indented stays as it is; no letter is lost.
+Applying it twice changes nothing more. Wording and indentation stay as they are; no letter is lost.
 """
 
 from __future__ import annotations

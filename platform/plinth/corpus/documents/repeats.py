@@ -1,8 +1,8 @@
 """The same document in two parts of a bucket: the first stays, the others become rejects.
 
-That is what a page does that the next snapshot captures unchanged; no failure, but text that is had already, which
-the funnel counts as duplicated. Ids are compared a range of the hash space at a time, so memory does not grow with
-the bucket. This is about identity (same address, same text); duplicates by content are the business of `dedup`.
+A page that the next snapshot captures unchanged is such a document: no failure, but text that the bucket has already,
+which the funnel counts as duplicated. Ids are compared a range of the hash space at a time, so memory does not grow
+with the bucket. This is about identity (same address, same text); duplicates by content are found by `dedup`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Bytes of a page as text: by byte order mark, as UTF-8, by what is declared, or by detection."""
+"""Bytes of a page as text: by byte order mark, as UTF-8, by the declared character set, or by detection."""
 
 from __future__ import annotations
 
 import re
 
-#: What Latin-1 means in HTML, and bytes that are no western word.
+#: The encoding that Latin-1 means in HTML, and bytes that are no western word.
 WESTERN, _FOREIGN = "cp1252", re.compile(b"[\x80-\xff]{8}")
 UTF8_MARK, UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 
@@ -13,7 +13,7 @@ def decode(body: bytes, declared: str) -> str:
     """HTML bytes as text: by byte order mark, as UTF-8 where it is that, else by the server's charset, the
     page's own, or detection.
 
-    Bytes that are valid UTF-8 beyond ASCII are hardly ever anything else, whatever the server says. Bytes that
+    Bytes that are valid UTF-8 beyond ASCII are hardly ever anything else, whatever the server declares. Bytes that
     the character set does not know are dropped.
     """
     # Encodings whose bytes are ASCII have the escapes of ISO-2022, or the NULs of UTF-16 without a mark.
@@ -33,7 +33,7 @@ def _decided(body: bytes, declared: str) -> str:
     charset = _utf16(body) or (map_encoding_to_html5(declared, fallback_utf8=False) if declared else None)
     charset = charset or detect_encoding(body, from_html_meta=True) or "utf-8"
     if charset == WESTERN and _FOREIGN.search(body):
-        # Many servers and templates say Latin-1 of everything; in no western text do such runs stand.
+        # Many servers and templates declare Latin-1 for everything; no western text has such runs.
         charset = detect_encoding(body, from_html_meta=False) or charset
     return str(bytes_to_str(body, charset))
 

@@ -3,7 +3,8 @@
 While a page is read two kernel timers run whose signals end the process: CPU time at the limit, so that a busy
 machine does not change what is rejected, and wall clock well above it, for a page that sleeps. They also end a
 child whose parent was killed while it was inside a page. Answers leave in batches, because every one that leaves
-alone wakes the parent; the two counts in shared memory (pages begun, pages ended) say which page a dead child was on.
+alone wakes the parent; the two counts in shared memory (pages begun, pages ended) identify the page that a dead child
+was on.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ WALL_FACTOR, WALL_FLOOR_S = 10, 30
 #: Setting a timer costs what a small page costs: they are set again once this share of the limit may be used up. A
 #: page has the limit at least and this much more at most.
 SLACK = 0.05
-#: Pages whose facts are read together, when their text is: what runs for a moment after a parser runs slowly, because
-#: the processor's caches have forgotten it. No page is to blame then, and no timer runs: it is bounded by the head's
-#: length, and calls nothing that can hang.
+#: Pages whose metadata is read together, after their text: code that runs for a moment after a parser runs slowly,
+#: because the processor's caches have lost it. No timer runs then: the work is bounded by the head's length, and calls
+#: nothing that can hang.
 BLOCK_PAGES, BLOCK_BYTES = 16, 1 << 17
-#: Hardly anything that a page leaves behind needs the collector, which would look for it every few pages.
+#: Pages leave hardly any cyclic garbage; the collector would otherwise run every few pages.
 GARBAGE_OBJECTS = 50_000
 #: Answers kept back at most.
 FLUSH_BYTES = 1 << 18
-#: A child that nobody asks gives its memory back. The parent starts another when it needs one.
+#: A child without requests for so long ends, to free its memory. The parent starts another when it needs one.
 IDLE_S = 15.0
 
 
 def main(name: str, seconds: float, counts: int = -1) -> None:
-    """Serve until the parent closes its end or has nothing to ask for `IDLE_S`.
+    """Serve until the parent closes its end or sends nothing for `IDLE_S`.
 
     Args:
         name: engine.

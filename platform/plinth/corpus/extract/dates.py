@@ -1,6 +1,6 @@
 """A date as pages write it -> ISO 8601, as far as it is stated: `2026-01-02`, `2026-01`, `2026`.
 
-The day is the one written, whatever the time zone. What can be read in two ways (`01/02/2026`) is no date.
+The day is the one written, whatever the time zone. A text that reads in two ways (`01/02/2026`) is no date.
 """
 
 from __future__ import annotations

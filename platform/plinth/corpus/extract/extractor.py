@@ -1,4 +1,4 @@
-"""`Extractor`: batches of pages to the child and back, whatever the pages do to it."""
+"""`Extractor`: batches of pages to the child and back; a child that a page kills is replaced."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
 from plinth.corpus.extract.page import Answer, ExtractionFailure, Page, request
-from plinth.corpus.extract.process import Child, borrowed, give_back
+from plinth.corpus.extract.process import SPARES, Child
 from plinth.corpus.sources.parameters import Extraction
 from plinth.errors import WorkerError
 
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 #: Batches with the child while the answers to an earlier one are used.
 AHEAD = 1
-#: A child that ends so often with no page in its hands is not the pages' fault.
+#: A child that ends more often between pages was not killed by a page.
 MAX_ENDS = 3
 
 
@@ -42,16 +42,16 @@ class Extractor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.end() if self._open else give_back(child)
+            child.end() if self._open else SPARES.keep(child)
         self._open.clear()
         self._done.clear()
 
     def extract(self, pages: Sequence[Page]) -> list[Answer]:
-        """What came out of each page, in order: `map` of one batch."""
+        """The answer to each page, in order: `map` of one batch."""
         return next(self.map([pages]))
 
     def map(self, batches: Iterable[Sequence[Page]]) -> Iterator[list[Answer]]:
-        """What came out of each page of each batch, in order; the next batch is read while the child works.
+        """The answers to the pages of each batch, in order; the next batch is read while the child works.
 
         A page that kills the child is a failure; the rest go on. Memory is that of the batches of two turns.
 
@@ -78,7 +78,7 @@ class Extractor:
 
     def _start(self) -> None:
         """A child with every open page."""
-        self._child = borrowed(self.params)
+        self._child = SPARES.take(self.params)
         self._first, _ = self._child.begun_and_ended()
         self._child.send(request([item for item in self._open if isinstance(item, Page)]))
 
@@ -100,7 +100,7 @@ class Extractor:
         return [self._done.popleft() for _ in range(count)]
 
     def _settle(self) -> None:
-        """Failures whose turn has come are answers."""
+        """Move failures at the head of the open pages to the answers."""
         while self._open and isinstance(self._open[0], ExtractionFailure):
             self._done.append(self._open.popleft())  # type: ignore[arg-type]
 

@@ -1,7 +1,7 @@
-"""A page, what came out of it, and the byte format between parent and child.
+"""A page, the answer to it, and the byte format between parent and child.
 
-Plain lengths and UTF-8, never pickle: what a hostile page may have made of the child is not to be executed
-by the parent.
+Plain lengths and UTF-8, never pickle: a hostile page may control the child, and the parent must not execute its
+bytes.
 
     greeting   READY, once, when the engine is loaded
     request    count, bytes that follow; a table of (length of charset, length of body); then charset and body of each
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 READY = b"ready"
 REQUEST = struct.Struct("<IQ")
 PAGE = struct.Struct("<II")
-#: What a page may say of itself, by the names that these have in a document's `extra`, each of so many characters.
+#: Metadata of a page, by the names in a document's `extra`, each of at most so many characters.
 FACTS = ("title", "canonical", "date", "lang")
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
@@ -79,7 +79,7 @@ def requested(count: int, data: memoryview) -> Iterator[Page]:
 
 
 def answer_bytes(answer: Answer) -> bytes:
-    """What came out of one page as bytes."""
+    """The answer to one page as bytes."""
     if isinstance(answer, ExtractionFailure):
         detail = answer.detail.encode("utf-8", "replace")
         return ANSWER.pack(REASONS.index(answer.reason), len(detail), *_NO_FACTS) + detail

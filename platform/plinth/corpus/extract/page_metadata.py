@@ -1,7 +1,7 @@
-"""What a page says of itself: title, canonical address, date, language. One scan of its head, and no tree is asked.
+"""Title, canonical address, date and language of a page, by one scan of its head and without the parsed tree.
 
-A question to a tree costs as much as a small page's text, and most heads answer none: the scan is made where the
-head's text has one of the words that the answers stand under. It follows the standard (HTML, 13.2.6.4.4): tags inside
+A query of the tree costs as much as a small page's text, and most heads have none of these: the scan is made where the
+head's text has one of the words that they stand under. It follows the standard (HTML, 13.2.6.4.4): tags inside
 comments and scripts are none, and the first tag that no head may have ends the head, closed or not.
 """
 
@@ -58,7 +58,7 @@ _JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
 
 
 def page_facts(html: str, title: str | None) -> dict[str, str]:
-    """What is known of these of a page: `title` (as given, else `og:title`), `canonical` (address as written, resolved
+    """Those of these that a page has: `title` (as given, else `og:title`), `canonical` (address as written, resolved
     against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element)."""
     end = html.find("<body", 0, HEAD_CHARACTERS)
     end = end if end >= 0 else HEAD_CHARACTERS
@@ -76,7 +76,7 @@ def page_facts(html: str, title: str | None) -> dict[str, str]:
 
 
 def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
-    """What `link`, `meta` and `base` elements say; the first of a name counts."""
+    """Values of `link`, `meta` and `base` elements; the first of a name counts."""
     metas: dict[str, str] = {}
     canonical = base = ""
     for tag in _TAG.finditer(html, 0, end):

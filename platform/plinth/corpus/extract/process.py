@@ -1,7 +1,7 @@
 """The parent's handle on a child process: pages and answers through pipes that never block both ends, and one spare.
 
 A child takes half a second to start, so an idle one is kept for the next part that wants the same engine and limit.
-It is this process's alone: one of its own forks starts another.
+It belongs to this process alone: a fork of it starts another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from plinth.errors import WorkerError
 GRACE_S = 5.0
 #: One batch of ordinary pages fits: it is sent in one turn, while the child reads the batch before it.
 PIPE_BYTES = 1 << 20
-#: A child that has read so much makes room for a new one, whatever its library may have kept of the pages.
+#: A child that has read so much is replaced, because its library may keep memory of the pages.
 RETIRE_BYTES = 1 << 30
 #: For glibc: memory of one page serves the next instead of going back to the kernel each time.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**28), "MALLOC_TRIM_THRESHOLD_": str(2**28)}
@@ -59,7 +59,7 @@ class Child:
         self._in, self._out = (cast(IO[bytes], pipe).fileno() for pipe in (self._process.stdin, self._process.stdout))
         for pipe in (self._in, self._out):
             os.set_blocking(pipe, False)
-            with suppress(OSError):  # a system may not allow as much: then it takes more turns
+            with suppress(OSError):  # a system may not allow as much: then a batch takes more writes
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def send(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class Child:
 
     @property
     def reusable(self) -> bool:
-        """Whether it lives and has not read enough to retire."""
+        """Whether it lives and has not read enough to be replaced."""
         return self._sent_bytes < RETIRE_BYTES and self._process.poll() is None
 
     def _push(self) -> None:
@@ -151,31 +151,38 @@ def _key(params: Extraction) -> tuple[int, str, float]:
     return os.getpid(), params.engine, params.seconds_per_page
 
 
-_spares: dict[tuple[int, str, float], Child] = {}
+class SpareChildren:
+    """Idle children, kept for the next part. Those that a fork has inherited belong to its parent: it ends none."""
 
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str, float], Child] = {}
+        atexit.register(self.end)
 
-def borrowed(params: Extraction) -> Child:
-    """The spare child of this process for these parameters, or a new one."""
-    spare = _spares.pop(_key(params), None)
-    if spare is not None and spare.reusable:
-        return spare
-    if spare is not None:
-        spare.end()
-    return Child(params)
+    def __len__(self) -> int:
+        return len(self._kept)
 
-
-def give_back(child: Child) -> None:
-    """Keep a child with nothing left to answer for the next part; only the latest is kept."""
-    end_spares()
-    if child.reusable and _spares.setdefault(child.key, child) is child:
-        return
-    child.end()
-
-
-@atexit.register
-def end_spares() -> None:
-    """End the children that this process keeps; those of the process that it was forked from are not its own."""
-    for key in list(_spares):
-        spare = _spares.pop(key, None)
-        if spare is not None and key[0] == os.getpid():
+    def take(self, params: Extraction) -> Child:
+        """The spare child of this process for these parameters, or a new one."""
+        spare = self._kept.pop(_key(params), None)
+        if spare is not None and spare.reusable:
+            return spare
+        if spare is not None:
             spare.end()
+        return Child(params)
+
+    def keep(self, child: Child) -> None:
+        """Keep a child with nothing left to answer for the next part; only the latest is kept."""
+        self.end()
+        if child.reusable and self._kept.setdefault(child.key, child) is child:
+            return
+        child.end()
+
+    def end(self) -> None:
+        """End the children of this process."""
+        for key in list(self._kept):
+            spare = self._kept.pop(key, None)
+            if spare is not None and key[0] == os.getpid():
+                spare.end()
+
+
+SPARES = SpareChildren()

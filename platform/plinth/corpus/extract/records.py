@@ -1,4 +1,4 @@
-"""Records whose HTML gives way to its main content, in the order in which they came."""
+"""Records with main content in the place of HTML, in the order in which they came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The effective token budget: what of the nominal text is worth training on, every factor as it was measured.
+"""The effective token budget: the share of the nominal text that is worth training on, every factor as measured.
 
 The formula stands in `funnel`, which fills it.
 """
@@ -36,7 +36,7 @@ def effective(
         r_pad: share of padding.
     """
     rows = {row["stage"]: row for row in stages}
-    # What the illegal-content gate stopped was parsed, and is not text that the sources would have held for us.
+    # Text that the illegal-content gate stopped was parsed, and does not count as text of the sources.
     failed = sum(count for reason, count in documents["rejects"].items() if reason not in NO_FAILURES)
     parsed = documents["documents"] + documents["rejects"].get(SEEN_BEFORE, 0)
     rho_parse = _share(parsed, parsed + failed)

@@ -13,8 +13,8 @@ Pure arithmetic over the statistics of manifests; nothing is read but them.
                / the same with those captured again)
     r_pad      share of the training targets that teach nothing, as the mixture measured it
 
-What a stage removes, those after it never saw: its numbers are marginal. Of every rule of the policy it is known
-besides on how many documents it fires, and on how many it alone (`unique`: what dropping the rule would let in).
+Later stages never see what a stage removes, so its numbers are marginal. Every rule of the policy also counts the
+documents on which it fires, and on which it alone fires (`unique`: those that dropping the rule would let in).
 Tokens of removed text are estimated at the rate of the bucket's curated text, once there are shards.
 
 The formula leaves out what the holdout, decontamination and edits take; `rho_rest` is their measured share, so
@@ -127,7 +127,7 @@ def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
-    """Tokens that a stage took and left, at the rate of curated text; None while nobody knows."""
+    """Tokens that a stage took and left, at the rate of curated text; None before there are shards."""
     found = {}
     for name in ("out", "removed"):
         volume = row["bytes_out" if name == "out" else "removed_bytes"]
@@ -145,7 +145,7 @@ def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
-    """What edits changed in kept text; `reasons`, by reason: edits, bytes they took away."""
+    """Changes of kept text by edits; `reasons`, by reason: edits, bytes they took away."""
     sizes = curated.get("edit_bytes", {})
     return {
         "reasons": {name: {"edits": n, "bytes": sizes[name]} for name, n in curated.get("edit_counts", {}).items()},

@@ -1,11 +1,12 @@
-"""Illegal content: lists of hashes and keywords, held against records before anything of them is written.
+"""Illegal content: lists of hashes and keywords, matched against records before anything of them is written.
 
-    hosts     host names of addresses
-    lists     files of the user, read and refused
-    match     records against the lists
-    gate      in the documents stage: hits become rejects without text
-    find      what in the store hits the lists as they are now
-    report    hits as a table for those who must answer for them
+    lists       files of the user, read and refused
+    hosts       host names of addresses
+    match       records against the lists
+    gate        in the documents stage: hits become rejects without text
+    report      hits as a table for those who must answer for them
+    search      blobs of the store that hit the lists as they are now
+    parameters  lists and bounds
 
-What lists say of documents that are stored already is the annotator `illegal`.
+The annotator `illegal` matches documents that are stored already.
 """

@@ -1,8 +1,8 @@
 """The gate of the documents stage: records that hit a list become reports before anything of them is written.
 
-A record is held against the lists twice: its bytes as they came, before they are parsed, and its normalised text,
-before it has an identity. What hits goes on as a `Quarantined` reject: it names the list and the rule and carries
-no text, no title, no address unless the recipe wants it.
+A record is matched against the lists twice: its bytes as they came, before they are parsed, and its normalised text,
+before it has an identity. A hit becomes a `Quarantined` reject: it names the list and the rule and carries no text,
+no title, and no address unless the recipe wants it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ BATCH_RECORDS, BATCH_CHARACTERS = 256, 2**20
 
 
 class IllegalGate(Frozen):
-    """What a worker needs to hold records against the lists."""
+    """Parameters and files with which a worker matches records against the lists."""
 
     params: Illegal
     files: tuple[tuple[str, Blob], ...]
 
     @property
     def identity(self) -> str:
-        """Digest of all that decides what is a hit and how it is told; a list that grew is another gate."""
+        """Digest of all that decides what is a hit and how it is reported; a list that grew is another gate."""
         files = [[name, blob.sha256] for name, blob in self.files]
         return fingerprint.digest({"version": VERSION, "params": self.params.model_dump(mode="json"), "files": files})
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Reject):
-    """A record that hits: as a reject it says list and rule; the rest is for the report.
+    """A record that hits: as a reject it names list and rule; the rest is for the report.
 
     Args:
         hits: every entry hit.
@@ -66,7 +66,7 @@ class Quarantined(Reject):
 
 
 def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | None:
-    """The gate of a recipe, or None where it asks for none.
+    """The gate of a recipe, or None where it has none.
 
     Args:
         lists: manifests of `lists/NAME`, by key.

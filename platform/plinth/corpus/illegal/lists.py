@@ -1,9 +1,9 @@
 """Lists of illegal content, as users and authorities keep them: read, refused, made ready.
 
-Files of one list of the recipe, told apart by how their names begin; one entry a line (`corpus.listfiles`):
+Files of one list of the recipe, distinguished by the beginning of their names; one entry a line (`lists.listfiles`):
 
     sha256…     64 hexadecimal digits: of a record as it came, of its normalised text, or of a media item
-    simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth quarantine hash` tells it)
+    simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth quarantine hash` prints it)
     phash…      16 hexadecimal digits: perceptual hash of an image, of whatever kind the records declare
     keywords…   a term or phrase of at most 8 words, tab, a category of small letters, digits and _
     domains…    a host name; it stands for every host below it
@@ -45,7 +45,7 @@ EXPECTED_KEYWORD = "term <TAB> category of small letters, digits and _"
 
 @dataclass(frozen=True)
 class ListEntry:
-    """Where an entry of a list stands, without saying it: file, line, SHA-256 of the entry, category."""
+    """The place of an entry without its content: file, line, SHA-256 of the entry, category."""
 
     file: str
     line: int
@@ -87,7 +87,7 @@ class Hashes:
 
 @dataclass(frozen=True)
 class Lists:
-    """All lists, ready to be asked. `None` and empty: no such list."""
+    """All lists, ready for look-up. `None` and empty: no such list."""
 
     names: tuple[str, ...]
     sha256: ListedDigests | None
@@ -117,7 +117,7 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
         key: of the asset, for errors: `lists/NAME`.
 
     Raises:
-        SourceError: a file that is no list, a line of the wrong form (says the file and line), or no entry at all.
+        SourceError: a file that is no list, a line of the wrong form (names file and line), or no entry at all.
     """
     names = tuple(sorted(files))
     numbers = {name: number for number, name in enumerate(names)}
@@ -130,7 +130,7 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
             known = _tried(name, number, line, domain)
             domains.setdefault(known, ListEntry(name, number, _sha256(known)))
     if not any(rows.values()) and not keywords and not domains:
-        raise refused(key, 0, "no entry", "at least one: an empty list would stop nothing, and nobody would know")
+        raise refused(key, 0, "no entry", "at least one: an empty list would stop nothing, silently")
     return Lists(
         names,
         ListedDigests(rows["sha256"]) if rows["sha256"] else None,
@@ -146,7 +146,7 @@ def keyword(line: str) -> tuple[str, str]:
     """A line of a list of keywords: the term, folded, and its category.
 
     Raises:
-        ValueError: says what was expected.
+        ValueError: a line of the wrong form; names the expected one.
     """
     raw, tab, category = line.partition("\t")
     category = category.strip()

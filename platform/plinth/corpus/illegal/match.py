@@ -1,4 +1,4 @@
-"""Records against the lists: what hits, of which list, how near. Texts go in, no text comes out."""
+"""Records against the lists: hits, with list, rule and distance. Texts go in, no text comes out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plinth.corpus.illegal.parameters import Matching
 from plinth.text.similarity.simhash import simhashes
 from plinth.text.unicode.codepoints import utf8
 
-#: What kinds of hits there are, in the order in which a record's hits are told.
+#: Kinds of hits, in the order in which a record's hits are reported.
 KINDS = ("sha256_record", "sha256_text", "sha256_media", "simhash", "phash", "keyword", "domain")
 
 
@@ -32,7 +32,7 @@ class ListHit:
 
     @property
     def rule(self) -> str:
-        """The rule in words that tell nothing of the record."""
+        """The rule in words that reveal nothing of the record."""
         near = f" at distance {self.distance}" if self.distance is not None else ""
         return f"{self.kind}{near}" + (f" of category {self.entry.category}" if self.entry.category else "")
 
@@ -115,7 +115,7 @@ class Matcher:
 
 
 def media_of(extras: Sequence[str]) -> list[Any]:
-    """What stored documents declare under `media` of their `extra`."""
+    """The media that stored documents declare under `media` of their `extra`."""
     return [json.loads(extra).get("media") if '"media"' in extra else None for extra in extras]
 
 

@@ -1,4 +1,4 @@
-"""Reports of what was quarantined: a table of hits for those who must answer for it, and counts by list.
+"""Reports of quarantined records: a table of hits for those who must answer for it, and counts by list.
 
 One row per record and entry that it hits, in the order of the sources. Nothing in it is text of the record.
 """

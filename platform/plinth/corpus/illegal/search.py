@@ -1,7 +1,7 @@
-"""What in the store hits the lists as they are now: text that came in before a list grew.
+"""Blobs of the store that hit the lists as they are now: text that came in before a list grew.
 
-Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. What has no text any more
-(tokens, vectors, weights) cannot be compared and is not told: it is found by what it was made of.
+Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. Tokens, vectors and
+weights have no text to compare and are not listed: their lineage leads to them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WANTED = {"id", "text"}
 
 
 class BlobHit(Frozen):
-    """A blob of the store that holds text which hits.
+    """A blob of the store that holds listed text.
 
     Args:
         md5: its address.

@@ -1,6 +1,6 @@
 """Files of lists: one entry a line, `#` starts a comment line, UTF-8, plain or gzip.
 
-A list comes from outside and decides what is lost, so nothing in it is guessed at: bytes that are not UTF-8,
+A list comes from outside and decides which text is dropped, so nothing in it is guessed: bytes that are not UTF-8,
 a line of the wrong form or an entry that would match everything is a named failure with file and line.
 """
 
@@ -18,7 +18,7 @@ E = TypeVar("E")
 
 #: One entry may not be longer: a list that lost its line ends is not a list.
 MAX_CHARACTERS = 4096
-#: A gzip file that holds more than this is not a list that fits into memory.
+#: Bound on the size of a list, uncompressed.
 MAX_BYTES = 2**31
 
 
@@ -59,7 +59,7 @@ def by_role(files: Mapping[str, Path], roles: tuple[str, ...]) -> dict[str, list
     """Files by what they list: a file belongs to the role that its name starts with (`domains-ads.txt.gz`).
 
     Raises:
-        SourceError: a file that no role claims, since a list that is not read protects nobody.
+        SourceError: a file that no role claims, since a list that is not read has no effect.
     """
     found: dict[str, list[tuple[str, Path]]] = {role: [] for role in roles}
     for name, path in sorted(files.items()):

@@ -1,6 +1,6 @@
 """Lists of the user (blocked domains, words, hashes): their files as parts, by content.
 
-Annotators read them as resources. A list that changed is another input, so what rests on it is made again.
+Annotators read them as resources. A list that changed is another input, so dependent steps run again.
 """
 
 from __future__ import annotations

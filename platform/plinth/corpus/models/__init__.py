@@ -1,9 +1,14 @@
-"""Models trained in the line on buckets of its own corpus, each an asset with a version: `models/NAME`.
+"""Models trained on buckets of the corpus itself, each an asset with a version: `models/NAME`.
 
-    base      what a trainer is
-    registry  the list of trainers: one line each
+    base       the record that describes a trainer
+    registry   all trainers by kind
+    examples   a sample of documents or of a labelled list, as features, cut into splits
+    classify/  classifiers and taggers
+    ngram/     n-gram models and perplexity bands
+    given      a model that was trained before, given as files
+    lexicon    terms with weights and categories
 
-What they say of documents is written by annotators like everything else; see `plinth.corpus.annotate`.
+Annotators score documents with them; see `plinth.corpus.annotate`.
 """
 
 from plinth.corpus.models.base import ModelTrainer

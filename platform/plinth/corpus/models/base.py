@@ -1,4 +1,4 @@
-"""What a trainer is: from documents of some buckets to a model's files and what was measured on held-back ones."""
+"""The record that describes a trainer: documents of some buckets to a model's files and measures on held-back ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Train(Protocol):
 
 @dataclass(frozen=True)
 class ModelTrainer:
-    """One kind of model that the line can train.
+    """One kind of model that the pipeline can train.
 
     Args:
         kind: name in the recipe (`corpus.models.NAME.kind`).

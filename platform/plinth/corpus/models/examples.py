@@ -1,6 +1,6 @@
 """Examples to learn from: a sample of documents or of a labelled list, as features, cut into splits.
 
-Of a bucket those documents are taken whose ids have the smallest keyed hash, about as many as asked for, so that the
+Of a bucket those documents are taken whose ids have the smallest keyed hash, about as many as wanted, so that the
 sample is the same on every machine and memory is bounded by it. A document's split follows from a keyed hash of its
 text, so that copies never stand on both sides.
 
@@ -34,7 +34,7 @@ from plinth.text.unicode import fold
 
 VERSION = "1"
 BATCH_ROWS = 512
-#: A sample by hash is of about the size asked for; so much more is drawn, and the surplus left.
+#: A sample by hash is of about the size wanted; so much more is drawn, and the surplus dropped.
 _MARGIN = 1.1
 #: Share of every split, in this order.
 SPLITS = {"train": 0.50, "validation": 0.10, "border": 0.15, "calibration": 0.13, "test": 0.12}
@@ -62,7 +62,7 @@ class Drawing(Frozen):
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """Where examples come from.
+    """A bucket or list that examples come from.
 
     Args:
         name: of the bucket or list.
@@ -185,7 +185,7 @@ def _listed(store: Store, task: _Task) -> Iterator[Found]:
     """The same of a list: lines of JSON with `text` and `label`."""
     values = dict(task.values)
     smallest = Smallest(task.drawing.documents)
-    lines = labelled(store.open_path(task.part.blob).read_bytes(), f"lists/{task.source}, {task.part.name}")
+    lines = read_labelled(store.open_path(task.part.blob).read_bytes(), f"lists/{task.source}, {task.part.name}")
     rows = [(row["text"], values.get(row["label"], task.label)) for row in lines]
     for start in range(0, len(rows), BATCH_ROWS):
         some = rows[start : start + BATCH_ROWS]
@@ -198,11 +198,11 @@ def _listed(store: Store, task: _Task) -> Iterator[Found]:
         yield texts, ranks(fold.digests(texts), task.drawing.seed), np.array([label for _, label in some], np.int64)
 
 
-def labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
+def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
     """Lines of a labelled set: objects with `text` and `label`, both strings, and what else they have.
 
     Raises:
-        SourceError: says the line.
+        SourceError: names the line.
     """
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
@@ -238,7 +238,7 @@ def _batch(
 
 
 def second_look(texts: pa.Array, terms: lexicon.Lexicon | None) -> npt.NDArray[np.float32]:
-    """What the second stage is told beside the margin, [texts, N]: the text's look, and of a lexicon its hits."""
+    """Features of the second stage beside the margin, [texts, N]: the text's look, and hits of a lexicon."""
     counts = dense_features.counts(texts)
     look = dense_features.of_counts(counts)
     if terms is None:

@@ -1,8 +1,7 @@
-"""A model that was trained before, given as its files: `plinth restore` writes them, a list of the recipe names them.
+"""A model that was trained before, given as files: `plinth restore` writes them, a list of the recipe names them.
 
-A model that learns from a bucket is another one when the bucket grows, and then every document is scored again. One
-that is given stays: a new snapshot is scored alone, two workspaces score alike, and sidecars that the same bytes made
-are found again.
+A model trained on a bucket changes when the bucket grows, and then every document is scored again. A given model stays:
+only a new snapshot is scored, two workspaces score alike, and sidecars of the same bytes are reused.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def train(
     """The files as they are, opened once to see that they are such a model.
 
     Returns:
-        Manifest of the files under their names. Statistics: `kind`, and what the model says of itself.
+        Manifest of the files under their names. Statistics: `kind`, and the header of the model.
 
     Raises:
         IntegrityError: another version or kind wrote them, one is missing, or they do not fit together.

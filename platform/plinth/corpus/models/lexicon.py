@@ -31,7 +31,7 @@ MAX_TERMS, MAX_CHARACTERS = 1_000_000, 120
 CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,39}")
 EXPECTED = "term <TAB> weight above 0, at most 1 <TAB> category of small letters, digits and _"
 
-#: Names of what the second stage of a classifier is told of the hits.
+#: Names of the features of hits for the second stage of a classifier.
 FEATURES = ("lexicon_hits", "lexicon_density", "lexicon_weight", "lexicon_disguised", "lexicon_terms")
 
 
@@ -71,7 +71,7 @@ def read(files: Mapping[str, Path], key: str) -> Lexicon:
         key: of the asset, for errors: `lists/NAME`.
 
     Raises:
-        SourceError: says the file and line, what is wrong with it, and that nothing of the list is used.
+        SourceError: names file and line and the fault; nothing of the list is used.
     """
     entries: dict[str, tuple[float, str]] = {}
     for name in sorted(files):

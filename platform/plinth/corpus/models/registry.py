@@ -31,7 +31,7 @@ def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
     """The trainer of a model of the recipe.
 
     Raises:
-        RecipeError: no `kind`, or one that nothing trains.
+        RecipeError: no `kind`, or an unknown one.
     """
     kind = raw.get("kind")
     if kind not in TRAINERS:

@@ -57,11 +57,11 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
     Args:
         text: the expression.
         schema: types of the columns that exist, by `sidecar.column`.
-        where: what to call it in errors, such as `corpus.policies.default.rules.too_short`.
+        where: the name in errors, such as `corpus.policies.default.rules.too_short`.
 
     Raises:
         RecipeError: a syntax error, something that is not allowed, an unknown column (with the nearest name),
-            types that cannot be compared, or a result that is no truth value.
+            types that cannot be compared, or a result that is not boolean.
     """
     tree = _tree(text, where)
     names = sorted({column_name(node) for node in _names(tree, text, where)})
@@ -80,7 +80,7 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
 
 
 def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
-    """The error for a column that nobody writes: with the nearest one, of its own annotator where that is there."""
+    """The error for an unknown column, with the nearest one, of its own annotator where that is there."""
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
     near = difflib.get_close_matches(name, own or schema, n=1, cutoff=0.4 if own else 0.7)

@@ -1,4 +1,4 @@
-"""Columns to verdicts: which documents a policy keeps, why it drops the others, and what it edits.
+"""The policy stage: columns to verdicts, reasons and edits.
 
 Reads sidecars side by side and never text, so that a changed threshold costs seconds. All rules are evaluated;
 the first that fires is a document's reason, and every rule that fires is counted, so that the order of rules

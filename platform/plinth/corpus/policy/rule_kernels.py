@@ -1,4 +1,4 @@
-"""Which rules fire on which documents, counted in one pass: first, alone, and all of them.
+"""Documents by rule, counted in one pass: all that it fires on, first, and alone.
 
 Kernels of the policy stage and of what-if. Rules fire seldom, so rows are skipped eight at a time.
 
@@ -23,7 +23,7 @@ FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES = range(6)
 
 
 def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:
-    """What each rule does.
+    """Count what each rule does.
 
     Args:
         fires: [R, D].

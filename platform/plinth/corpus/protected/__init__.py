@@ -1,7 +1,10 @@
-"""Training text held against sets that it must not hold: benchmarks, probes, red-team prompts.
+"""Training text kept apart from text that it must not hold: held-out documents, benchmarks, probes, red-team prompts.
 
-sets     items of a set as a part: `protected/NAME`
-index    all items as arrays: word hashes, n-grams with the items that hold them, weights of words
-match    kernels: candidates, the best stretch of a document, the longest run
-run      the stage: a sidecar per document, and what was found of every item
+holdout        documents set aside before training, by keyed hash
+contamination  overlap of training documents with the held-out ones, by word n-grams
+sets           items of a protected set as a part: `protected/NAME`
+index          all items as arrays: word hashes, n-grams with the items that hold them, weights of words
+match          kernels: candidates, the best stretch of a document, the longest run
+protected      the stage: a sidecar per document, and the documents found for every item
+parameters, heldout_parameters   settings
 """

@@ -66,7 +66,7 @@ def run(ctx: Context, params: Holdout, documents: Mapping[str, Manifest], near: 
 
 
 def rank(seed: int, identity: bytes) -> bytes:
-    """What documents are ordered by: 8 bytes of BLAKE2b of the id keyed by the seed, then the id."""
+    """The order of documents: 8 bytes of BLAKE2b of the id keyed by the seed, then the id."""
     return hashlib.blake2b(identity, key=b"holdout:%d" % seed, digest_size=8).digest() + identity
 
 

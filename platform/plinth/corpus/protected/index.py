@@ -1,7 +1,7 @@
 """All protected items as flat arrays, small enough for every worker to hold.
 
 Weights of words are their inverse document frequencies in the training text itself (a sample of it, by hash of
-the id): what every page says weighs nothing, whatever the sets are about.
+the id): words that every page has weigh nothing, whatever the sets are about.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 index     once       items as arrays
 weights   per part   how many sampled documents hold each word of the items
 found     per part   the sidecar, and the pairs (document, item) behind it
-items     once       what was found of every item, for evaluation to leave out
+items     once       the documents found for every item, for evaluation to leave out
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(
     holdout: Manifest,
     sets: Mapping[str, Manifest],
 ) -> Manifest:
-    """Hold every training document against the protected sets.
+    """Match every training document against the protected sets.
 
     Args:
         documents: `{b}/documents` by bucket.

@@ -1,13 +1,14 @@
 """Learned gates measured on documents whose truth is known: recall, false positives and over-removal by slice.
 
-    gates       which gates there are, and what generates documents for each
-    generate    labelled documents of several slices, from the words of `vocabulary`
-    illegal     the same for the gate of illegal content, whose lists are hashes and phrases
-    reviews     what reviewers said of documents of the corpus
-    reviewed    those documents, fetched
-    rule        what a gate removes, by the recipe
-    evaluate    run a gate over all of them
-    rates       what came of it, by slice
+    measured_gates      the gates that can be measured, and the generator of each
+    generate            labelled documents of several slices, from the words of `vocabulary`
+    illegal             the same for the gate of illegal content, whose lists are hashes and phrases
+    removed_samples     samples of removed documents for reviewers; the share of each reason that was right
+    review_labels       labels of reviewers, as files
+    reviewed_documents  the documents that reviewers labelled
+    rule                the rules by which a gate removes, from the recipe
+    evaluate            run a gate over labelled documents
+    rates               recall, false positives and over-removal, with intervals
 
-Nothing here knows how a gate judges: every one runs through its own annotators and the recipe's own rules.
+Nothing here depends on how a gate judges: each runs through its own annotators and the recipe's own rules.
 """

@@ -17,12 +17,12 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.corpus.models import lexicon
-from plinth.corpus.models.examples import labelled
-from plinth.corpus.slices import rates, reviewed
+from plinth.corpus.models.examples import read_labelled
+from plinth.corpus.slices import rates, reviewed_documents
 from plinth.corpus.slices.generate import Labelled, Term, invented
-from plinth.corpus.slices.measured_gates import GATES
+from plinth.corpus.slices.measured_gates import MEASURED_GATES
 from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.reviews import Review
+from plinth.corpus.slices.review_labels import Review
 from plinth.corpus.slices.rule import GateRule
 from plinth.errors import MissingError, SourceError
 from plinth.records import DOCUMENT_SCHEMA, Blob, Manifest, Part, Step
@@ -33,7 +33,7 @@ VERSION = "1"
 BATCH_ROWS = 256
 GOOD, BAD = "good", "bad"
 
-#: One row a labelled document: what was known, what the gate did.
+#: One row per labelled document: its truth, and whether the gate removed it.
 SCHEMA = pa.schema(
     [
         pa.field("slice", pa.string(), nullable=False),
@@ -84,7 +84,7 @@ def run(
 
     Raises:
         MissingError: a resource is missing.
-        SourceError: a labelled list cannot be read; says the line.
+        SourceError: a labelled list cannot be read; names the line.
     """
     needed = [key for name, raw in annotate.items() for key in annotator(name).needs(parameters(name, raw))]
     lists = [f"lists/{name}" for name in params.lists]
@@ -92,7 +92,7 @@ def run(
     if missing:
         raise MissingError(f"slices/{gate_name} needs {', '.join(missing)}", found=", ".join(resources) or "nothing")
     counted = tuple(review for review in reviews if params.reviews and review.reason in rule.reasons)
-    rows = reviewed.rows(ctx, gate_name, counted, documents)
+    rows = reviewed_documents.rows(ctx, gate_name, counted, documents)
     task = _Task(
         gate=gate_name,
         params=params,
@@ -151,12 +151,12 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
                     kind["removed"] += removed
 
     part = write_batches(store, "labelled.parquet", SCHEMA, batches())
-    told = {review.id for review in task.reviews}
+    given = {review.id for review in task.reviews}
     stats = {
         "slices": rates.by_slice(outcomes),
         "origins": origins,
         "made_as": dict(sorted(made_as.items())),
-        "reviews_without_document": len(told) - len({row for row in told if row in _ids(store, task)}),
+        "reviews_without_document": len(given) - len({row for row in given if row in _ids(store, task)}),
     }
     return (part.model_copy(update={"stats": stats}),)
 
@@ -193,7 +193,7 @@ def _judged(task: _Task, prepared: Mapping[str, Any], origin: str, rows: Sequenc
 
 
 def _documents(rows: Sequence[Labelled]) -> pa.RecordBatch:
-    """Labelled texts as documents of nobody."""
+    """Labelled texts as rows of documents, without a source."""
     size = len(rows)
     columns = {
         "id": [hashlib.sha256(row.text.encode()).digest()[:16] for row in rows],
@@ -212,14 +212,14 @@ def _documents(rows: Sequence[Labelled]) -> pa.RecordBatch:
 def _labelled(
     store: Store, task: _Task, files: Mapping[str, Mapping[str, Path]]
 ) -> Iterator[tuple[str, list[Labelled]]]:
-    gate = GATES[task.gate]
+    gate = MEASURED_GATES[task.gate]
     if gate.generate is not None and task.params.documents_per_slice:
         terms = gate.plants(files) if gate.plants else _terms(files) if gate.plants_terms else ()
         yield "generated", gate.generate(task.params.seed, task.params.documents_per_slice, terms)
     for key, part in task.lists:
         where = f"{key}, {part.name}"
         yield f"list/{key.removeprefix('lists/')}", _listed(store.open_path(part.blob).read_bytes(), where)
-    yield "review", reviewed.labelled(store, task.reviewed, task.reviews)
+    yield "review", reviewed_documents.labelled(store, task.reviewed, task.reviews)
 
 
 def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
@@ -237,7 +237,7 @@ def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
 
 def _listed(data: bytes, where: str) -> list[Labelled]:
     out = []
-    for number, row in enumerate(labelled(data, where), start=1):
+    for number, row in enumerate(read_labelled(data, where), start=1):
         if row["label"] not in (GOOD, BAD):
             raise SourceError(
                 f"{where}: example {number} has another label", found=row["label"], expected=f"{GOOD} or {BAD}"

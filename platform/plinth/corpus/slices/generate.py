@@ -1,6 +1,6 @@
 """Labelled documents with known truth, made from words of several slices: the same for the same seed everywhere.
 
-Good documents of a slice hold what an impatient gate trips over: anatomy in medical text, crimes in legal text and
+Good documents of a slice hold text that a crude gate removes: anatomy in medical text, crimes in legal text and
 news, insults between people of fiction, violent words in programs. Sentences that are planted to train with are not
 those to measure with.
 """
@@ -122,7 +122,7 @@ def good(rng: random.Random, name: str) -> str:
 
 
 def disguise(rng: random.Random, word: str) -> str:
-    """A word, spelt so that a reader knows it and a list does not."""
+    """A word, spelt so that a reader recognises it and a plain list does not match it."""
     ways: list[Callable[[], str]] = [
         lambda: ".".join(word),
         lambda: " ".join(word),

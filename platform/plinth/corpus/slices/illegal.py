@@ -1,8 +1,8 @@
-"""Labelled documents for the illegal-content gate: what its lists name, and what only looks like it.
+"""Labelled documents for the illegal-content gate: entries of its lists, and look-alikes.
 
 Nothing here is illegal. A phrase of the keyword lists is planted in good text; of a bank of generated documents those
 that the lists name by SHA-256 or SimHash stand for known texts, and are planted as they are and lightly edited
-(`lists` writes such lists). What the lists do not name cannot be planted, and is not: nothing is measured of it.
+(`lists` writes such lists). Content that the lists do not name cannot be planted, so nothing is measured of it.
 
 Good documents report a phrase, hold its words apart, or quote a sentence of a known text.
 """
@@ -49,7 +49,7 @@ def known() -> tuple[Term, ...]:
 
 
 def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """What the lists name: phrases by their category; texts of the bank as `known_text` and `known_near`."""
+    """The entries of the lists: phrases by their category; texts of the bank as `known_text` and `known_near`."""
     found: list[Term] = []
     for key in sorted(files):
         roles = by_role(files[key], ROLES)

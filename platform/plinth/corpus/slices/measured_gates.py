@@ -32,7 +32,7 @@ class MeasuredGate:
     plants: Plants | None = None
 
 
-GATES = {
+MEASURED_GATES = {
     gate.name: gate
     for gate in (
         MeasuredGate("quality", "quality_classifier", generate.quality),
@@ -43,14 +43,14 @@ GATES = {
 }
 
 
-def gate(name: str) -> MeasuredGate:
+def measured_gate(name: str) -> MeasuredGate:
     """A gate by name.
 
     Raises:
         RecipeError: no such gate; the nearest name is given.
     """
-    if name not in GATES:
-        near = difflib.get_close_matches(name, GATES, n=1, cutoff=0.4)
+    if name not in MEASURED_GATES:
+        near = difflib.get_close_matches(name, MEASURED_GATES, n=1, cutoff=0.4)
         remedy = f"did you mean {near[0]!r}?" if near else None
-        raise RecipeError(f"corpus.slices: no gate {name!r}", expected=", ".join(GATES), remedy=remedy)
-    return GATES[name]
+        raise RecipeError(f"corpus.slices: no gate {name!r}", expected=", ".join(MEASURED_GATES), remedy=remedy)
+    return MEASURED_GATES[name]

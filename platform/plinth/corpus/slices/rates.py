@@ -1,4 +1,4 @@
-"""How often a gate is right, by slice: recall, false positives and over-removal, each with its interval."""
+"""Rates of a gate by slice: recall, false positives and over-removal, each with its interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class LabelledOutcome:
-    """What a gate did with one labelled document."""
+    """The outcome of a gate for one labelled document."""
 
     slice: str
     bad: bool
@@ -33,7 +33,8 @@ def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
     share, square = hits / trials, z * z / trials
     middle = (share + square / 2) / (1 + square)
     half = z / (1 + square) * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # The ends are exact where the share is: rounding must not cut them off.
+    return (max(0.0, middle - half) if hits else 0.0), (min(1.0, middle + half) if hits < trials else 1.0)
 
 
 def by_slice(outcomes: Iterable[LabelledOutcome]) -> dict[str, dict[str, Any]]:

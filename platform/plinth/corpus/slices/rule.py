@@ -1,4 +1,4 @@
-"""What a gate removes, as an expression over annotation columns: its own, or rules of a policy."""
+"""The rules by which a gate removes documents: an expression of its own, or rules of a policy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GateRule:
 def rule_of(
     gate: MeasuredGate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]
 ) -> GateRule:
-    """What the gate removes by the recipe.
+    """The rules by which the gate removes, from the recipe.
 
     Args:
         annotators: names of all of the recipe's.

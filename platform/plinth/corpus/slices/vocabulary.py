@@ -2,7 +2,7 @@
 so are people and places.
 
 `{n}` is a noun of the slice, `{v}` a verb, `{a}` an adjective, `{p}` a person, `{t}` a term of a
-lexicon, `{h}` an adjective that hurts when it is said of somebody, `{w}` a wish.
+lexicon, `{h}` an adjective that insults a person, `{w}` a wish.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ HOSTILE = (
 )
 HOSTILE_WORDS = "worthless filthy disgusting miserable stupid pathetic rotten ugly vile useless".split()  # noqa: SIM905
 WISHES = ("get lost", "suffer", "rot", "get hurt", "disappear", "shut up", "crawl away", "be thrown out")
-#: What may stand in such a sentence instead, so that its wording alone tells nothing: of things, kind or unkind.
+#: What may stand in such a sentence instead, so that its wording alone decides nothing: of things, kind or unkind.
 HARMLESS = {"t": "{n}", "h": "{a}", "w": "{o}"}
 KIND_WISHES = ("come along", "rest", "arrive early", "win", "be repaired", "stay dry", "wait", "be brought in")
 THINGS = (

@@ -1,7 +1,7 @@
 """HTTP bodies as archives keep them: transfer and content codings undone, character sets as headers name them.
 
-Archivers keep the headers of what they have undone already, and servers say what is not so: a coding is undone where
-the body can be of it. No more is inflated than a record may hold.
+Archivers keep the headers of codings that they have undone already, and servers declare wrong ones: a coding is undone
+where the body can be of it. No more is inflated than a record may hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from plinth.corpus.sources.streams import READ_BYTES, members
 
-#: More codings than this, one in another, are nobody's honest page.
+#: A page in more nested codings than this is hostile.
 MAX_CODINGS = 4
 MAGIC = {"gzip": b"\x1f\x8b", "x-gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 #: Size of a chunk, in hexadecimal, with extensions (RFC 9112, 7.1); many recipients take a bare line feed (2.2).
@@ -74,7 +74,7 @@ def _codings(headers: Any) -> list[str]:
 
 
 def _looks(coding: str, body: bytes) -> bool:
-    """Whether a body can be of a coding."""
+    """Whether a body can be in a coding, by its first bytes."""
     if coding == "chunked":
         return CHUNK_SIZE.match(body) is not None
     if coding in ("br", "deflate"):
@@ -86,7 +86,7 @@ def _undone(coding: str, body: bytes) -> Iterator[bytes | str]:
     """The pieces of a body without one coding; a reason where it is damaged; as it is where the coding is unknown."""
     from fastwarc.stream_io import BrotliReader, ZstdReader
 
-    if coding in ("gzip", "x-gzip"):  # FastWARC would not tell of a member cut short
+    if coding in ("gzip", "x-gzip"):  # FastWARC does not report a member cut short
         yield from _gunzipped(body)
     elif coding == "deflate":
         yield from _inflated(body)

@@ -3,11 +3,11 @@
     plain WARC      at record boundaries, by following the lengths from record to record
     gzipped WARC    at member boundaries, by inflating every member
     JSON lines      after a line's end
-    Parquet         between row groups, as the footer tells
+    Parquet         between row groups, as the footer lists them
 
 A cut is never guessed from bytes that look like a beginning: a page can be made to contain such bytes, and the
 records cut loose from it would carry whatever address it chose. So WARCs are followed from the first record on.
-What cannot be cut (one gzip member for a whole file, compressed JSON lines, Zstandard, a damaged record) stays
+A file that cannot be cut (one gzip member for a whole file, compressed JSON lines, Zstandard, a damaged record) stays
 one piece to its end. Cuts depend on the content alone, never on where a file lies or who reads it.
 """
 
@@ -115,7 +115,7 @@ def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
         metadata = pq.read_metadata(io.BytesIO(PARQUET_MAGIC + footer))
         starts = [row_group_start(metadata.row_group(i)) for i in range(metadata.num_row_groups)]
     except (pa.ArrowException, OSError, ValueError):
-        return  # the reader will say what is wrong with it
+        return  # the reader reports the damage
     if starts != sorted(set(starts)) or not starts or not 4 <= starts[0] <= starts[-1] < stream.size - footer_bytes:
         return
     cuts, last = [], 0

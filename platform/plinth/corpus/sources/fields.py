@@ -2,7 +2,8 @@
 
 Understood beside the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
 `created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field.
-Other scalar fields travel in `extra`, and so do the hashes of `media`.
+Other scalar fields travel in `extra`, and so do the hashes of `media`: `[{"sha256": …, "phash": …}]`. Lists of illegal
+images are lists of such hashes; the images themselves are never read.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
 from plinth.corpus.sources.inventory import record_licence
-from plinth.corpus.sources.media import media
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.storage.files import SourceFile
@@ -24,6 +25,8 @@ ADDRESS = ("uri", "url")
 LICENCE = ("licence", "license")
 DATE = ("captured_at", "date", "timestamp", "created")
 EXTRA_FIELDS, EXTRA_CHARACTERS = 32, 500
+#: Hexadecimal digits of each hash of a media item.
+MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
 
 class Fields:
@@ -74,7 +77,7 @@ class Fields:
                 return refused("duplicate_id", f"id {key!r} was used earlier in this file")
             self._seen.add(mark)
         try:
-            hashes = media(found.get("media"))
+            hashes = _media(found.get("media"))
         except ValueError as error:
             return refused("broken_record", f"{error}")
         return RawRecord(
@@ -139,3 +142,26 @@ def _first_string(found: Mapping[str, Any], names: tuple[str, ...]) -> str:
         if isinstance(value, str) and value.strip():
             return value.strip()
     return ""
+
+
+def _media(value: Any) -> list[dict[str, str]]:
+    """The hashes that a field declares, lower case; other things of the same name have none and are left out.
+
+    Raises:
+        ValueError: a hash of the wrong form, which no list could match; names it.
+    """
+    found = []
+    for number, item in enumerate(value if isinstance(value, list) else ()):
+        if not isinstance(item, dict):
+            continue
+        hashes = {}
+        for name, digits in MEDIA_DIGITS.items():
+            given = item.get(name)
+            if given is None:
+                continue
+            if not isinstance(given, str) or not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", given):
+                raise ValueError(f"media[{number}].{name} is not {digits} hexadecimal digits")
+            hashes[name] = given.lower()
+        if hashes:
+            found.append(hashes)
+    return found

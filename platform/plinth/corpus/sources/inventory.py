@@ -77,7 +77,7 @@ def inventory(
 
 
 def remembered(workspace: Workspace) -> DigestMemory:
-    """What a workspace remembers of files that it has hashed, so that a listing tells what is new."""
+    """The workspace's record of hashed files, so that only new ones are read."""
     return DigestMemory(workspace.records / MEMORY_FILE)
 
 

@@ -1,4 +1,4 @@
-"""Which licence a file carries, where its source says `per-document`.
+"""The licence of a file whose source says `per-document`.
 
 A folder of files may hold `LICENCES.json` at its root: a JSON object from relative path (a folder, a file, or
 `""` for everything else) to an SPDX expression. The longest path that leads to a file decides. What nothing

@@ -1,4 +1,4 @@
-"""Which source of a bucket a document came from, by what the document carries."""
+"""The source of a bucket that a document came from, by the document's columns."""
 
 from __future__ import annotations
 

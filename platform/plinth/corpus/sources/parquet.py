@@ -1,7 +1,7 @@
 """Parquet: one record per row, text in a column the recipe names; the other columns as `fields` says.
 
-A file, or the row groups of a piece with the footer, is first copied to a temporary file and proved to be that of
-the inventory: a reader that jumps about cannot be checked while it reads. Then row groups are streamed page by
+A file, or the row groups of a piece with the footer, is first copied to a temporary file and compared with
+the inventory: random access cannot be checked while it reads. Then row groups are streamed page by
 page, and only columns that are used.
 """
 
@@ -23,7 +23,7 @@ BUFFER_BYTES = 1 << 20
 BATCH_BYTES, BATCH_ROWS = 16 * 2**20, 1024
 #: Bounds on what a footer may make the reader allocate.
 THRIFT_BYTES, THRIFT_ITEMS = 64 * 2**20, 10**6
-#: A column of a row group that says it inflates to more than this many times `max_bytes` is refused unread.
+#: A column of a row group that declares to inflate to more than this many times `max_bytes` is refused unread.
 MAX_COLUMN_FACTOR = 1024
 
 

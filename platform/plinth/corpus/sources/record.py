@@ -1,4 +1,4 @@
-"""What every reader yields: a raw record, or a reject that says why there is none.
+"""The results of every reader: a raw record, or a reject with its reason.
 
 reason             what was found
 ------             --------------
@@ -18,10 +18,10 @@ missing_field      a JSON line or row without text, a capture without address
 duplicate_id       the same record identifier twice in a file or piece
 extract_failed     the parser failed or died on the page
 extract_timeout    the parser ran longer than `extraction.seconds_per_page`
-illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); no text is told
+illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
 seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
 
-The last two are no failures: the record was read, and no rate of failures counts it.
+The last two are no failures: the record was read, and the rate of rejects does not count it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 DETAIL_CHARACTERS = 300
 QUARANTINED = "illegal_content"
 SEEN_BEFORE = "seen_before"
-#: Reasons that say nothing against the source.
+#: Reasons that are no fault of the source.
 NO_FAILURES = frozenset({QUARANTINED, SEEN_BEFORE})
 
 
@@ -49,10 +49,10 @@ class RawRecord:
         licence: SPDX expression or `unknown`.
         source_bytes: bytes of the raw record.
         where: position in its file, for people.
-        charset: what the server said, for HTML.
+        charset: that the server declared, for HTML.
         captured_at: UTC.
         extra: further facts, JSON-ready.
-        file, sha256: name of the source file and digest of the content as it came, where the illegal-content gate asks.
+        file, sha256: name of the source file and digest of the content as it came, for the illegal-content gate.
     """
 
     uri: str
@@ -70,7 +70,7 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """What could not become a document. `reason` is one of the table above, `where` a record or line."""
+    """A record that could not become a document. `reason` is one of the table above, `where` a record or line."""
 
     uri: str
     where: str

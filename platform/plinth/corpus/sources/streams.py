@@ -2,7 +2,7 @@
 
 A *stretch* is a readable run of plain bytes: one gzip member, or a whole file. When it ends too early it
 carries a `Fault`, and what comes after the damage is the next stretch. Nothing here trusts a length, and
-no read inflates more than was asked for.
+no read inflates more than was requested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a stretch ended before its end: a reject's reason and detail."""
+    """The damage that ended a stretch early: a reject's reason and detail."""
 
     reason: str
     detail: str

@@ -268,7 +268,7 @@ def test_an_idle_child_serves_the_next_part_and_no_other_parameters() -> None:
         extractor.extract([Page(ARTICLE)])
         assert extractor._child is not None
         assert extractor._child.pid != first
-    assert len(process._spares) == 1
+    assert len(process.SPARES) == 1
 
 
 def test_a_spare_that_has_gone_is_replaced() -> None:
@@ -285,12 +285,12 @@ def test_a_spare_that_has_gone_is_replaced() -> None:
 
 
 def test_a_child_with_pages_left_is_no_spare() -> None:
-    process.end_spares()
+    process.SPARES.end()
     with Extractor(Extraction(seconds_per_page=600)) as extractor:
         next(extractor.map([[Page(ARTICLE)], [Page(DEEP)]]))  # the second is read for minutes
         child = extractor._child
     assert child is not None
-    assert not process._spares
+    assert not len(process.SPARES)
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
 
@@ -332,7 +332,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_an_extractor_that_cannot_start_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    process.end_spares()
+    process.SPARES.end()
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(WorkerError, match="does not start"):
         extract([Page(ARTICLE)])

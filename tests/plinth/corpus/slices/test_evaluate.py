@@ -8,9 +8,9 @@ import pytest
 from plinth.corpus.lists import lists
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.slices import evaluate, generate
-from plinth.corpus.slices.measured_gates import gate
+from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
-from plinth.corpus.slices.reviews import Review
+from plinth.corpus.slices.review_labels import Review
 from plinth.corpus.slices.rule import rule_of
 from plinth.errors import MissingError, RecipeError, SourceError
 from plinth.records import Manifest
@@ -28,7 +28,7 @@ def listed(ctx: Any, name: str, content: str) -> Manifest:
 
 def measured(tiny: Any, documents: Any = None, labels: Any = (), more: Any = None, **params: Any) -> Manifest:
     given = GateSlices.model_validate({"removes": HITS, "documents_per_slice": 12, **params})
-    rule = rule_of(gate("toxicity"), given, {}, ("toxicity",))
+    rule = rule_of(measured_gate("toxicity"), given, {}, ("toxicity",))
     resources = {"lists/toxic": listed(tiny.ctx, "toxic", generate.lexicon_file(TERMS)), **(more or {})}
     return evaluate.run(tiny.ctx, "toxicity", given, rule, ALONE, resources, documents or {}, labels)
 
@@ -92,7 +92,7 @@ def test_rules_come_from_the_policy() -> None:
             )
         )
     }
-    rule = rule_of(gate("toxicity"), GateSlices(), policies, ("toxicity", "c4"))
+    rule = rule_of(measured_gate("toxicity"), GateSlices(), policies, ("toxicity", "c4"))
     assert rule.reasons == ("toxic", "mild", "toxicity")
     assert rule.annotators == ("c4", "toxicity")
 
@@ -109,6 +109,6 @@ def test_rules_come_from_the_policy() -> None:
 )
 def test_gates_that_cannot_be_measured(params: dict[str, Any], annotators: tuple[str, ...], what: str) -> None:
     with pytest.raises(RecipeError, match=what):
-        rule_of(gate("toxicity"), GateSlices.model_validate(params), {"default": Policy()}, annotators)
+        rule_of(measured_gate("toxicity"), GateSlices.model_validate(params), {"default": Policy()}, annotators)
     with pytest.raises(RecipeError, match="did you mean 'toxicity'"):
-        gate("toxcity")
+        measured_gate("toxcity")

@@ -8,7 +8,7 @@ import pytest
 from plinth.corpus import annotate
 from plinth.corpus.lists import lists
 from plinth.corpus.slices import evaluate, generate, illegal
-from plinth.corpus.slices.measured_gates import gate
+from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.rule import rule_of
 from plinth.records import Manifest
@@ -25,7 +25,7 @@ def listed(ctx: Any, files: dict[str, str]) -> Manifest:
 
 def measured(tiny: Any, files: dict[str, str], **params: Any) -> Manifest:
     given = GateSlices(removes="illegal.hit", documents_per_slice=48)
-    rule = rule_of(gate("illegal"), given, {}, ("illegal",))
+    rule = rule_of(measured_gate("illegal"), given, {}, ("illegal",))
     resources = {"lists/illegal": listed(tiny.ctx, files)}
     return evaluate.run(tiny.ctx, "illegal", given, rule, {"illegal": params}, resources, {})
 

@@ -1,4 +1,4 @@
-"""What the rules for personal data have in common: a hit, its kind, and check digits of published schemes."""
+"""Shared by the rules for personal data: a hit, its kind, and check digits of published schemes."""
 
 from __future__ import annotations
 

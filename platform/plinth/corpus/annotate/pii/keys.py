@@ -1,4 +1,4 @@
-"""Keys, tokens and passwords: those that say what they are, and random strings that a name calls a secret.
+"""Keys, tokens and passwords: those of a published form, and random strings assigned to the name of a secret.
 
 Forms are those that the issuers publish for secret scanning. A value without a form must be assigned to a name such as
 `api_key`, must not be made of words, and must be as disordered as random characters are.
@@ -121,12 +121,12 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 
 def _random(text: bytes) -> bool:
-    """Whether it is disordered, and is no example."""
+    """Whether a value looks random and is no example."""
     return entropy(text) >= min(MIN_ENTROPY, 0.75 * math.log2(len(text))) and not EXAMPLE.search(text)
 
 
 def _unworded(text: bytes) -> bool:
-    """Whether it has digits, less than half of it can be words, and it is not a short digest."""
+    """Whether a value has digits, is less than half words, and is not a short digest."""
     if len(text) < 32 and HEX.match(text):
         return False
     words = sum(map(len, WORDS.findall(text)))

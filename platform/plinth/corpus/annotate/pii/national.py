@@ -1,4 +1,4 @@
-"""Numbers that states give to people, each with its form, its check digits and the words that must stand near it.
+"""National identity, tax and insurance numbers, each with its form, check digits and the words that must stand near.
 
 A rule whose form alone is rare enough (dashes in the American number, seven groups in the French one) needs no words.
 """

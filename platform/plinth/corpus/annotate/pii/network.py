@@ -1,7 +1,7 @@
 """E-mail addresses, IP addresses, and passwords inside URLs.
 
-An address must be somebody's: names kept for documentation (RFC 2606) and networks that are not public (RFC 6890) are
-not. What looks alike is known: versions, sections and object identifiers are four small numbers, pictures for fine
+Names reserved for documentation (RFC 2606) and networks that are not public (RFC 6890) belong to no person and are left
+out. So are look-alikes: versions, sections and object identifiers are four small numbers, pictures for high-resolution
 screens are named `logo@2x.png`, `git@host` is a way to write a URL.
 """
 
@@ -30,7 +30,7 @@ NUMBERED = re.compile(
     rb"(?:\b(?:versions?|ver|v|release|sections?|sec|chapter|rfc|build)|\xc2\xa7|[<>=~]=)[\s:=.'\"`]{0,5}\Z",
     re.IGNORECASE,
 )
-#: Four numbers below this are next to never an address: one in four thousand of all addresses is such.
+#: Four numbers below this are almost never an address: one in four thousand addresses is one.
 SMALL = 32
 #: All global unicast addresses of version 6 that are assigned (IANA; RFC 4291).
 UNICAST6 = ipaddress.ip_network("2000::/3")
@@ -54,7 +54,7 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def dotted(raw: bytes, start: int) -> PiiHit | None:
-    """An IPv4 address; `private_ip` where it is nobody's."""
+    """An IPv4 address; `private_ip` where it is not public."""
     match = DOTTED.match(raw, start)
     if match is None or all(int(number) < SMALL for number in match[0].split(b".")):
         return None

@@ -3,11 +3,11 @@
 A kernel finds the places worth a rule in one pass (`plinth.text.terms.pii_scan`); rules decide at these places,
 each over a bounded number of bytes, so that no text makes them slow:
 
-    pii_network    e-mail addresses, public and private IP addresses, passwords in URLs
-    pii_numbers    payment cards, IBAN, telephone numbers
-    pii_national   numbers that states give to people, with their check digits
-    pii_keys       keys, tokens, passwords
-    pii_names      names and addresses, where a spaCy pipeline is given
+    network    e-mail addresses, public and private IP addresses, passwords in URLs
+    numbers    payment cards, IBAN, telephone numbers
+    national   national identity, tax and insurance numbers, with their check digits
+    keys       keys, tokens, passwords
+    names      names and addresses, where a spaCy pipeline is given
 
 The reason of a span is its kind, or kind and rule: `email`, `national/us_ssn`, `key/github_token`.
 """
@@ -35,7 +35,7 @@ from plinth.text.words.ngrams import I64, U8
 
 Kind = Literal["email", "ip", "private_ip", "phone", "iban", "card", "national", "key"]
 KINDS: tuple[Kind, ...] = ("email", "ip", "private_ip", "phone", "iban", "card", "national", "key")
-#: A private address is nobody's.
+#: A private address names no person.
 DEFAULT_KINDS = tuple(kind for kind in KINDS if kind != "private_ip")
 NAMED = ("name", "address")
 ALL_KINDS = (*KINDS, *NAMED)
@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
 
 
 class PiiParams(Frozen):
-    """What is looked for, and what is written instead."""
+    """Kinds to find, and their replacements."""
 
     kinds: tuple[Kind, ...] = Field(DEFAULT_KINDS, description=f"Of {', '.join(f'`{kind}`' for kind in KINDS)}.")
     replacements: Mapping[str, str] = Field({}, description="By kind, instead of `<EMAIL>`, `<PHONE>`, ….")
@@ -128,7 +128,7 @@ def _patterns(
 
 
 def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[PiiHit]:
-    """What the rules accept; places of a kind inside what was accepted there are passed over."""
+    """The hits that the rules accept; further places of a kind inside an accepted hit are skipped."""
     reached = [0] * (1 + max(kinds, default=0))
     for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
         if start >= reached[kind]:

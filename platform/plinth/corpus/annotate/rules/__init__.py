@@ -1,13 +1,15 @@
-"""Scores of published rule sets; thresholds are policy.
+"""Scores of published rule sets. Thresholds are policy: the profiles of `policy/profiles` hold them.
 
-c4                 C4's line and page rules as scores. Thresholds are policy.
-c4_lines           C4's line rules with the lines that they cut, as three projects order them. Thresholds of pages
-characters         Shares of characters by class, and lengths of lines. Thresholds are policy: profile `code/redpa
-fineweb            FineWeb's line rules as scores. Thresholds are policy.
-gopher_dolma       Gopher's rules as scores, counted as Dolma counts them. Thresholds are policy: profile `gopher/
-gopher_quality     Gopher's quality rules as scores. Thresholds are policy.
-gopher_repetition  Gopher's repetition rules as scores. Thresholds are policy.
-redpajama          RedPajama-v2's heuristic quality signals. Thresholds are policy: profiles `gopher/redpajama`, `
-refinedweb_lines   RefinedWeb's line rules: the lines to cut, and how many of the words they hold. Thresholds are
-repeated_tokens    Tokens that a text repeats in a row. Thresholds are policy: profile `dolma/1.6`.
+    c4                 C4's line and page rules
+    c4_lines           C4's line rules with the lines that they cut, in the order of three projects
+    characters         shares of characters by class, lengths of lines
+    fineweb            FineWeb's line rules
+    gopher_quality     Gopher's quality rules
+    gopher_repetition  Gopher's repetition rules
+    gopher_dolma       Gopher's rules as Dolma counts them
+    redpajama          RedPajama-v2's quality signals
+    refinedweb_lines   RefinedWeb's line rules
+    repeated_tokens    tokens that repeat in a row
+
+The counting itself is in `plinth.text.rules`.
 """

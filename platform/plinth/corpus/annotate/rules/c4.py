@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
 
 
 class C4Params(Frozen):
-    """Whose counting is followed, and what makes a line."""
+    """The project whose counting is followed, and the lines that count."""
 
     profile: Literal["datatrove"] = Field("datatrove", description="Rules in the order of datatrove 0.10.")
     min_words_per_line: int = internal(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
@@ -35,7 +35,7 @@ class C4Params(Frozen):
 
 
 def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Lines by what became of them, and the sentences of those that would be kept; see `plinth.text.rules.c4_pages`."""
+    """Lines by outcome, and the sentences of those that would be kept; see `plinth.text.rules.c4_pages`."""
     n = c4_pages.page_counts(
         batch.column("text"), params.min_words_per_line, params.max_word_characters, params.terminal_punctuation
     )

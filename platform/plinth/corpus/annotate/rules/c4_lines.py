@@ -2,7 +2,7 @@
 
 Profile `paper` is the authors' code (TensorFlow Datasets, `c4_utils.py`) with the paper's first numbers, 3 words a line
 and 5 sentences; `dclm` rebuilds its later numbers, 5 and 3, as steps over the whole page, and keeps blank lines;
-`dolma` is the tagger `c4_v2`, which looks for phrases anywhere and asks two things of a line.
+`dolma` is the tagger `c4_v2`, which looks for phrases anywhere and makes two checks of a line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 
 
 class C4LinesParams(Frozen):
-    """Whose rules are followed."""
+    """The project whose rules are followed."""
 
     profile: Literal["paper", "dclm", "dolma"] = Field("paper", description="Whose rules, in whose order.")
     max_word_characters: int = internal(1000, ge=1, description="A line with a longer word is cut (not by `dolma`).")

@@ -17,7 +17,7 @@ SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _CO
 
 
 class FineWebParams(Frozen):
-    """Whose counting is followed."""
+    """The project whose counting is followed."""
 
     profile: Literal["datatrove"] = Field("datatrove", description="Counts as datatrove 0.10 does.")
     short_line_characters: int = internal(30, ge=1, description="A line of at most this many characters is short.")

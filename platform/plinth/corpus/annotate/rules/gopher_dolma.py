@@ -17,7 +17,7 @@ SCHEMA = pa.schema(
 
 
 class GopherDolmaParams(Frozen):
-    """What a line is."""
+    """The definition of a line."""
 
     join_blank_lines: bool = Field(
         False, description="A run of line ends is one (tagger `gopher_v2`); else every blank line is a line."

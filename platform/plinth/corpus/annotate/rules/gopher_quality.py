@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 
 class GopherQualityParams(Frozen):
-    """Whose counting is followed."""
+    """The project whose counting is followed."""
 
     profile: Literal["datatrove"] = Field(
         "datatrove", description="Counts as datatrove 0.10 does, on words that white space separates."

@@ -16,7 +16,7 @@ SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in rep
 
 
 class GopherRepetitionParams(Frozen):
-    """Whose counting is followed."""
+    """The project whose counting is followed."""
 
     profile: Literal["datatrove"] = Field(
         "datatrove", description="Copies beyond the first are duplicates; a top n-gram counts all its copies."

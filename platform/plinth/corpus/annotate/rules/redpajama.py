@@ -27,7 +27,7 @@ STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
 class RedPajamaParams(Frozen):
-    """What the signals rest on."""
+    """The list of stop words."""
 
     stop_words: str | None = Field(
         None, description="A list of `corpus.lists`, one stop word a line; without it, Gopher's eight stop words."

@@ -2,7 +2,7 @@
 
     count     per part: the distinct lines of its documents, with how many have each and which has it first
     group     per range of keys: lines in too many documents, addressed to the parts that have them
-    sidecar   per part: the columns of `spans.SCHEMA`
+    sidecar   per part: the columns of `edits.SCHEMA`
 
 The first occurrence stays: documents count in the order of bucket, part and row. CCNet (Wenzek et al. 2019) and
 Dolma (Soldaini et al. 2024) cut every line seen before; RefinedWeb (Penedo et al. 2023) cuts lines that a
@@ -24,7 +24,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import edits, shuffle
 from plinth.corpus.dedup.edits import I64, Bools
-from plinth.corpus.dedup.lines.units import BOILERPLATE, LINE, PARAGRAPH, Units, compared, domain
+from plinth.corpus.dedup.lines.units import BOILERPLATE, LINE, PARAGRAPH, Units, compared, host
 from plinth.corpus.dedup.span_parameters import LineParameters
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
@@ -36,7 +36,7 @@ ASSET = "dedup/lines"
 VERSION = "1"
 SCHEMA = edits.SCHEMA
 
-#: Why a span is cut. Where several apply, the first is given.
+#: Reasons of cuts. Where several apply, the first is given.
 REASONS = ("boilerplate", "repeated_paragraph", "repeated_line")
 
 _COUNTS = pa.schema(
@@ -70,7 +70,7 @@ def run(
         range_rows: rows one reduce task holds; bears on memory alone.
 
     Returns:
-        Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `spans.STATS`, `spans` and `span_bytes` by reason,
+        Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
         and `buckets`.
 
     Raises:
@@ -201,13 +201,13 @@ def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatc
         considered = before.column("survivor").to_numpy(zero_copy_only=False)
         considered = considered & (task.slot.bucket not in task.params.exclude)
         mine = documents.filter(pa.array(considered))
-        domains = [domain(uri) or task.slot.bucket for uri in mine.column("uri").to_pylist()]
+        domains = [host(uri) or task.slot.bucket for uri in mine.column("uri").to_pylist()]
         yield first, considered, before, lines(mine.column("text")), domains
         first += documents.num_rows
 
 
 def _cut(slot: int, repeated: pa.Table, units: Units, found: HashedLines, rows: I64) -> npt.NDArray[np.uint8]:
-    """[L] 0, or 1 + the reason why a line is cut."""
+    """[L] 0, or 1 + the number of the reason that a line is cut."""
     cut = np.zeros(found.high.size, dtype=np.uint8)
     key, low = repeated.column("key").to_numpy(), repeated.column("low").to_numpy()
     if key.size == 0:

@@ -1,4 +1,4 @@
-"""What of a text's lines is compared with other documents: lines, paragraphs, lines at heads and feet.
+"""Units of text that are compared with other documents: lines, paragraphs, lines at heads and feet.
 
 Every unit has a 128-bit key. The scope (a bucket, a domain, the corpus) and the kind of unit are mixed into it,
 so that only what may be compared can be equal.
@@ -78,7 +78,7 @@ def _salted(high: U64, salt: U64, kind: int) -> U64:
     return out
 
 
-def domain(uri: str) -> str:
+def host(uri: str) -> str:
     """The host of a URI in lower case; empty where it has none."""
     try:
         return urlsplit(uri).hostname or ""

@@ -1,13 +1,13 @@
 """Near duplicates: MinHash-LSH with every candidate verified.
 
-bands             Bands and rows: published settings by name, or chosen for a threshold and a number of hashes.
-candidates        Candidates: groups of documents that share the key of a band, put together into components.
-index             The index: sorted band keys and text digests of every document, kept as runs that only ever merg
-linking           Linking: the pairs of groups of documents, compared until the clusters are known.
-minhash           Near duplicates: MinHash-LSH over shingles, every candidate verified, over all buckets.
-payloads          What verification compares, carried from parts of documents to partitions of components.
-query             Ask the index for documents near a text: for contamination, takedown and curiosity.
-shingles          Shingles of a text, of words or of characters, as the recipe says: their signatures and their se
-similarity_cache  Facts: similarities of pairs of documents that were computed once and hold for ever.
-verify            Verification: the pairs of every component are compared and clusters made of those that pass.
+minhash           the stage; signatures of documents
+bands             bands and rows: published settings by name, or chosen for a threshold
+shingles          shingles of a text, of words or characters: their signatures and sets
+index             sorted band keys and text digests of every document
+candidates        documents that share a band key, in components
+verify            the pairs of every component compared; clusters of those that pass
+payloads          shingle sets or signatures, carried from parts of documents to partitions of components
+linking           kernels: pairs compared until the clusters are known
+similarity_cache  similarities of pairs, computed once
+query             documents near a text, from the index
 """

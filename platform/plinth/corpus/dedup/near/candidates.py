@@ -1,10 +1,10 @@
-"""Candidates: groups of documents that share the key of a band, put together into components.
+"""Groups of documents that share the key of a band, put together into components.
 
     groups        per range of keys: the entries whose key two or more documents have
     components    once: documents that groups connect, 8 bytes of memory per document of the corpus
     route         per range: its groups, in order of component
 
-Whatever verification finds, a cluster lies inside one component; so components, cut into partitions of bounded
+A cluster lies inside one component; so components, cut into partitions of bounded
 size, are verified apart from each other, and no pair is ever written down. Groups only nominate; `verify` decides.
 """
 
@@ -39,7 +39,7 @@ ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
 
 @dataclass(frozen=True)
 class CandidatePairs:
-    """Candidates of a corpus.
+    """All candidates of a corpus.
 
     Args:
         routed: per range of keys, a run of (component, band key, document).
@@ -156,7 +156,7 @@ def _unite(parent: Column, key: U64, at: U64, last: U64) -> None:
 
 @njit(nogil=True, cache=True)
 def _cut(parent: Column, sizes: Column, limit: int, alone: int) -> tuple[I64, I64]:
-    """Finish the roots, mark who is alone, and cut the components into partitions of about `limit` documents.
+    """Finish the roots, mark single documents, and cut the components into partitions of about `limit` documents.
 
     Returns:
         the first component of every partition but the first; documents in components, the largest component.

@@ -1,11 +1,11 @@
-"""The index: sorted band keys and text digests of every document, kept as runs that only ever merge.
+"""Sorted band keys and text digests of every document, kept as runs that only ever merge.
 
     bands      per part, once and for all: the band keys of its signatures with their rows, sorted
     digests    per part, once and for all: the digests of its folded texts, sorted (`exact`)
     tree       runs of several parts, merged where there are many (`tree`)
 
 A new snapshot adds leaves and merges a few branches; neither old texts nor old signatures are read for it. The
-index holds all documents, whatever became of them; who asks brings a mask.
+index holds all documents, dropped ones too; a reader applies a mask.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(
         signatures: `{b}/minhash` by bucket, of the same parameters.
 
     Returns:
-        Manifest of `bands-*`, `digests-*` and `layout.json`, which says which documents they are of.
+        Manifest of `bands-*`, `digests-*` and `layout.json`, which lists their documents.
 
     Raises:
         IntegrityError: signatures do not belong to the documents; a part is damaged.
@@ -74,7 +74,7 @@ def run(
 
 
 def identity(params: MinHash) -> dict[str, Any]:
-    """What band keys depend on; an index of another identity is never asked."""
+    """The parameters that band keys depend on; an index of another identity is never read."""
     return {"version": VERSION, **params.signature(), "bands": params.bands, "rows": params.rows}
 
 

@@ -1,12 +1,12 @@
-"""Linking: the pairs of groups of documents, compared until the clusters are known.
+"""The pairs of groups of documents, compared until the clusters are known.
 
 Within a group of at most `ALL_PAIRS` documents every pair counts. A larger crowd (boilerplate, templates) would
 cost its square: there each document is paired with the next `NEIGHBOURS` in an order keyed by id and band, and
 with the smallest id. The orders of different bands are independent, so true clusters in a crowd stay connected.
 
 Clusters are the connected components of the pairs that pass, so a pair whose ends are connected already is not
-compared: a cluster of n copies costs n comparisons, not n². Which pairs are spared depends on the order, what
-comes out does not.
+compared: a cluster of n copies costs n comparisons, not n². The pairs that are skipped depend on the order, the
+clusters do not.
 
 Letters: N documents of a partition, R rows (band key, document) of its groups.
 """
@@ -32,14 +32,14 @@ U32 = npt.NDArray[np.uint32]
 ALL_PAIRS = 32
 NEIGHBOURS = 8
 
-#: What to do with a pair that is neither connected nor refused: look it up among facts, note that its texts are
-#: needed, or compare their sets (`SETS`) or signatures (`SIGNATURES`).
+#: What to do with a pair that is neither connected nor refused: look it up in the similarity cache, note that its
+#: texts are needed, or compare their sets (`SETS`) or signatures (`SIGNATURES`).
 LOOK_UP, MARK, SETS, SIGNATURES = 0, 1, 2, 3
 
 
 @dataclass
 class Payload:
-    """What is compared: by document, values[start : start + size]; [N], [N], [all].
+    """The values that are compared: by document, values[start : start + size]; [N], [N], [all].
 
     A signature is `minima` uint32 in half as many values.
     """
@@ -51,7 +51,7 @@ class Payload:
 
 
 def no_payload(count: int) -> Payload:
-    """For passes that compare nothing."""
+    """The payload of passes that compare nothing."""
     return Payload(np.zeros(count, np.int64), np.zeros(count, np.int64), np.empty(0, np.uint64))
 
 
@@ -84,7 +84,7 @@ class Links:
         self._refused = np.zeros(1024, dtype=np.uint64)
 
     def walk(self, what: int, known: tuple[Any, Any] | None = None, payload: Payload | None = None) -> tuple[U64, U64]:
-        """Go over all pairs once; returns the facts that were found."""
+        """Go over all pairs once; returns the similarities that were found."""
         pairs, values = known or (np.empty(0, np.uint64), np.empty(0, np.uint64))
         payload = payload or no_payload(self.high.size)
         self._refused, found_pairs, found_values = _walk(
@@ -172,7 +172,7 @@ def _walk(
     what: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64, parent: I64, needed: U8,
     refused: U64, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32, minima: int, limit: Any,
 ) -> tuple[U64, U64, U64]:  # fmt: skip
-    """Go over the pairs of all groups once; returns the table of refused pairs and the facts found, as two columns."""
+    """Go over the pairs of all groups once; returns the table of refused pairs, and pairs and similarities found."""
     held = 0
     for value in refused:
         held += value != 0

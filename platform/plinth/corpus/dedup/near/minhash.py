@@ -1,10 +1,10 @@
 """Near duplicates: MinHash-LSH over shingles, every candidate verified, over all buckets.
 
     signatures   per part, once and for all         here; `shingles`, text/minhash
-    index        per part, once and for all         dedup/index
-    candidates   documents that share a band key    dedup/candidates
-    verify       similarity, clusters               dedup/verify
-    sidecar      per part: `clusters.SCHEMA`        dedup/clusters
+    index        per part, once and for all         `index`
+    candidates   documents that share a band key    `candidates`
+    verify       similarity, clusters               `verify`
+    sidecar      per part: `clusters.SCHEMA`        `clusters`
 
 A text of fewer words than a shingle is one shingle of all its words: it merges only with a text of the same
 words in the same order. A text without words is never a candidate. Merging is transitive (single linkage).
@@ -49,7 +49,7 @@ def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manif
     """MinHash signatures of all documents of a bucket.
 
     Args:
-        params: threshold and way of verification do not matter here.
+        params: threshold and verification are not used here.
 
     Returns:
         Manifest of `part-*` with `signature_schema(params)`, aligned with the documents.
@@ -122,10 +122,10 @@ def run(
         index.BANDS, tuple(index.bands(ctx, params.minhash, places)), layout, index.identity(params.minhash)
     )
     mask = document_numbers.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
-    roster = rank_table.roster(ctx, params, documents, exact.text_lengths(ctx, places), quality)
+    ranks = rank_table.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
     found = candidates.find(ctx, reader, mask, range_rows, rows)
-    members = clusters.gather(ctx, ASSET, verify.cluster(ctx, params, places, found, roster), layout)
+    members = clusters.gather(ctx, ASSET, verify.cluster(ctx, params, places, found, ranks), layout)
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(

@@ -1,4 +1,4 @@
-"""What verification compares, carried from parts of documents to partitions of components.
+"""Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
 
 Per part: the shingle sets (or the signatures) of the documents that are wanted, in order of component, so that a
 partition reads one stretch of every part's file. Memory is one part's; a partition that would hold more than
@@ -39,7 +39,7 @@ IN_MEMORY = 512 * 2**20
 
 @dataclass(frozen=True)
 class Carried:
-    """What one slot gives: the run that says where, and the flat column of values."""
+    """The payload of one slot: the run with the place of each document, and the flat column of values."""
 
     places: Part
     values: Part

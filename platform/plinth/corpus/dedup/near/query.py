@@ -1,8 +1,8 @@
-"""Ask the index for documents near a text: for contamination, takedown and curiosity.
+"""Documents near a text, from the index: for contamination, takedown and inspection.
 
 Exact duplicates are found by the digest of the folded text, near ones by band keys; a few blocks of each run are
 read, whatever the size of the corpus. Every candidate has the similarity its signature estimates, and the true
-one where its text is in the store. All documents are asked, those dropped or never considered too.
+one where its text is in the store. All documents are searched, those dropped or never considered too.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NearIndex:
 
     Args:
         ctx: the workspace that holds it.
-        params: what the texts were signed with; an index of other parameters is refused.
+        params: parameters of the signatures; an index of other parameters is refused.
         made: manifest of `dedup/index`.
         documents: `{b}/documents` by bucket, where their texts are wanted.
 
@@ -85,7 +85,7 @@ class NearIndex:
                 f"{made.asset} is the index of other signatures",
                 found=f"version {made.version}, {_differing(made.params, wanted)}",
                 expected=f"version {index.VERSION}, {_differing(wanted, made.params)}",
-                remedy="ask with the recipe that made it, or make it again: `plinth run --select dedup/index`",
+                remedy="use the recipe that made it, or make it again: `plinth run --select dedup/index`",
             )
         self.layout = json.loads(ctx.store.read_bytes(made.named(index.LAYOUT)[0].blob))
         self._parts = {
@@ -145,37 +145,37 @@ class NearIndex:
                     counts[address] = counts.get(address, 0) + 1
         return counts
 
-    def _estimates(self, asked: Sequence[Address], signed: npt.NDArray[np.uint32]) -> dict[Address, float]:
+    def _estimates(self, places: Sequence[Address], signed: npt.NDArray[np.uint32]) -> dict[Address, float]:
         """The share of minima that the documents have in common with a signature [K]."""
-        parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in asked}
+        parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in places}
         found = {}
-        for at, row in _rows(self.ctx, parts, asked, ["signature"]):
+        for at, row in _rows(self.ctx, parts, places, ["signature"]):
             if row["signature"] is not None:
                 found[at] = float(np.mean(np.frombuffer(row["signature"], dtype="<u4") == signed))
         return found
 
     def _matches(
         self,
-        asked: Sequence[Address],
+        places: Sequence[Address],
         same: set[Address],
         counts: Mapping[Address, int],
         estimates: Mapping[Address, float],
         wanted: npt.NDArray[np.uint64],
     ) -> list[Match]:
         stored = {}
-        for slot in {slot for slot, _ in asked}:
+        for slot in {slot for slot, _ in places}:
             described = self.layout["documents"][slot]
             part = self._parts.get((described["bucket"], described["sha256"]))
             if part is not None and self.ctx.store.has(part.blob):
                 stored[slot] = part
-        read = dict(_rows(self.ctx, stored, [at for at in asked if at[0] in stored], ["id", "uri", "text"]))
+        read = dict(_rows(self.ctx, stored, [at for at in places if at[0] in stored], ["id", "uri", "text"]))
         texts = pa.array([row["text"] for row in read.values()], pa.large_string())
         truth = {
             at: jaccard(wanted, theirs)
             for at, theirs in zip(read, shingles.sets(texts, self.params) if read else [], strict=True)
         }
         found = []
-        for at in asked:
+        for at in places:
             slot, row = self.layout["documents"][at[0]], read.get(at)
             names = (row["id"].hex(), row["uri"]) if row else (None, None)
             place = (slot["bucket"], slot["part"], at[1])
@@ -184,11 +184,11 @@ class NearIndex:
 
 
 def _rows(
-    ctx: Context, parts: Mapping[int, Part], asked: Sequence[Address], columns: Sequence[str]
+    ctx: Context, parts: Mapping[int, Part], places: Sequence[Address], columns: Sequence[str]
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
     """Rows of several parts by address; each row group is read once."""
     for slot, part in parts.items():
-        rows = np.array(sorted(row for one, row in asked if one == slot), dtype=np.int64)
+        rows = np.array(sorted(row for one, row in places if one == slot), dtype=np.int64)
         batches = shuffle.iter_rows(ctx.store, part, columns, rows)
         values = (value for batch in batches for value in batch.to_pylist())
         yield from zip(((slot, int(row)) for row in rows), values, strict=True)
@@ -219,7 +219,7 @@ def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
 
 
 def fate(ctx: Context, match: Match) -> dict[str, Any]:
-    """What became of a document: decision, reason, cluster and whether it survived each deduplication.
+    """The fate of a document: decision, reason, cluster and whether it survived each deduplication.
 
     Keys are there where the stage is published and was made from the same documents: `decision`, `reason`,
     `cluster`, `cluster_size`, `exact_survivor`, `near_survivor`.

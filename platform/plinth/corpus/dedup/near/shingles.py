@@ -1,4 +1,4 @@
-"""Shingles of a text, of words or of characters, as the recipe says: their signatures and their sets.
+"""Shingles of a text, of words or of characters, by the parameters: their signatures and their sets.
 
 Words are those of `text.ngrams`. A character shingle is n code points of the folded text (`text.fold`: lower case,
 one space for any white space); a text of fewer is one shingle. Of a text longer than `max_characters` only its

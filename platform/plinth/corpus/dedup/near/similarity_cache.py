@@ -1,9 +1,9 @@
-"""Facts: similarities of pairs of documents that were computed once and hold for ever.
+"""Similarity cache: similarities of pairs of documents, computed once and valid for ever.
 
 An id names its text, so what two ids' texts have in common never changes. A later run over more documents looks
-a pair up before it reads a text again; that is all facts are used for, and losing them costs time and nothing
-else. They are kept in the step cache under their definition (shingles and the like), are only ever added to, and
-are checked against their SHA-256 before they are believed.
+a pair up before it reads a text again; losing the cache costs time and nothing else. It is kept in the step cache
+under the definition of a similarity (shingles and the like), is only ever added to, and is checked against its
+SHA-256 before it is used.
 
 A pair is 64 bits of hash over both ids; 32 further bits stand beside the similarity (FP32), 96 in all.
 """
@@ -34,13 +34,13 @@ U64 = sorted_runs.U64
 
 VERSION = "1"
 #: Runs of (pair, check << 32 | bits of the similarity), as verification leaves them.
-FACTS = "facts"
+SIMILARITIES = "facts"
 MERGE_ROWS = 4_000_000
 
 
 @dataclass(frozen=True)
 class KnownSimilarities:
-    """All facts: two flat columns of uint64, sorted by the first."""
+    """All cached similarities: two flat columns of uint64, sorted by the first."""
 
     pairs: Part
     values: Part
@@ -57,7 +57,7 @@ class KnownSimilarities:
 
 
 def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | None:
-    """What is known under a definition, or None when nothing is or it is damaged."""
+    """The similarities cached under a definition, or None when there are none or the cache is damaged."""
     parts = ctx.cache.get(_key(definition))
     if not parts or parts[0].rows == 0:
         return None
@@ -72,7 +72,7 @@ def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | N
 def remember(
     ctx: Context, definition: Mapping[str, Any], known: KnownSimilarities | None, fresh: Sequence[Part]
 ) -> None:
-    """Add what verification found."""
+    """Add the similarities that verification computed."""
     if not any(part.rows for part in fresh):
         return
     keys = (*(known.keys if known else ()), *(part.blob.sha256 for part in fresh))
@@ -95,7 +95,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
     old = task.known.open(store) if task.known else (np.empty(0, np.uint64), np.empty(0, np.uint64))
     rows = old[0].size + sum(part.rows for part in task.fresh)
     with ExitStack() as stack:
-        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, FACTS)) for part in task.fresh]
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, part, SIMILARITIES)) for part in task.fresh]
         paths = [stack.enter_context(store.staging(".flat")) for _ in old]
         with ExitStack() as files:
             targets = [files.enter_context(path.open("wb")) for path in paths]
@@ -114,7 +114,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @njit(nogil=True, cache=True)
 def ends(high: U64, low: U64) -> U64:
-    """What each document contributes to the hash of its pairs, from the halves of its id."""
+    """Each document's share of the hash of its pairs, from the halves of its id."""
     out = np.empty(high.size, dtype=np.uint64)
     for i in range(high.size):
         out[i] = mix(high[i] ^ mix(low[i]))
@@ -135,7 +135,7 @@ def pair_check(a: Any, b: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def look_up(pairs: U64, values: U64, key: Any, check: Any) -> int:
-    """Position of a pair among the facts, or -1."""
+    """Position of a pair in the cache, or -1."""
     low, high = 0, pairs.size
     while low < high:
         middle = (low + high) >> 1

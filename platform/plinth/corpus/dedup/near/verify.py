@@ -1,6 +1,6 @@
-"""Verification: the pairs of every component are compared and clusters made of those that pass.
+"""The pairs of every component are compared; clusters are made of those that pass.
 
-    plan      per partition: which documents' texts are needed, when some pairs are known from before (`facts`)
+    plan      per partition: whose texts are needed, when the `similarity_cache` has some pairs
     payload   per part: their shingle sets or signatures (`payloads`)
     link      per partition: comparison and union-find (`linking`); the members of its clusters
 
@@ -22,7 +22,7 @@ from plinth.corpus.dedup import clusters, document_numbers, rank_table, sorted_r
 from plinth.corpus.dedup.near import payloads, similarity_cache
 from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
-from plinth.corpus.dedup.near.similarity_cache import FACTS, KnownSimilarities
+from plinth.corpus.dedup.near.similarity_cache import SIMILARITIES, KnownSimilarities
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part, Step
@@ -33,20 +33,20 @@ U64 = sorted_runs.U64
 VERSION = "1"
 
 
-def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: CandidatePairs, roster: Part) -> list[Part]:
+def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: CandidatePairs, ranks: Part) -> list[Part]:
     """The members of all near-duplicate clusters, as runs by number of document.
 
     Args:
         places: with the side `signatures`.
         found: the candidates.
-        roster: from `ranks.roster`.
+        ranks: from `rank_table.build`.
     """
     minhash, layout = params.minhash, document_numbers.layout(places)
-    tasks = [_Partition(found, roster, low, high, minhash.threshold) for low, high in found.partitions]
+    tasks = [_Partition(found, ranks, low, high, minhash.threshold) for low, high in found.partitions]
     read = tuple((one.documents if minhash.verify == "text" else one.sides["signatures"]).blob.sha256 for one in places)
-    keys = (*(part.blob.sha256 for part in (*found.routed, found.components, roster)), *read)
+    keys = (*(part.blob.sha256 for part in (*found.routed, found.components, ranks)), *read)
     step = Step(name="dedup/minhash/link", version=VERSION, params={**minhash.similarity(), **params.survivors()})
-    # What is known changes how much work a task is, and nothing of its members: it is not among their inputs.
+    # The cache changes how much work a task is, and not its members: it is not among their inputs.
     inputs = [(f"{task.low}-{task.high}", str(task.threshold), *keys) for task in tasks]
     made = [ctx.cache.get(step.key(one)) for one in inputs]
     if all(made):
@@ -81,7 +81,7 @@ def _needed(
 @dataclass(frozen=True)
 class _Partition:
     found: CandidatePairs
-    roster: Part
+    ranks: Part
     low: int
     high: int
     threshold: float
@@ -89,11 +89,11 @@ class _Partition:
 
 
 def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
-    """The partition's documents by number, and its groups with what is known applied."""
+    """The partition's documents by number, and its groups with cached similarities applied."""
     key, at = read_partition(store, task.found.routed, task.low, task.high)
     documents = np.unique(at)
-    roster = document_numbers.open_flat(store, task.roster, "<u8", rank_table.WIDTH)
-    own = np.asarray(roster[documents]) if documents.size else np.empty((0, rank_table.WIDTH), np.uint64)
+    ranks = document_numbers.open_flat(store, task.ranks, "<u8", rank_table.WIDTH)
+    own = np.asarray(ranks[documents]) if documents.size else np.empty((0, rank_table.WIDTH), np.uint64)
     high, low = np.ascontiguousarray(own[:, 0]), np.ascontiguousarray(own[:, 1])
     links = Links(key, np.searchsorted(documents, at).astype(np.int64), high, low, task.threshold)
     if task.known:
@@ -123,6 +123,6 @@ def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     ) as payload:
         pairs, values = links.walk(SIGNATURES if task.minima else SETS, payload=payload)
     order = sorted_runs.in_order(pairs, values)
-    fresh = sorted_runs.write(store, "facts.run", FACTS, [(pairs[order], values[order])], 2)
-    roster = document_numbers.open_flat(store, partition.roster, "<u8", rank_table.WIDTH)
-    return clusters.write_members(store, documents, links.roots(), roster), fresh
+    fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
+    ranks = document_numbers.open_flat(store, partition.ranks, "<u8", rank_table.WIDTH)
+    return clusters.write_members(store, documents, links.roots(), ranks), fresh

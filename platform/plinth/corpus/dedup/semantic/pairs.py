@@ -1,4 +1,4 @@
-"""Pairs of vectors whose cosine reaches a threshold: SimHash nominates, whole numbers decide.
+"""Pairs of vectors whose cosine reaches a threshold: SimHash nominates, integer arithmetic decides.
 
     keys    per part: `tables` SimHash keys of every vector
     pairs   per range of keys: vectors that share a key
@@ -7,7 +7,7 @@
 A bit of a key says on which side of a random plane a vector lies; two vectors at angle a differ in it with
 probability a / π (Charikar 2002). The planes go through the mean of all vectors, for what every document has in
 common (frequent words) would put all of them on one side. With b bits and L tables a pair at cosine t is found
-with probability 1 − (1 − (1 − acos(t) / π)^b)^L; L is chosen for the recall asked for, b so that a key is
+with probability 1 − (1 − (1 − acos(t) / π)^b)^L; L is chosen for the recall wanted, b so that a key is
 shared by about `CROWD` vectors of an even spread. Under a key of more than `ALL_PAIRS` vectors each is paired with
 the next `NEIGHBOURS` in an order of its own and with the first.
 """
@@ -44,7 +44,7 @@ _FIRST, _SECOND = np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB)
 
 @dataclass(frozen=True)
 class Search:
-    """How candidates are found: the mean of all vectors, rounded, and the keys' shape."""
+    """Shape of the search for candidates: the mean of all vectors, rounded, and the keys' shape."""
 
     mean: tuple[int, ...]
     bits: int

@@ -1,13 +1,13 @@
 """Look-alikes that share words and not shingles: the embedding back-check of chosen, high-risk buckets.
 
-    vectors   hashed TF-IDF learned here, or the user's own       dedup/semantic_vectors
-    pairs     SimHash candidates, exact cosines                   dedup/semantic_pairs
+    vectors   hashed TF-IDF learned here, or the user's own       `vectors`
+    pairs     SimHash candidates, exact cosines                   `pairs`
     members   once: clusters by union-find; the longest document of each stays, ties go to the smallest id
     sidecar   per part: the columns of `SCHEMA`
 
-What bags of words see: the same vocabulary in about the same amounts, in any order: shuffled sentences, changed
-word order, some words exchanged. What they do not see: synonyms throughout, translations, summaries; and they take
-forms filled in differently (same words but for a few names) for the same. The threshold is the place to be careful.
+Bags of words match the same vocabulary in about the same amounts, in any order: shuffled sentences, changed word order,
+some words exchanged. They miss synonyms throughout, translations and summaries, and they match forms filled in
+differently (same words but for a few names): choose the threshold with care.
 
 Memory is the vectors of two parts, and about 60 bytes for each document in a pair.
 """

@@ -1,6 +1,6 @@
 """Exact repeated passages.
 
-substring         Passages of at least so many words that occurred before, as cuts: in other documents and in the
-substring_verify  Repeated windows as passages, each compared with its first occurrence on the words themselves.
-windows           Windows of n words that occurred before: candidates by their anchors, then by 128-bit keys.
+substring         the stage: passages that occurred before, as cuts
+windows           windows of n words that occurred before: by their anchors, then by 128-bit keys
+substring_verify  windows joined to passages, each compared with its first occurrence word for word
 """

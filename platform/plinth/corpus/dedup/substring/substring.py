@@ -1,8 +1,8 @@
 """Passages of at least so many words that occurred before, as cuts: in other documents and in the same one.
 
-    windows   every window of n words that is not the first of its words      dedup/substring_windows
-    verify    windows joined to passages, compared word for word              dedup/substring_verify
-    sidecar   per part: the columns of `spans.SCHEMA`
+    windows   every window of n words that is not the first of its words      `windows`
+    verify    windows joined to passages, compared word for word              `substring_verify`
+    sidecar   per part: the columns of `edits.SCHEMA`
 
 A word is cut if it lies in a window of n words that occurred before in the order of bucket, part, row and word.
 Every word that is cut stands, in the same surroundings, at an earlier place, and the earliest one stays. Lee et
@@ -55,7 +55,7 @@ def run(
         range_rows: rows one reduce task holds; bears on memory alone.
 
     Returns:
-        Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `spans.STATS`, `spans` and `span_bytes` by reason,
+        Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
         `buckets`, and `differing`: passages that the comparison of words refuted.
 
     Raises:

@@ -7,7 +7,7 @@
     join      once: all that differ (none, unless 128-bit keys collided)
 
 So nothing is cut because hashes of windows collided: what is cut has been compared word for word, as far as
-SHA-256 tells words apart. Every part is read once for its own passages and once for those of others.
+SHA-256 distinguishes words. Every part is read once for its own passages and once for those of others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RUNS = pa.schema(
         ("characters", pa.int32()),  # of the document
     ]
 )
-_ASKED = pa.schema([*_CLAIM, *_PLACE])
+_LOOKUPS = pa.schema([*_CLAIM, *_PLACE])
 _ORDER = ["first", "first_word", "length", "at", "word"]
 WRONG = pa.schema(_PLACE)
 
@@ -71,8 +71,8 @@ def verify(
         for source in sources
     ]
     made = run_items(ctx, step, _runs, items, label="dedup/substring passages")
-    runs, asked = (tuple(parts[which] for parts in made) for which in (0, 1))
-    groups = _exchange(ctx, asked, version, range_rows)
+    runs, lookups = (tuple(parts[which] for parts in made) for which in (0, 1))
+    groups = _exchange(ctx, lookups, version, range_rows)
     step = Step(name="dedup/substring/check", version=version)
     items = [
         Item((*source.inputs, str(source.slot.number), groups[source.slot.number].blob.sha256), one)
@@ -85,14 +85,14 @@ def verify(
     return Passages(runs, run_items(ctx, step, _join, [item], label="dedup/substring join")[0][0])
 
 
-def _exchange(ctx: Context, asked: tuple[Part, ...], version: str, range_rows: int) -> list[Part]:
+def _exchange(ctx: Context, lookups: tuple[Part, ...], version: str, range_rows: int) -> list[Part]:
     """For each slot, a part that has all passages which were first in it."""
-    count = min(len(asked), max(1, -(-sum(part.rows for part in asked) // range_rows)))
-    cuts = [len(asked) * i // count for i in range(count + 1)] if count else [0]
-    keys = tuple(part.blob.sha256 for part in asked)
+    count = min(len(lookups), max(1, -(-sum(part.rows for part in lookups) // range_rows)))
+    cuts = [len(lookups) * i // count for i in range(count + 1)] if count else [0]
+    keys = tuple(part.blob.sha256 for part in lookups)
     step = Step(name="dedup/substring/exchange", version=version)
     spans = list(pairwise(cuts))
-    items = [Item((f"{low}-{high}", *keys), _Group(asked, low << 32, high << 32)) for low, high in spans]
+    items = [Item((f"{low}-{high}", *keys), _Group(lookups, low << 32, high << 32)) for low, high in spans]
     made = run_items(ctx, step, _gather, items, label="dedup/substring exchange")
     return [parts[0] for (low, high), parts in zip(spans, made, strict=True) for _ in range(low, high)]
 
@@ -116,7 +116,7 @@ def _texts(store: Store, source: SlotTexts, at: U64) -> Iterator[tuple[int, str,
 
 
 def _by_address(at: U64) -> dict[int, range]:
-    """Which of these rows, sorted by address, have each address."""
+    """The rows, sorted by address, of each address."""
     addresses, begins = np.unique(at, return_index=True)
     bounds = [*begins.tolist(), at.size]
     return {address: range(*bounds[i : i + 2]) for i, address in enumerate(addresses.tolist())}
@@ -135,8 +135,8 @@ def _runs(store: Store, task: _Task) -> tuple[Part, ...]:
     columns = [found.at, found.word, found.length, *places.T]
     runs = pa.table([pa.array(column) for column in columns], names=RUNS.names).cast(RUNS)
     columns = [found.first, found.first_word, found.length, pa.array(digests, pa.binary(16)), found.at, found.word]
-    asked = pa.table(columns, names=_ASKED.names).cast(_ASKED)
-    return write_table(store, "runs.parquet", runs), shuffle.write_sorted(store, "asked.parquet", asked, _ORDER)
+    lookups = pa.table(columns, names=_LOOKUPS.names).cast(_LOOKUPS)
+    return write_table(store, "runs.parquet", runs), shuffle.write_sorted(store, "asked.parquet", lookups, _ORDER)
 
 
 @dataclass(frozen=True)
@@ -209,14 +209,14 @@ def widened(text: str, low: int, start: int, end: int, high: int) -> tuple[int, 
 
 @dataclass(frozen=True)
 class _Group:
-    asked: tuple[Part, ...]
+    lookups: tuple[Part, ...]
     low: int
     high: int
 
 
 def _gather(store: Store, task: _Group) -> tuple[Part, ...]:
-    tables = [shuffle.read_range(store, part, "first", task.low, task.high) for part in task.asked]
-    table = pa.concat_tables([_ASKED.empty_table(), *tables])
+    tables = [shuffle.read_range(store, part, "first", task.low, task.high) for part in task.lookups]
+    table = pa.concat_tables([_LOOKUPS.empty_table(), *tables])
     return (shuffle.write_sorted(store, "asked.parquet", table, _ORDER),)
 
 

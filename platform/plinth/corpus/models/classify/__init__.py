@@ -1,11 +1,11 @@
 """Classifiers and taggers: hashed words, linear models, trees, calibration.
 
-artefact    A trained classifier as files: `model.json`, `table.npy`, and for the second stage `nodes.npy`, `start
-calibrate   From margins to probabilities: Platt's logistic curve, or a monotone staircase (isotonic regression).
-classifier  Two kinds of text told apart: reference from random, or good from bad as a labelled list says; in two
-learning    What classifier and tagger share: parameters, the checks before training, and training as one cached i
-linear      Train a linear model on hashed words and pairs of words: logistic regression, one label against the re
-measures    How good probabilities are: ranking (AUC, average precision) and honesty (Brier score, calibration err
-tagger      Several kinds of text told apart: domain or function, one label against the rest, for the mixture.
-trees       Gradient-boosted trees over a few numbers: fitted by scikit-learn, kept as arrays, evaluated by a kern
+classifier  two kinds of text: reference from random, or good from bad by a labelled list; two stages
+tagger      several kinds of text: domain or function, one label against the rest
+learning    shared by both: parameters, checks before training, training as one cached item
+linear      the linear stage: logistic regression on hashed words and pairs of words
+trees       the second stage: gradient-boosted trees over a few numbers
+calibrate   margins to probabilities: Platt's curve or isotonic regression
+measures    ranking (AUC, average precision) and calibration (Brier score, calibration error)
+artefact    a trained classifier as files
 """

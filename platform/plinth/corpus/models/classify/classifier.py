@@ -1,8 +1,8 @@
-"""Two kinds of text told apart: reference from random, or good from bad as a labelled list says; in two stages.
+"""Two kinds of text: reference against random, or good against bad by a labelled list; in two stages.
 
 The first stage is linear and cheap enough for every document. Where its calibrated probability lies in the band of
 doubt, or below it although terms of a lexicon were found, a second one decides: boosted trees over the first stage's
-margin, what the text looks like and, with a lexicon, what was found of it. Each stage learns from documents that the
+margin, the look of the text and, with a lexicon, its hits. Each stage learns from documents that the
 one before it was not trained on, is calibrated on others, and measured on others again. A second stage that is no
 better is left out.
 """
@@ -36,7 +36,7 @@ _ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 
 
 class ClassifierParams(Learning):
-    """What is learnt from what."""
+    """Sources of the two labels, and settings of the stages."""
 
     reference: tuple[str, ...] = Field((), description="Buckets of text that is wanted.")
     random: tuple[str, ...] = Field((), description="Buckets of any text; a document's score says how unlike it is.")

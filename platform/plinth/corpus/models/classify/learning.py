@@ -1,4 +1,4 @@
-"""What classifier and tagger share: parameters, the checks before training, and training as one cached item."""
+"""Shared by classifier and tagger: parameters, the checks before training, and training as one cached item."""
 
 from __future__ import annotations
 

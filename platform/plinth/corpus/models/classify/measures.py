@@ -1,4 +1,4 @@
-"""How good probabilities are: ranking (AUC, average precision) and honesty (Brier score, calibration error).
+"""Quality of probabilities: ranking (AUC, average precision) and calibration (Brier score, calibration error).
 
 Letters: N documents. Truth is 0 or 1; weights count a document more than once, or less.
 """

@@ -1,4 +1,4 @@
-"""Several kinds of text told apart: domain or function, one label against the rest, for the mixture.
+"""Several kinds of text: domain or function, one label against the rest, for the mixture.
 
 Labels come from buckets (everything in `code` is code) or from patterns of URIs (`*/docs/*` is a manual).
 """
@@ -30,7 +30,7 @@ class UriRule(Frozen):
 
 
 class TaggerParams(Learning):
-    """Which documents are what."""
+    """The labels of documents, by bucket or URI."""
 
     labels: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict, description="Buckets by the label that all their documents have."

@@ -44,7 +44,7 @@ class Forest:
 
 
 def fit(features: F32, truth: npt.NDArray[np.int64], weights: F64) -> Forest:
-    """Trees that tell true documents from false ones by logistic loss; the margin is log odds.
+    """Trees that separate true documents from false ones by logistic loss; the margin is log odds.
 
     Args:
         features: [D, N], finite.
@@ -78,7 +78,7 @@ def _exported(model: Any) -> Forest:
 
 
 def problem(forest: Forest, features: int) -> str | None:
-    """What is wrong with a forest read from a file, or None: no walk through it may leave the arrays or never end."""
+    """The fault of a forest read from a file, or None: no walk through it may leave the arrays or never end."""
     nodes, starts = forest.nodes, forest.starts
     size = len(nodes)
     if starts.ndim != 1 or starts.size < 1 or starts[0] != 0 or starts[-1] != size or (np.diff(starts) <= 0).any():

@@ -46,7 +46,7 @@ class HashRange:
 
 
 def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
-    """What is trained on, at most about `max_bytes` of text, and what is held back to measure on."""
+    """The sample to train on, at most about `max_bytes` of text, and the one held back to measure on."""
     size = sum(int(one.stats["text_bytes"]) for one in documents.values())
     share = min(1.0, max_bytes / size) if size else 1.0
     middle = round(share * (1 - held_back) * 2**32)

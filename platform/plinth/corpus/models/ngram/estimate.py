@@ -88,7 +88,7 @@ def _discounts(adjusted: I64) -> tuple[float, float, float]:
 
 
 def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[Bools]:
-    """What stays: above the threshold, or needed as suffix or context by something longer that stays."""
+    """The n-grams that stay: above the threshold, or needed as suffix or context by something longer that stays."""
     kept = [count > limit for count, limit in zip(adjusted, prune, strict=True)]
     for n in range(len(keys) - 1, 0, -1):
         longer = keys[n][kept[n]]

@@ -1,4 +1,4 @@
-"""A modified Kneser–Ney n-gram model of reference buckets, and the perplexity bands that it puts on others.
+"""A modified Kneser–Ney n-gram model of reference buckets, and perplexity bands for other text.
 
 CCNet (Wenzek et al. 2020) trains such a model on a clean reference and cuts a corpus into head, middle and tail at
 the 30th and 60th percentile of perplexity. Here the percentiles are measured on documents of `bands_from`.
@@ -31,7 +31,7 @@ from plinth.text.words.ngrams import I64, U64
 HELD_BACK = 0.05
 #: Text of each bucket that bands and measures are taken from, at most.
 MEASURED_BYTES = 16 * 2**20
-#: Weaker models of fewer tokens say nothing worth a threshold.
+#: A model of fewer tokens is too weak for a threshold.
 LEAST_TOKENS = 1000
 
 

@@ -38,7 +38,7 @@ class NgramModel:
     """A model ready for use.
 
     Args:
-        head: everything but arrays: order, spelling of the words by number, perplexity bands, what was measured.
+        head: everything but arrays: order, spelling of the words by number, perplexity bands, measures.
         words: [vocabulary - 3] hashes of the words, by number from 3.
         keys: by order from 1, keys of its n-grams.
         values: by order from 1, [n, 2] log10 probability and log10 back-off.

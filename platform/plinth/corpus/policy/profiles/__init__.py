@@ -1,6 +1,6 @@
 """Published filter rules as named, versioned profiles: `policies: {default: {profiles: [gopher/datatrove, c4/dclm]}}`.
 
-    base        what a profile is
+    base        the record that describes a profile
     gopher      Gopher's rules as datatrove, Dolma and RedPajama-v2 count them
     c4          C4's line and page rules: the paper's, datatrove's, FineWeb's, DCLM's, Dolma's
     web         FineWeb's rules, RefinedWeb's line rules, RedPajama-v2's signals, Dolma's repetitions, source code

@@ -1,4 +1,4 @@
-"""What a profile is: the rules and edits of one project, and the annotators that they rest on."""
+"""The record that describes a profile: rules and edits of one project, and the annotators that they rest on."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Profile:
 
     @property
     def family(self) -> str:
-        """Whose rules: `gopher` of `gopher/dolma`."""
+        """The family of rules: `gopher` of `gopher/dolma`."""
         return self.name.partition("/")[0]
 
     @property
     def project(self) -> str:
-        """Whose counting, as part of a reason: `dolma` of `gopher/dolma`, `v1_6` of `dolma/1.6`."""
+        """The project that counts, as part of a reason: `dolma` of `gopher/dolma`, `v1_6` of `dolma/1.6`."""
         word = "".join(letter if letter.isalnum() else "_" for letter in self.name.partition("/")[2].lower())
         return f"v{word}" if word[:1].isdigit() else word

@@ -16,9 +16,9 @@ def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, P
     """The rules and edits of a policy.
 
     A reason that is taken has the family's name in front (`c4_lorem_ipsum`), and the project's behind that when it
-    is still taken. An own rule with the reason of a profile's rule stands in its place when it asks the same columns:
-    so a threshold is changed, and what is resolved already stays as it is. When it asks other columns, as a rule does
-    that another recipe brought along, both stay, and the profile's takes the longer name.
+    is still taken. An own rule with the reason of a profile's rule stands in its place when it reads the same columns:
+    so a threshold is changed, and what is resolved already stays as it is. When it reads other columns, as a rule from
+    another recipe may, both stay, and the profile's takes the longer name.
 
     Raises:
         RecipeError: no such profile.
@@ -31,7 +31,7 @@ def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, P
 
 
 def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
-    given = dict(reversed(own))  # of several with one reason, which is an error that is said elsewhere, the first
+    given = dict(reversed(own))  # of several with one reason, an error that `compile_policy` reports, the first
     found: dict[str, str] = {}
     for one, pairs in profiles:
         for reason, value in pairs:
@@ -48,7 +48,7 @@ def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given
 
 
 def _columns(expression: str) -> frozenset[str]:
-    """Columns that an expression names; the text itself where it cannot be read, which is said elsewhere."""
+    """Columns that an expression names; the text itself where it cannot be read, an error that `parse` reports."""
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

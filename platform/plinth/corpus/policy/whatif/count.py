@@ -1,6 +1,6 @@
 """One part judged again by another policy: counts, and the rows that could become samples.
 
-The task of `whatif`; its answer is small whatever the part holds.
+The task of `whatif`; its result is small whatever the size of the part.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CountTask:
     slot: Slot
     part: int
     policy: Policy
-    before: Policy | None  # what is stored was judged by this one, from these very sidecars
+    before: Policy | None  # the published verdicts are of this policy, from the same sidecars
     annotators: tuple[str, ...]
     samples: int
     seed: int
@@ -59,7 +59,7 @@ class CountTask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a part says: counts as `no_counts` has them."""
+    """The counts of a part, as `no_counts` has them, and its flips."""
 
     bucket: str
     counts: dict[str, Any]

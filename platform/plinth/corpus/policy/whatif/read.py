@@ -1,4 +1,4 @@
-"""What a trial of a policy reads of one part: columns of its sidecars beside what is published, and no text."""
+"""Columns of one part's sidecars beside its published verdicts, batch by batch; no text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[d
 def _reader(
     store: Store, part: Part, name: str, columns: Sequence[str], rules: CompiledPolicy
 ) -> Iterator[pa.RecordBatch]:
-    """Of spans only where they begin: they are counted."""
+    """Batches of one sidecar; of spans only their beginnings, since they are counted."""
     spans = {column for _, column in rules.edits}
     leaves = [f"{one}.list.element.{EDIT_NAMES[0]}" if f"{name}.{one}" in spans else one for one in columns]
     labels = _LABELS.get(name) or [one for one in columns if f"{name}.{one}" in rules.labels]
@@ -55,7 +55,7 @@ def strings_at(column: pa.Array, rows: I64) -> pa.Array:
 
 
 class Later:
-    """Columns of a part that are read only as far as somebody asks: most documents do not change sides."""
+    """Columns of a part that are read only where a document changes sides, which few do."""
 
     def __init__(self, store: Store, part: Part, columns: Sequence[str], labels: Sequence[str] = ()) -> None:
         self._batches, self._row = iter_batches(store, part, columns, BATCH_ROWS, labels), 0

@@ -1,10 +1,10 @@
-"""What another policy would change, from stored columns; no text is read but that of the samples.
+"""The effect of another policy, from stored columns; no text is read but that of the samples.
 
 Every document is judged again by the new policy and compared with its published verdict; a rule that
 stands in both word for word is not evaluated again, so that only columns of changed rules are read. The policy
 is the first stage of the cascade, so the comparison is exact for what it drops and keeps. What deduplication
-would do afterwards needs the whole pipeline: a document that is newly kept may still be a duplicate (its count is a
-most), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
+would do afterwards needs the whole pipeline: a document that is newly kept may still be a duplicate (its count is an
+upper bound), and where a newly dropped one was the survivor of a cluster, another member takes its place (counted as
 `survivors`).
 
 Parts are judged in parallel by the engine; a task returns counts and the few rows that could become samples.
@@ -32,7 +32,7 @@ from plinth.storage.parts import read_row
 
 @dataclass(frozen=True)
 class PublishedBucket:
-    """What is published of one bucket.
+    """The published manifests of one bucket.
 
     Args:
         documents, policy, verdicts: its manifests.
@@ -47,8 +47,8 @@ class PublishedBucket:
     annotations: Mapping[str, Manifest]
 
 
-def bucket_of(ctx: Context, name: str) -> PublishedBucket:
-    """The published manifests of a bucket.
+def published_bucket(ctx: Context, name: str) -> PublishedBucket:
+    """Load the published manifests of a bucket.
 
     Raises:
         MissingError: the bucket has no published verdicts.
@@ -75,7 +75,7 @@ def compare(
     """Count what would change, and choose documents to look at.
 
     Args:
-        buckets: what is published, by bucket.
+        buckets: published manifests, by bucket.
         policies: the new policy of each.
         samples: documents per direction, over all buckets.
         seed: key of the hash that chooses them.

@@ -41,7 +41,7 @@ def changed(**drops: str) -> Policy:
 
 
 def tried(ctx: Context, new: Policy, **options: Any) -> tuple[dict[str, Any], list[whatif.Flip]]:
-    buckets = {name: whatif.bucket_of(ctx, name) for name in PLANTED}
+    buckets = {name: whatif.published_bucket(ctx, name) for name in PLANTED}
     return whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), **options)
 
 
@@ -123,7 +123,7 @@ def test_a_dropped_survivor_is_counted(ctx: Context) -> None:
 
 def test_samples_are_those_of_the_smallest_hashes_with_what_made_the_rule_fire(ctx: Context) -> None:
     new = changed(too_few_words="gopher_quality.word_count < 31")
-    buckets = {name: whatif.bucket_of(ctx, name) for name in PLANTED}
+    buckets = {name: whatif.published_bucket(ctx, name) for name in PLANTED}
     found, flips = whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), samples=4, seed=9)
     shown = whatif.shown(ctx, buckets, dict.fromkeys(PLANTED, new), flips)
     dropped = Smallest(4)
@@ -187,7 +187,7 @@ def test_stale_verdicts_are_refused(tmp_path: Path) -> None:
     other = ctx.refs.current("web/policy").model_copy(update={"version": "other"})
     ctx.refs.publish(other, key="k")
     with pytest.raises(IntegrityError, match="stale"):
-        whatif.bucket_of(ctx, "web")
+        whatif.published_bucket(ctx, "web")
 
 
 RECIPE = Path(__file__).parents[5] / "jobs" / "recipes" / "tiny.yaml"

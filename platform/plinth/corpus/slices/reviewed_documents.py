@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.slices.generate import Labelled
-from plinth.corpus.slices.reviews import Review
+from plinth.corpus.slices.review_labels import Review
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store

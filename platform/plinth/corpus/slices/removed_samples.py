@@ -1,14 +1,13 @@
-"""What was removed, to be looked at: samples by reason, and how often reviewers found a reason right.
+"""Samples of removed documents by reason, for reviewers, and the share of each reason that they found right.
 
 A sample is drawn from every document that a reason took (or that a rule fired on), or from the rejects of a
 source, by keyed hash of the id: the same on every machine, another with another seed. Labels are kept by
-`slices.reviews`; what they say of a reason is the share of its sampled documents that were rightly removed.
+`slices.review_labels`; a reason is rated by the share of its sampled documents that were rightly removed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -24,15 +23,14 @@ from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.explanation import annotations_of, rule_values
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
-from plinth.corpus.slices.reviews import Review
+from plinth.corpus.slices.rates import wilson
+from plinth.corpus.slices.review_labels import Review
 from plinth.errors import MissingError, PlinthError
 from plinth.records import Manifest
 from plinth.storage.parts import iter_aligned, iter_batches, read_row
 
 EXCERPT_CHARACTERS = 1200
 _STAGES = {**STAGE_OF, "held_out": "holdout"}
-#: z of a two-sided 95% interval.
-Z95 = 1.959963984540054
 
 
 def sample(
@@ -62,7 +60,7 @@ def sample(
         have = reasons(ctx, buckets)
         shown = ", ".join(f"{name} ({n:,})" for name, n in have.most_common(40)) or "nothing was removed"
         raise MissingError(f"nothing was removed for {reason!r}", expected=shown, remedy="`plinth funnel` shows all")
-    return _with_survivors(ctx, [_told(ctx, *place) for place in chosen])
+    return _with_survivors(ctx, [_row(ctx, *place) for place in chosen])
 
 
 def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
@@ -77,7 +75,7 @@ def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
 
 
 def reject_id(bucket: str, uri: str, where: str) -> str:
-    """What a reject is called in reviews: it never became a document and has no id of its own."""
+    """The id of a reject in reviews: it never became a document and has none of its own."""
     return hashlib.sha256(b"\0".join((b"reject", bucket.encode(), uri.encode(), where.encode()))).hexdigest()[:32]
 
 
@@ -125,14 +123,16 @@ def _rejects(ctx: Context, bucket: str, reason: str, seed: int) -> Iterator[tupl
             first += batch.num_rows
 
 
-def _told(ctx: Context, kind: str, bucket: str, reason: str, part: int, row: int) -> dict[str, Any]:
+def _row(ctx: Context, kind: str, bucket: str, reason: str, part: int, row: int) -> dict[str, Any]:
     documents = ctx.refs.current(f"{bucket}/documents")
-    told = _told_reject(ctx, documents, bucket, part, row) if kind == "reject" else None
-    told = told or _told_document(ctx, documents, bucket, reason, part, row)
-    return {**told, "label": None, "note": ""}
+    if kind == "reject":
+        shown = _reject_row(ctx, documents, bucket, part, row)
+    else:
+        shown = _document_row(ctx, documents, bucket, reason, part, row)
+    return {**shown, "label": None, "note": ""}
 
 
-def _told_reject(ctx: Context, documents: Manifest, bucket: str, part: int, row: int) -> dict[str, Any]:
+def _reject_row(ctx: Context, documents: Manifest, bucket: str, part: int, row: int) -> dict[str, Any]:
     found = read_row(ctx.store, documents.named("rejects-")[part], row)
     return {
         "id": reject_id(bucket, found["uri"], found["where"]),
@@ -146,7 +146,7 @@ def _told_reject(ctx: Context, documents: Manifest, bucket: str, part: int, row:
     }
 
 
-def _told_document(ctx: Context, documents: Manifest, bucket: str, reason: str, part: int, row: int) -> dict[str, Any]:
+def _document_row(ctx: Context, documents: Manifest, bucket: str, reason: str, part: int, row: int) -> dict[str, Any]:
     place = documents.named("part-")[part]
     found = read_row(ctx.store, place, row, ["id", "uri", "text"])
     policy = ctx.refs.current(f"{bucket}/policy")
@@ -168,7 +168,7 @@ def _told_document(ctx: Context, documents: Manifest, bucket: str, reason: str, 
 
 
 def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same rows; those of duplicates say who stands for them."""
+    """The same rows; those of duplicates name the survivor of their cluster."""
     for stage in CLUSTERING:
         own = [row for row in rows if row["stage"] == stage]
         found = survivors(ctx, stage, (row["cluster"] for row in own))
@@ -190,7 +190,7 @@ def _why(
 
 
 def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
-    """What reviewers found of every reason: labels, and the share that was rightly removed with its 95% interval.
+    """Reviews by reason: labels, and the share that was rightly removed with its 95% interval.
 
     The interval is Wilson's (1927), which holds for few labels and for shares near 0 and 1. It speaks of all
     documents of the reason where those labelled are a random sample, as `sample` draws them.
@@ -214,14 +214,3 @@ def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def wilson(hits: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a share (Wilson 1927, JASA 22): lower and upper end; all of [0, 1] without data."""
-    if not total:
-        return 0.0, 1.0
-    share, scale = hits / total, 1 + z * z / total
-    middle = (share + z * z / (2 * total)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    # The ends are exact where the share is: rounding must not cut them off.
-    return (max(0.0, middle - half) if hits else 0.0), (min(1.0, middle + half) if hits < total else 1.0)

@@ -1,9 +1,9 @@
-"""What reviewers said of documents: lines of JSON below `reviews/` of the workspace, only ever added to.
+"""Labels of reviewers: lines of JSON below `reviews/` of the workspace, only ever added to.
 
     {"id": "0123…ef", "reason": "toxic", "label": "good", "reviewer": "ada@example.org", "time": "2026-01-31T12:00:00Z"}
 
 `id` is the document's, 32 hexadecimal digits. `reason` is the policy's for which it was looked at. `label` is the
-reviewer's word on that reason: `bad` where the document was rightly removed for it (or should have been), `good`
+reviewer's judgement of that reason: `bad` where the document was rightly removed for it (or should have been), `good`
 where not. Of several labels of one document and reason the latest counts. Files may also be Parquet with the same
 columns (`time` as text).
 """
@@ -32,7 +32,7 @@ Label = Literal["good", "bad"]
 
 
 class Review(Frozen):
-    """One reviewer's word on one document."""
+    """One reviewer's label of one document."""
 
     id: str = Field(pattern=r"^[0-9a-f]{32}$")
     reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -76,7 +76,7 @@ def read(workspace: Workspace) -> tuple[Review, ...]:
     """The label that counts of every document and reason, sorted by both.
 
     Raises:
-        SourceError: a file cannot be read or a line is no review; says which.
+        SourceError: a file cannot be read or a line is no review; names it.
     """
     latest: dict[tuple[str, str], Review] = {}
     for path in files(workspace):
@@ -95,7 +95,7 @@ def files(workspace: Workspace) -> list[Path]:
 
 
 def digest(workspace: Workspace) -> str:
-    """Identity of what reviewers said; order and place of the lines do not matter."""
+    """Identity of all labels; order and place of the lines do not matter."""
     return fingerprint.digest([review.model_dump() for review in read(workspace)])
 
 

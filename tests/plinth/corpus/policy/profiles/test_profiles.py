@@ -21,7 +21,7 @@ from plinth.recipe import column_checks
 from plinth.records import EDIT_TYPE
 from plinth.storage.parts import read_table
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "agreement.json"
 
 
