@@ -16,12 +16,12 @@ from jobs.cli.root import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = [ROOT / "platform" / "plinth", ROOT / "registry", ROOT / "assets", ROOT / "jobs"]
-IN_NAMES_YET = {
-    *("room", "disguise", "roster", "hollow", "sighting", "sightings", "veto", "pace", "patience"),
-    *("course", "ruled", "line"),
-}
-IN_TEXTS_YET = {"the line", "whole line", "realised"}
-ORDINARY_IN_PROSE = {"endings", "opening", "pace", "patience", "course", "widen", "lanes"}
+#: Names that use a retired word in another, ordinary sense: room for bytes, the patience of a rule, a line of text.
+ORDINARY_IN_NAMES = {"room", "patience", "line"}
+#: Words whose last names are being renamed with their packages.
+IN_NAMES_YET = {"disguise", "roster", "sighting", "sightings", "veto", "pace", "course"}
+#: The same in prose; `realised` is a key of published JSON.
+ORDINARY_IN_PROSE = {"endings", "opening", "pace", "patience", "course", "widen", "lanes", "room", "realised"}
 
 
 def entries() -> list[tuple[str, str, list[str]]]:
@@ -76,7 +76,7 @@ def test_a_retired_word_is_no_entry() -> None:
     assert set(RETIRED) & {word for entry, _, _ in entries() for word in entry.split(", ")} == set()
 
 
-@pytest.mark.parametrize("word", sorted(set(RETIRED) - IN_NAMES_YET))
+@pytest.mark.parametrize("word", sorted(set(RETIRED) - IN_NAMES_YET - ORDINARY_IN_NAMES))
 def test_no_name_bears_a_retired_word(word: str) -> None:
     assert len(all_names()) > 3000
     assert [f"{path}: {name}" for path, name in all_names() if bears(name, word)] == []
@@ -85,7 +85,7 @@ def test_no_name_bears_a_retired_word(word: str) -> None:
 def test_readme_and_help_use_no_retired_word() -> None:
     texts = [(ROOT / "README.md").read_text(), *helps(cli, click.Context(cli, info_name="plinth"))]
     assert len(texts) > 40
-    words = set(RETIRED) - IN_TEXTS_YET - ORDINARY_IN_PROSE
+    words = set(RETIRED) - ORDINARY_IN_PROSE
     assert [
         (word, text[max(0, at.start() - 40) : at.end() + 40])
         for text in texts

@@ -200,6 +200,14 @@ def test_nothing_is_left_to_do() -> None:
     assert found == []
 
 
+def test_every_place_that_contributors_are_sent_to_exists() -> None:
+    table = [line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| ")]
+    places = [place for line in table for place in re.findall(r"`([\w/]+/[\w/.]*)`", line)]
+    roots = (ROOT, ROOT / "platform", ROOT / "platform" / "plinth", ROOT / "platform" / "plinth" / "corpus")
+    assert len(places) > 15
+    assert [place for place in places if not any((root / place).exists() for root in roots)] == []
+
+
 # ---- what users run -------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from plinth.launch import manifest
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import locked, read_handle, tail, write_handle
 from plinth.launch.parameters import Launch
-from plinth.launch.status_cache import EVERY_S, Patience
+from plinth.launch.status_cache import EVERY_S, StatusCache
 
 TIMEOUT_S = 30.0
 
@@ -38,7 +38,7 @@ class KubernetesLauncher:
         self._launch, self._grace_s = launch, grace_s
         self._namespace = launch.kubernetes.namespace
         self._client: Any = None
-        self._patience = Patience(self._ask, every_s)
+        self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Create the Job, or return the one that is alive already; one that has ended makes room."""
@@ -47,7 +47,7 @@ class KubernetesLauncher:
         with locked(directory):
             made = self._create(wanted)
             self._name_pods(directory, made)
-            self._patience.forget()
+            self._status.forget()
             return write_handle(directory, self._handle(made))
 
     def find(self, directory: Path) -> Handle | None:
@@ -60,11 +60,11 @@ class KubernetesLauncher:
 
     def poll(self, handle: Handle) -> JobStatus:
         """Whether the Job waits, runs or has gone, as the server said at most some seconds ago."""
-        return self._patience(handle)
+        return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """Delete the Job: its pods get SIGTERM and the grace of the recipe; after `grace_s`, they are killed."""
-        self._patience.forget()
+        self._status.forget()
         if not self._ask(handle).alive:
             return
         self._delete(handle.id)

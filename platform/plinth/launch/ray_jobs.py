@@ -28,7 +28,7 @@ from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch, Ray
-from plinth.launch.status_cache import EVERY_S, Patience
+from plinth.launch.status_cache import EVERY_S, StatusCache
 
 TIMEOUT_S = 30.0
 
@@ -48,12 +48,12 @@ class RayLauncher:
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
         self._address = launch.ray.address.rstrip("/")
-        self._patience = Patience(self._ask, every_s)
+        self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit, or return the job that is alive already, also when its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        self._patience.forget()
+        self._status.forget()
         return submit_once(directory, self.find, self._ask, lambda: self._submit(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
@@ -66,14 +66,14 @@ class RayLauncher:
 
     def poll(self, handle: Handle) -> JobStatus:
         """Whether the job waits, runs or has gone, as the cluster said at most some seconds ago."""
-        return self._patience(handle)
+        return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe.
 
         A job that was submitted a moment ago cannot be stopped yet; the cluster says so, and is asked again.
         """
-        self._patience.forget()
+        self._status.forget()
         until, asked = time.monotonic() + grace_s, False
         while self._ask(handle).alive:
             asked = asked or bool(_request(handle.host, "POST", f"{handle.id}/stop")["stopped"])

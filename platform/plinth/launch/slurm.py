@@ -21,7 +21,7 @@ from plinth.launch import script
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch
-from plinth.launch.status_cache import EVERY_S, Patience
+from plinth.launch.status_cache import EVERY_S, StatusCache
 from plinth.storage.atomic import write_bytes
 
 SCRIPT = "job.sbatch"
@@ -41,12 +41,12 @@ class SlurmLauncher:
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
         self._launch, self._grace_s = launch, grace_s
-        self._patience = Patience(self._ask, every_s)
+        self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Submit, or return the job that is alive already, also when its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
-        self._patience.forget()
+        self._status.forget()
         return submit_once(
             directory, self.find, self._ask, lambda: _queued(directory) or self._submit(command, directory, log)
         )
@@ -60,12 +60,12 @@ class SlurmLauncher:
 
     def poll(self, handle: Handle) -> JobStatus:
         """Whether the job waits, runs or has gone, as Slurm said at most some seconds ago."""
-        return self._patience(handle)
+        return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM to the supervisors; after `grace_s`, `scancel`. The job is not requeued."""
         status = self._ask(handle)
-        self._patience.forget()
+        self._status.forget()
         if status is JobStatus.RUNNING:
             _call("scontrol", "update", f"JobId={handle.id}", "Requeue=0", check=False)
             _call("scancel", "--batch", "--signal=TERM", handle.id, check=False)

@@ -1,7 +1,7 @@
-"""Ask a scheduler seldom, and outlive its silence.
+"""Cache of a scheduler's answers: few queries, and tolerance for a scheduler that restarts.
 
-A controller that is asked by every follower twice a second is a controller that its administrators close to us;
-one that restarts for a minute is no reason to say that a job has gone.
+Administrators block clients that query a controller several times a second; a controller that restarts for a minute
+does not mean that its jobs have gone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from plinth.launch.base import Handle, JobStatus
 #: A finished job is noticed this late at most.
 EVERY_S = 5.0
 
-#: For so long the last answer holds while nobody answers.
+#: The last answer holds this long while the scheduler does not answer.
 SILENCE_S = 900.0
 
 
-class Patience:
+class StatusCache:
     """The last answer to `ask`, no older than `every_s`."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Patience:
         """Whether the job is there, as far as is known.
 
         Raises:
-            LaunchError: nobody answers, and has not for long, or ever.
+            LaunchError: the scheduler has not answered for `silence_s`, or never has.
         """
         known, now = self._answers.get(handle), time.monotonic()
         if known is not None and (known[0] is JobStatus.GONE or now - self._asked < self._every_s):

@@ -22,7 +22,7 @@ from plinth.errors import LaunchError
 from plinth.launch.base import Handle, JobStatus, LauncherKind
 from plinth.launch.files import read_handle, submit_once, tail
 from plinth.launch.parameters import Launch
-from plinth.launch.status_cache import Patience
+from plinth.launch.status_cache import StatusCache
 from plinth.storage.atomic import write_bytes
 from plinth_example.request import SCRIPT, Options, job_script, request, stem
 
@@ -62,13 +62,13 @@ class SageMaker:
             )
         self._launch, self._options = launch, Options.model_validate(launch.options)
         self._clients: dict[str, Any] = {}
-        self._patience = Patience(self._ask, every_s)
+        self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Create the job, or return the one that is alive already, also when its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
         text = job_script(self._launch, self._options, command, directory, log)
-        self._patience.forget()
+        self._status.forget()
         return submit_once(directory, self.find, self._ask, lambda: self._create(text, directory))
 
     def find(self, directory: Path) -> Handle | None:
@@ -81,11 +81,11 @@ class SageMaker:
 
     def poll(self, handle: Handle) -> JobStatus:
         """Whether the job waits, runs or has gone, as SageMaker said at most some seconds ago."""
-        return self._patience(handle)
+        return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM to the containers; SageMaker kills them after 120 s, whether or not this waits so long."""
-        self._patience.forget()
+        self._status.forget()
         with contextlib.suppress(_Missing):
             self._call("sagemaker", "stop_training_job", TrainingJobName=handle.id)
         until = time.monotonic() + grace_s
