@@ -62,7 +62,7 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
             writing.append(step())
         spent_s = processor_s(saver) - before_s
         found.append({"sync_s": sync_s, "quiet": quiet, "writing": writing, "processor_s": spent_s})
-    saver.settle()
+    saver.drain()
     saver.close()
     engines.leave()
     return found[1:]  # the first reserves memory

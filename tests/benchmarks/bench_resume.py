@@ -118,10 +118,10 @@ def save(config: Any, steps: list[int]) -> None:
     rank = engines.join(config)
     trainer = Trainer(config, rank)
     saver = Saver(trainer.engine, Timeline(config.directory.events))
-    trainer.take_in(trainer.launch(trainer.batches(1), 1).read())
+    trainer.record(trainer.launch(trainer.batches(1), 1).read())
     for step in steps:
         saver.save(step, trainer.state())
-        saver.settle()
+        saver.drain()
     saver.close()
     engines.leave()
 

@@ -113,9 +113,9 @@ def rank_main(path: str) -> None:
     for step in range(1, config.total_steps + 1):
         if step % 2:
             begun = time.perf_counter()
-            run._under_way.append(run.trainer.launch(stream, step, run._pending))
+            run._in_flight.append(run.trainer.launch(stream, step, run._pending))
             run.saver.poll()
-            run._settle(run._lag)
+            run._drain(run._lag)
             kind = "ours"
         else:
             batch = next(stream)
@@ -125,16 +125,16 @@ def rank_main(path: str) -> None:
             kind = "bare"
         if step > WARMUP_STEPS:
             seconds[kind].append(time.perf_counter() - begun)
-    run._settle(0)
+    run._drain(0)
     begun = time.perf_counter()
     run._save(config.total_steps)
-    run.saver.settle()
+    run.saver.drain()
     saved_s = time.perf_counter() - begun
     begun = time.perf_counter()
     run.trainer.load(config.total_steps)
     loaded_s = time.perf_counter() - begun
     run.saver.close()
-    run.witness.close()
+    run.reporter.close()
     if rank.leads:
         parameters = sum(tensor.numel() for tensor in engine.module.parameters())
         facts = {"seconds": seconds, "ready_s": ready_s, "saved_s": saved_s, "loaded_s": loaded_s}

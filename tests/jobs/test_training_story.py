@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from plinth.training.telemetry.timeline import Story, timeline
+from plinth.training.telemetry.timeline import History, timeline
 from tests import story_corpus
 from tests.jobs.conftest import ROOT, answer, plinth
 
@@ -42,7 +42,7 @@ class Told:
         return found
 
     @property
-    def story(self) -> Story:
+    def story(self) -> History:
         return timeline(self.directory / "events.jsonl")
 
     @property
@@ -53,7 +53,7 @@ class Told:
     def ranks(self) -> list[psutil.Process]:
         return [one for one in self.supervisor.children() if "plinth.training" in one.cmdline()]
 
-    def until(self, holds: Callable[[Story], object], cli: subprocess.Popen[bytes]) -> None:
+    def until(self, holds: Callable[[History], object], cli: subprocess.Popen[bytes]) -> None:
         """Wait for something to be on the timeline."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and cli.poll() is None:

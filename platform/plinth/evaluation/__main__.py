@@ -29,7 +29,7 @@ def main(path: str) -> int:
     try:
         checkpoint = score.load(Path(config["model"]))
         texts = pq.read_table(config["documents"], columns=["text"])["text"].to_pylist()
-        scores = score.score(checkpoint, texts, config["batch_sequences"], config["workers"], _say)
+        scores = score.score(checkpoint, texts, config["batch_sequences"], config["workers"], _emit_progress)
     except PlinthError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -37,7 +37,7 @@ def main(path: str) -> int:
     return 0
 
 
-def _say(done: int, total: int) -> None:
+def _emit_progress(done: int, total: int) -> None:
     print(json.dumps({"done": done, "total": total}), flush=True)
 
 

@@ -17,7 +17,7 @@ import sys
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
 from plinth.training.supervise.rank_failure import RankFailure
-from plinth.training.supervise.watch import LEFT
+from plinth.training.supervise.watch import EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import Timeline
 
 _PR_SET_PDEATHSIG = 1
@@ -64,7 +64,7 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
 
         finished = train(config, rank, attempt)
     engine.leave()
-    return 0 if finished else LEFT
+    return 0 if finished else EXIT_PREEMPTED
 
 
 def _die_with_parent() -> None:

@@ -51,8 +51,8 @@ def check(config: RunConfig) -> None:
     if known.steps.through(done) != config.steps.through(done):
         raise RecipeError(
             f"training.amendments touch steps that run {config.run_id} has taken",
-            found=f"steps up to {done}, with batches of {_told(known, done)}",
-            expected=f"the same up to step {done}; found {_told(config, done)}",
+            found=f"steps up to {done}, with batches of {_batches_in_words(known, done)}",
+            expected=f"the same up to step {done}; found {_batches_in_words(config, done)}",
             remedy=f"amend from step {done + 1} on, with room for the steps until the job has stopped; what was taken "
             "stays as it was",
         )
@@ -80,7 +80,7 @@ def record(config: RunConfig) -> None:
     configuration.write(config)
 
 
-def _told(config: RunConfig, done: int) -> str:
+def _batches_in_words(config: RunConfig, done: int) -> str:
     told = [
         f"{batch}{'' if length == config.sequence_tokens else f' in rows of {length} tokens'} from step {first + 1}"
         for first, batch, length in config.steps.through(done)

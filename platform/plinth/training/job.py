@@ -33,7 +33,7 @@ from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise.supervisor import JobResult
-from plinth.training.telemetry.timeline import Event, Story, Timeline, TimelineReader, timeline
+from plinth.training.telemetry.timeline import Event, History, Timeline, TimelineReader, timeline
 
 POLL_S = 0.5
 
@@ -121,7 +121,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
             if on_event is not None:
                 on_event(event)
         if not alive:
-            return _ended_well(config, launcher)
+            return _result_or_error(config, launcher)
         time.sleep(POLL_S)
 
 
@@ -147,7 +147,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     Raises:
         TrainingError: the run has not finished, or its timeline lacks steps.
     """
-    story = _finished_story(config)
+    story = _finished_history(config)
     last = last_step(config, story)
     state = checkpoint.read_state(config.directory, last)
     columns = {field.name: [event[field.name] for event in story.steps.values()] for field in TIMELINE_SCHEMA}
@@ -158,7 +158,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "run_id": config.run_id,
         "steps": last,
         "tokens": config.tokens_through(last),
-        "stopped_by_rule": _why_early(config, story),
+        "stopped_by_rule": _stop_reasons(config, story),
         "final_loss": list(story.steps.values())[-1]["loss"],
         "skipped_steps": sorted(story.skipped),
         "final_loss_ema": state["monitor"]["loss_ema"],
@@ -236,7 +236,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _ended_well(config: RunConfig, launcher: Launcher) -> JobResult:
+def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
     ended = result(config)
     if ended is not None and ended.status == "finished":
         return ended
@@ -258,7 +258,7 @@ def _ended_well(config: RunConfig, launcher: Launcher) -> JobResult:
     )
 
 
-def _finished_story(config: RunConfig) -> Story:
+def _finished_history(config: RunConfig) -> History:
     story = timeline(config.directory.events)
     last = last_step(config, story)
     missing = sorted(set(range(1, last + 1)) - set(story.steps) - story.skipped)
@@ -272,7 +272,7 @@ def _finished_story(config: RunConfig) -> Story:
     return story
 
 
-def _why_early(config: RunConfig, story: Story) -> list[str]:
+def _stop_reasons(config: RunConfig, story: History) -> list[str]:
     """What the stopping rules ended the run for; empty when it went to its last step."""
     early = last_step(config, story) < config.total_steps
     return list(story.of("stopped_by_rule")[-1]["reasons"]) if early else []

@@ -22,22 +22,22 @@ import torch.distributed as dist
 from plinth.errors import CheckpointError
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.saving import Saver
-from plinth.training.checkpoint.selection import choose
+from plinth.training.checkpoint.selection import select_checkpoint
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank
-from plinth.training.guard.documents import Witness
+from plinth.training.guard.documents import WindowReporter
 from plinth.training.guard.records import Intervention
 from plinth.training.guard.skipped_update import SAVE_AGAIN
-from plinth.training.guard.throughput import Pace
+from plinth.training.guard.throughput import ThroughputRule
 from plinth.training.run_errors import require_finite, stopped
-from plinth.training.stopping.stopping import Verdict, Watch, event_of
+from plinth.training.stopping.stopping import Verdict, Watch, stopped_event
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
 from plinth.training.validation.validation import Validator
 
 #: Travels to all ranks as a signal would, below every real one.
-ENOUGH = 1
+STOP_REQUESTED = 1
 
 
 class Interrupt:
@@ -66,12 +66,12 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
     done = run.resume(attempt)
     try:
         while done < config.total_steps and not run.signal:
-            done = run.go_on(done)
-        run.saver.settle()
+            done = run.run(done)
+        run.saver.drain()
         run.saver.close()
     finally:
-        run.witness.close()
-    return run.signal in (0, ENOUGH) or done == config.total_steps
+        run.reporter.close()
+    return run.signal in (0, STOP_REQUESTED) or done == config.total_steps
 
 
 class TrainingRun:
@@ -83,50 +83,50 @@ class TrainingRun:
         self.trainer = Trainer(config, rank)
         self.saver = Saver(self.trainer.engine, self.events)
         self.validator = Validator(config)
-        self.pace = Pace(config.guard.throughput, config.guard.window_steps)
-        self.witness = Witness(config, self.events) if rank.leads else Witness(None, self.events)
-        self.signal, self._owed = 0, False  # owed: a save that failed, on any rank
+        self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
+        self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
+        self.signal, self._save_again = 0, False  # owed: a save that failed, on any rank
         self.watch = Watch(config) if rank.leads else None
         self.verdict: Verdict | None = None  # of the stopping rules, once they say stop
-        self._told = _last_step(config) if rank.leads else 0
+        self._last_reported = _last_step(config) if rank.leads else 0
         self._lag = 1 if rank.device.type == "cuda" else 0
-        self._under_way: deque[Launched] = deque()
+        self._in_flight: deque[Launched] = deque()
 
-    def go_on(self, done: int) -> int:
+    def run(self, done: int) -> int:
         """Train on after step `done`; returns the last step that counts: of the run, before a signal, or of the
         checkpoint that was rolled back to."""
         stream = self.trainer.batches(done + 1)
         for step in range(done + 1, self.config.total_steps + 1):
             left_out = self.trainer.guard.leaves_out(step)
             if left_out is None:
-                self._under_way.append(self.trainer.launch(stream, step, self._pending))
+                self._in_flight.append(self.trainer.launch(stream, step, self._pending))
             else:
                 next(stream)
-                self._tell("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
+                self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
             self.saver.poll()
-            saves, looks = self.config.saves_at(step) or self._owed, self.validator.due(step)
-            back = self._settle(0 if saves or looks or self.signal else self._lag)
+            saves, looks = self.config.saves_at(step) or self._save_again, self.validator.due(step)
+            back = self._drain(0 if saves or looks or self.signal else self._lag)
             if back is None and self.signal:
-                back = self._settle(0)
+                back = self._drain(0)
             if back is not None:
                 return self.roll_back(back)
-            saves = saves or (self._owed and not self._under_way)
-            if looks and self.signal in (0, ENOUGH):  # who is told to leave has no time to look
+            saves = saves or (self._save_again and not self._in_flight)
+            if looks and self.signal in (0, STOP_REQUESTED):  # who is told to leave has no time to look
                 self._validate(step)
             if saves or self.signal:
                 self._save(step)
-            if self.signal == ENOUGH and step < self.config.total_steps:
-                self._tell_verdict(step)
+            if self.signal == STOP_REQUESTED and step < self.config.total_steps:
+                self._emit_verdict(step)
                 return step
             if self.signal and step < self.config.total_steps:
-                self._tell("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
+                self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
                 return step
         return self.config.total_steps
 
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies; returns its step, or 0 for a fresh start."""
-        step, rollbacks = self._choice()
-        self._tell(
+        step, rollbacks = self._select()
+        self._emit(
             "run_started",
             attempt=attempt,
             ranks=self.config.ranks,
@@ -139,44 +139,46 @@ class TrainingRun:
             self.trainer.load(step)
             saved, ours = checkpoint.read_state(self.config.directory, step)["layout"], layout_of(self.config)
             if saved != ours:
-                self._tell("reshaped", step=step, **{"from": saved, "to": ours}, durable=True)
-            self._tell("resumed", step=step, attempt=attempt, checkpoint=checkpoint.name(step))
-        self.trainer.guard.rolled_back(rollbacks)
+                self._emit("reshaped", step=step, **{"from": saved, "to": ours}, durable=True)
+            self._emit("resumed", step=step, attempt=attempt, checkpoint=checkpoint.name(step))
+        self.trainer.guard.set_rollbacks(rollbacks)
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
         """Be as before the window of an intervention, which is left out from now on; returns the step gone back to."""
-        self._under_way.clear()
-        if self.signal == ENOUGH:
+        self._in_flight.clear()
+        if self.signal == STOP_REQUESTED:
             self.signal = 0  # the verdict stands, and is carried out by the next step
-        self.saver.settle()  # what is being written counts, or not, before one is chosen
-        step, rollbacks = self._choice()
+        self.saver.drain()  # what is being written counts, or not, before one is chosen
+        step, rollbacks = self._select()
         if step is None:
             self.trainer.begin()
         else:
             self.trainer.load(step)
-        self.trainer.guard.rolled_back(rollbacks)
-        self._tell("rolled_back", step=step or 0, undone=made.step - (step or 0), number=made.number, durable=True)
+        self.trainer.guard.set_rollbacks(rollbacks)
+        self._emit("rolled_back", step=step or 0, undone=made.step - (step or 0), number=made.number, durable=True)
         return step or 0
 
-    def _settle(self, under_way: int) -> Intervention | None:
+    def _drain(self, under_way: int) -> Intervention | None:
         """Read steps until so many are under way; the rollback that one of them asks for.
 
         Raises:
             TrainingError: the guard stops the run.
         """
-        while len(self._under_way) > under_way:
-            measured = self._under_way.popleft().read()
+        while len(self._in_flight) > under_way:
+            measured = self._in_flight.popleft().read()
             self.signal = max(self.signal, measured.signal)
-            self._owed = self._owed or measured.signal == SAVE_AGAIN
-            made = self.pace.see(measured.step, self.config.step_tokens(measured.step), measured.pace_s)
-            made += self.trainer.take_in(measured)
-            self._report(measured)
+            self._save_again = self._save_again or measured.signal == SAVE_AGAIN
+            made = self.throughput.record(
+                measured.step, self.config.step_tokens(measured.step), measured.previous_step_s
+            )
+            made += self.trainer.record(measured)
+            self._emit_step(measured)
             if self.watch is not None and self.verdict is None:
-                self.verdict = self.watch.look(measured.step)
+                self.verdict = self.watch.verdict_at(measured.step)
             for intervention in made:
-                self._tell("intervention", **intervention.event(), durable=True)
-                self.witness.name(intervention)
+                self._emit("intervention", **intervention.event(), durable=True)
+                self.reporter.report(intervention)
             require_finite(self.config, measured)
             last = made[-1] if made else None
             if last is not None and last.action == "stop":
@@ -185,9 +187,9 @@ class TrainingRun:
                 return last
         return None
 
-    def _choice(self) -> tuple[int | None, list[Intervention]]:
+    def _select(self) -> tuple[int | None, list[Intervention]]:
         """The leading rank's choice of a checkpoint, on every rank; its error is raised everywhere."""
-        box: list[Any] = [choose(self.config, self.events) if self.rank.leads else None]
+        box: list[Any] = [select_checkpoint(self.config, self.events) if self.rank.leads else None]
         dist.broadcast_object_list(box, src=0)
         if isinstance(box[0], CheckpointError):
             raise box[0]
@@ -197,33 +199,33 @@ class TrainingRun:
     def _save(self, step: int) -> None:
         self.saver.engine = self.trainer.engine  # another one after a rollback to the beginning
         self.saver.save(step, {**self.trainer.state(), **self.validator.state(step)})
-        self._owed = False
+        self._save_again = False
 
     def _validate(self, step: int) -> None:
-        found: dict[str, Any] = self.validator.look(self.trainer.engine, step).event()
-        self._tell("evaluated", step=step, tokens=self.config.tokens_through(step), **found)
+        found: dict[str, Any] = self.validator.evaluate(self.trainer.engine, step).event()
+        self._emit("evaluated", step=step, tokens=self.config.tokens_through(step), **found)
 
     @property
     def _pending(self) -> int:
         """What this rank asks all others for: the signal it has received, the end that the rules ask for, or a save
         in place of one that failed."""
         if self.interrupt.signal or self.verdict is not None:
-            return self.interrupt.signal or ENOUGH
+            return self.interrupt.signal or STOP_REQUESTED
         return SAVE_AGAIN if self.saver.failed else 0
 
-    def _tell_verdict(self, step: int) -> None:
+    def _emit_verdict(self, step: int) -> None:
         if self.verdict is not None:  # on the leading rank
-            self._tell("stopped_by_rule", **event_of(self.config.stopping, step, self.verdict), durable=True)
+            self._emit("stopped_by_rule", **stopped_event(self.config.stopping, step, self.verdict), durable=True)
 
-    def _tell(self, event: str, *, durable: bool = False, **fields: Any) -> None:
+    def _emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
         if self.rank.leads:
             self.events.append(event, durable=durable, **fields)
 
-    def _report(self, measured: Measured) -> None:
+    def _emit_step(self, measured: Measured) -> None:
         config, step = self.config, measured.step
         layers = self.trainer.engine.stats.at(step)
         by_layer: dict[str, Any] = {} if layers is None else {"layers": layers.event()}
-        self._tell(
+        self._emit(
             "step",
             step=step,
             loss=measured.loss,
@@ -238,9 +240,9 @@ class TrainingRun:
             memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             **by_layer,
             **({"vetoed": True} if measured.vetoed else {}),
-            **({"redone": True} if step <= self._told else {}),
+            **({"redone": True} if step <= self._last_reported else {}),
         )
-        self._told = max(self._told, step)
+        self._last_reported = max(self._last_reported, step)
 
 
 def _last_step(config: RunConfig) -> int:

@@ -2,7 +2,7 @@
 
     launch   the next batch, its gradient, the update unless the guard's limits forbid it; the host waits for nothing
     read     what the step was, on the host
-    take_in  the guard judges it
+    record  the guard judges it
 
 Does not belong here: timeline, checkpoints and what is done about a judgement (loop).
 """
@@ -21,11 +21,11 @@ from plinth.training.data import StepBatch, batches_of, fingerprint_of
 from plinth.training.engine.engine import Rank, open_engine, seed
 from plinth.training.engine.schedule import learning_rate
 from plinth.training.guard.records import Intervention, TrainedStep
-from plinth.training.guard.skipped_update import PendingNumbers, Veto
+from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
 
 #: What the guard is told of a step.
-SEEN = ("step", "loss", "grad_norm", "vetoed")
+JUDGED = ("step", "loss", "grad_norm", "vetoed")
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Measured:
     signal: int = 0  # the most urgent signal any rank has received
     data_wait_s: float = 0.0
     step_s: float = 0.0
-    pace_s: float = 0.0  # seconds of the step before, mean over ranks
+    previous_step_s: float = 0.0  # seconds of the step before, mean over ranks
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Trainer:
 
     def _open(self) -> None:
         self.engine = open_engine(self.config, self.rank)
-        self.veto = Veto(self.engine)
+        self.skipper = UpdateSkipper(self.engine)
         self._step_s = 0.0
 
     def begin(self) -> None:
@@ -118,17 +118,19 @@ class Trainer:
         batch = next(stream)
         waited = time.perf_counter() - started
         rate = learning_rate(self.config.optimizer, *self.config.progress(step)) * self.guard.factor(step)
-        self.veto.arm(self.guard.veto(step), fingerprint_of(batch, self.engine.topology.place), pending, self._step_s)
+        self.skipper.arm(
+            self.guard.update_limits(step), fingerprint_of(batch, self.engine.topology.place), pending, self._step_s
+        )
         self.engine.stats.begin(step)
-        result = self.veto.result(*self.engine.train_step(batch, rate))
+        result = self.skipper.result(*self.engine.train_step(batch, rate))
         self._step_s = time.perf_counter() - started
         return Launched(step, rate, result, waited, self._step_s)
 
-    def take_in(self, measured: Measured) -> list[Intervention]:
+    def record(self, measured: Measured) -> list[Intervention]:
         """Judge a step that was read; what is to be done, the hardest last."""
         self.monitor.update(measured.loss)
         layers = self.engine.stats.at(measured.step)
-        seen = {name: getattr(measured, name) for name in SEEN}
+        seen = {name: getattr(measured, name) for name in JUDGED}
         if layers is not None:
             seen |= {"gradients": layers.named("grad_norm"), "activations": layers.named("rms")}
-        return self.guard.see(TrainedStep(**seen))
+        return self.guard.record(TrainedStep(**seen))

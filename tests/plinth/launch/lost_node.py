@@ -19,7 +19,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.launch.test_slurm import wait_for
-from tests.plinth.training import held
+from tests.plinth.training import held_ranks
 from tests.plinth.training.conftest import environment, tiny
 from tests.slurm_cluster import lose_node, node, slurm_cluster
 
@@ -36,7 +36,7 @@ def test_the_run_goes_on_from_the_last_commit(
     marks, slurm = tmp_path / "marks", tmp_path / "slurm"
     marks.mkdir()
     slurm.mkdir()
-    held.hold(marks, 6)
+    held_ranks.hold(marks, 6)
     with slurm_cluster(slurm) as cluster:
         faults = json.dumps({"marks": str(marks), "faults": []})
         for name, value in environment(SLURM_CONF=cluster["SLURM_CONF"], FAULTS=faults).items():
@@ -46,14 +46,14 @@ def test_the_run_goes_on_from_the_last_commit(
             ctx.workspace.root,
             launch=Launch(kind="slurm", ranks=2, nodes=2),
             supervision=Supervision(backoff_s=0.1, grace_s=20.0),
-            batches="faulty:open_batches",
+            batches="faulty_ranks:open_batches",
         )
         run, launcher = config.directory, SlurmLauncher(config.launch, 20.0, every_s=0.0)
         handle = job.submit_or_find(ctx, config)
-        wait_for(lambda: held.waiting(marks, 2), "step 6", run.log)
+        wait_for(lambda: held_ranks.waiting(marks, 2), "step 6", run.log)
         wait_for(lambda: timeline(run.events).of("checkpoint"), "the commit of step 3", run.log)
         lose_node(cluster, lost)
-        held.let_go(marks)
+        held_ranks.let_go(marks)
         wait_for(lambda: launcher.poll(handle).value == "pending", "Slurm requeues the job", run.log, 600.0)
         with node(cluster, lost):
             assert job.follow(ctx, config).status == "finished"

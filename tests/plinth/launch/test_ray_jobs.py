@@ -23,7 +23,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.telemetry.timeline import timeline
-from tests.plinth.training import held
+from tests.plinth.training import held_ranks
 from tests.plinth.training.conftest import environment, tiny
 from tests.ray_head import ray_head
 
@@ -128,18 +128,18 @@ def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.usefixtures("known")
 def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_path: Path) -> None:
-    held.hold(marks, 3)
+    held_ranks.hold(marks, 3)
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     config = tiny(
         ctx.workspace.root,
         launch=Launch(kind="ray", ranks=2, nodes=2, ray=Ray(address=address, python=sys.executable)),
         supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
-        batches="faulty:open_batches",
+        batches="faulty_ranks:open_batches",
     )
     run = config.directory
     first = job.submit_or_find(ctx, config)
     assert job.submit_or_find(ctx, config) == first
-    wait_for(lambda: held.waiting(marks, 2), "step 3")
+    wait_for(lambda: held_ranks.waiting(marks, 2), "step 3")
     assert json.loads((run.root / "nodes" / "report-0001.json").read_bytes())["codes"] == [None]  # a rank is there
     job.cancel(ctx, config)
     with pytest.raises(TrainingError, match="stopped at step"):

@@ -24,7 +24,7 @@ from plinth.training import job
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import timeline
-from tests.plinth.training import held
+from tests.plinth.training import held_ranks
 from tests.plinth.training.conftest import environment, tiny
 from tests.slurm_cluster import slurm_cluster
 
@@ -185,7 +185,7 @@ def test_a_silent_controller_is_no_news(tmp_path: Path, monkeypatch: pytest.Monk
 def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank on each node: pending, a rank away is killed, an urgent job takes a node, finished bit for bit."""
     (tmp_path / "marks").mkdir()
-    held.hold(tmp_path / "marks", 6)
+    held_ranks.hold(tmp_path / "marks", 6)
     faults = {"marks": str(tmp_path / "marks"), "faults": [["kill", 5, 1]]}
     monkeypatch.setenv("FAULTS", json.dumps(faults))
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
@@ -193,7 +193,7 @@ def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.Mo
         ctx.workspace.root,
         launch=Launch(kind="slurm", ranks=2, nodes=2),
         supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
-        batches="faulty:open_batches",
+        batches="faulty_ranks:open_batches",
     )
     run = config.directory
     blocker = call("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap=sleep 300")
@@ -204,7 +204,7 @@ def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.Mo
     assert job.submit_or_find(ctx, config) == handle
     call("scancel", blocker)
 
-    wait_for(lambda: held.waiting(tmp_path / "marks", 2), "step 5", run.log)
+    wait_for(lambda: held_ranks.waiting(tmp_path / "marks", 2), "step 5", run.log)
     (restart,) = timeline(run.events).of("restart")
     assert "rank 1 was killed by SIGKILL" in restart["reason"]
     call("sbatch", "--partition=urgent", "--nodes=1", "--output=/dev/null", "--wrap=true")
@@ -212,7 +212,7 @@ def test_two_nodes_crash_preempted_finish(tmp_path: Path, monkeypatch: pytest.Mo
     assert max(checkpoint.committed(run)) == 7
     assert [event["signal"] for event in timeline(run.events).of("signal")] == ["SIGTERM"]
     assert timeline(run.events).of("lost") == []
-    held.let_go(tmp_path / "marks")
+    held_ranks.let_go(tmp_path / "marks")
     seen = subprocess.run(
         [sys.executable, "-c", LOOK, str(run.config)], capture_output=True, text=True, timeout=300, check=True
     )
@@ -243,7 +243,7 @@ def cancelled(ctx: Context, config: RunConfig) -> None:
 def test_cancel_saves_and_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "marks").mkdir()
     monkeypatch.setenv("FAULTS", json.dumps({"marks": str(tmp_path / "marks"), "faults": []}))
-    held.hold(tmp_path / "marks", 2)
+    held_ranks.hold(tmp_path / "marks", 2)
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     launch = Launch(kind="slurm", ranks=1)
-    cancelled(ctx, tiny(ctx.workspace.root, launch=launch, batches="faulty:open_batches"))
+    cancelled(ctx, tiny(ctx.workspace.root, launch=launch, batches="faulty_ranks:open_batches"))

@@ -20,7 +20,7 @@ from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 sys.path.insert(0, str(Path(__file__).parent))
-import held
+import held_ranks
 import test_job
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
@@ -112,20 +112,20 @@ def test_a_running_job_is_stopped_amended_and_goes_on(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "platform"), str(HERE))))
     monkeypatch.setenv("HELD", str(tmp_path))
-    held.hold(tmp_path, 3)
-    slow = {"batches": "held:open_batches"}
+    held_ranks.hold(tmp_path, 3)
+    slow = {"batches": "held_ranks:open_batches"}
     data = test_job.line(ctx, STEPS)
     first = config.prepare(ctx, "demo", TRAINING, *data).model_copy(update=slow)
     started = job.submit_or_find(ctx, first)
     try:
-        test_job.wait_for(lambda: held.waiting(tmp_path, 1), first)
+        test_job.wait_for(lambda: held_ranks.waiting(tmp_path, 1), first)
         amended = config.prepare(
             ctx, "demo", TRAINING.model_copy(update=doubled(STEPS - 19, sequence_tokens=16)), *data
         )
         assert amended.run_id == first.run_id
         assert config.load(first.directory.config) == first  # the job is running by it
         assert job.submit_or_find(ctx, amended.model_copy(update=slow)) != started
-        held.let_go(tmp_path)
+        held_ranks.let_go(tmp_path)
         assert job.follow(ctx, amended).status == "finished"
     finally:
         job.cancel(ctx, first)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from boundaries import install
+from kill_points import install
 
 from plinth.errors import CheckpointError, DiskFullError
 from plinth.storage import tensor_file

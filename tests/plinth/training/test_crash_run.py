@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import held
+import held_ranks
 import pytest
 
 from plinth.training import config as configuration
@@ -94,7 +94,7 @@ def test_ranks_killed_while_their_state_is_written_lose_nothing_that_was_staged(
     plan = {"marks": str(tmp_path / "marks"), "faults": [["kill", 8, 1]]}
     config = make(
         checkpoints=Checkpoints(every_steps=6, audit_steps=2, keep_last=9),
-        batches="faulty:open_batches",
+        batches="faulty_ranks:open_batches",
         supervision={"max_restarts": 1, "backoff_s": 0.1, "hang_s": 1800.0},
     )
     job = started(config, [["slow", 6, 0, 3.0], ["slow", 6, 1, 3.0]], FAULTS=json.dumps(plan))
@@ -122,20 +122,20 @@ def test_supervisor_killed_and_run_preempted(
     preempted, commits within the grace and leaves with 75; the third goes on to the same end."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    config = make(checkpoints=SAVES, batches="faulty:open_batches")
+    config = make(checkpoints=SAVES, batches="faulty_ranks:open_batches")
     plan = crash(tmp_path, [])
-    held.hold(marks, 6)
+    held_ranks.hold(marks, 6)
     job = started(config, [], FAULTS=plan)
     story = lambda: timeline(config.directory.events)  # noqa: E731
-    wait_for(lambda: held.waiting(marks, 2) and checkpoint.committed(config.directory))
+    wait_for(lambda: held_ranks.waiting(marks, 2) and checkpoint.committed(config.directory))
     job.send_signal(signal.SIGKILL)
     job.wait()
     wait_for(lambda: not process.alive(config.directory))
     assert checkpoint.newest_valid(config.directory) == (3, [])
 
-    held.hold(marks, 6)
+    held_ranks.hold(marks, 6)
     job = started(config, [], FAULTS=plan)
-    wait_for(lambda: held.waiting(marks, 2))
+    wait_for(lambda: held_ranks.waiting(marks, 2))
     assert len(story().of("resumed")) == 1
     job.send_signal(signal.SIGTERM)
     assert job.wait(timeout=600) == 75
@@ -149,7 +149,7 @@ def test_supervisor_killed_and_run_preempted(
     assert (result["status"], result["step"]) == ("stopped", signalled["step"])
     assert result["lost_steps"] == vanished["lost_steps"]
 
-    held.let_go(marks)
+    held_ranks.let_go(marks)
     assert started(config, [], FAULTS=plan).wait(timeout=600) == 0
     assert len(story().of("vanished")) == 1
     same_end(config, uninterrupted)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import held
+import held_ranks
 import pyarrow as pa
 import pytest
 
@@ -230,13 +230,13 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
     ctx: Context, prepared: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three deaths, each survived; the end is that of an undisturbed run."""
-    slow = prepared.model_copy(update={"batches": "held:open_batches"})
+    slow = prepared.model_copy(update={"batches": "held_ranks:open_batches"})
     monkeypatch.setenv("HELD", str(tmp_path))
     config.write(slow)
-    held.hold(tmp_path, 3)
+    held_ranks.hold(tmp_path, 3)
 
     orchestrator = subprocess.Popen([sys.executable, "-c", ORCHESTRATOR, str(slow.directory.config)])
-    wait_for(lambda: held.waiting(tmp_path, 1), slow)
+    wait_for(lambda: held_ranks.waiting(tmp_path, 1), slow)
     orchestrator.kill()
     orchestrator.wait()
     found = LocalLauncher().find(slow.directory.root)
@@ -244,17 +244,17 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
     assert LocalLauncher().poll(found) is JobStatus.RUNNING
     assert job.submit_or_find(ctx, slow) == found
 
-    held.hold(tmp_path, 7)
-    wait_for(lambda: held.waiting(tmp_path, 1), slow)
+    held_ranks.hold(tmp_path, 7)
+    wait_for(lambda: held_ranks.waiting(tmp_path, 1), slow)
     wait_for(lambda: checkpoint.committed(slow.directory), slow)
     os.kill(int(found.id), signal.SIGKILL)  # its ranks must go with it
     with pytest.raises(TrainingError, match="vanished: its supervisor was killed"):
         job.follow(ctx, slow)
 
-    held.hold(tmp_path, 6)
+    held_ranks.hold(tmp_path, 6)
     second = job.submit_or_find(ctx, slow)
     assert second != found
-    wait_for(lambda: held.waiting(tmp_path, 1), slow)
+    wait_for(lambda: held_ranks.waiting(tmp_path, 1), slow)
     os.kill(int(second.id), signal.SIGTERM)
     with pytest.raises(TrainingError, match=r"stopped at step 7"):
         job.follow(ctx, slow)
@@ -263,7 +263,7 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(
     assert [event["step"] for event in story.of("signal")] == [7]
     assert max(story.steps) == 7  # nothing was lost
 
-    held.let_go(tmp_path)
+    held_ranks.let_go(tmp_path)
     job.submit_or_find(ctx, slow)
     assert job.follow(ctx, slow).status == "finished"
     story = timeline(slow.directory.events)

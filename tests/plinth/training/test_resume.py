@@ -14,7 +14,7 @@ import pytest
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.telemetry.timeline import Story, timeline
+from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ Make = Callable[..., RunConfig]
 Job = Callable[..., int]
 
 
-def same_end(config: RunConfig, reference: RunConfig) -> Story:
+def same_end(config: RunConfig, reference: RunConfig) -> History:
     """Assert that two runs agree bit for bit in every step and in the final state; returns the first's story."""
     story, expected = timeline(config.directory.events), timeline(reference.directory.events)
     for name in ("loss", "grad_norm", "lr", "loss_ema", "batch", "tokens"):
@@ -59,7 +59,7 @@ def test_killed_in_training_and_in_a_commit(uninterrupted: RunConfig, make: Make
     """Every phase of a commit is struck in test_crash_matrix, without whole jobs."""
     saves = Checkpoints(every_steps=3, audit_steps=4, mode="sync")
     config = make(
-        batches="faulty:open_batches",
+        batches="faulty_ranks:open_batches",
         supervision={"max_restarts": 2, "backoff_s": 0.1, "hang_s": 1800.0},
         checkpoints=saves,
     )

@@ -6,7 +6,7 @@
     writer   writes, hashes, flushes its rank's files; the leading one commits when all are there
     poll()   hears how it went; a save that failed is an event, and the loop saves again, synchronously, within a
              step or two (`failed`): at most one interval is lost
-    settle() waits for the commit; when it failed, writes the same staged state again, here and now
+    drain() waits for the commit; when it failed, writes the same staged state again, here and now
 
 Two saves never overlap: the second waits for the first, and says so on the timeline (`wait_s`). With
 `checkpoints.mode: sync`, or after a failure, the rank writes itself, and a failure is raised. What training stands
@@ -31,7 +31,7 @@ from plinth.training.checkpoint import checkpoint, retention, snapshot
 from plinth.training.checkpoint.writer import rank_part
 from plinth.training.checkpoint.writer.client import HEARTBEAT_S, WriterClient
 from plinth.training.checkpoint.writer.rank_part import Timing, WritePlan
-from plinth.training.checkpoint.writer.staging import Arena, Copying, StagingLayout
+from plinth.training.checkpoint.writer.staging import Arena, BackgroundCopy, StagingLayout
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.telemetry.timeline import Timeline
@@ -45,9 +45,9 @@ class Saver:
         self.config, self.rank, self.run = engine.config, engine.rank, engine.config.directory
         self.mode = self.config.checkpoints.mode
         self._arena = Arena()
-        self._writer = self._started() if self.mode == "async" else None
+        self._writer = self._start_writer() if self.mode == "async" else None
         self._plan: WritePlan | None = None  # what was staged last
-        self._copying: Copying | None = None  # what is being staged
+        self._copying: BackgroundCopy | None = None  # what is being staged
         self._hook: Any = None  # in the optimizer, while it is
         self._timing = Timing(0.0, 0.0, 0.0)
         self._waiting = False  # for the writer's answer
@@ -60,14 +60,16 @@ class Saver:
             DiskFullError, StorageError, CheckpointError: nothing was committed, and this save is synchronous.
         """
         begun = time.monotonic()
-        self._hear(wait=True)
+        self._receive(wait=True)
         wait_s = time.monotonic() - begun
         if self.mode == "async" and not self.failed:
-            self._writer = self._writer or self._started()
+            self._writer = self._writer or self._start_writer()
             self._writer.wait_until_ready()
         if self.rank.leads:
             self._make_room(step)
-        synchronous = self._any(self.mode == "sync" or self.failed)  # from here on there is room, and writers live
+        synchronous = self._on_any_rank(
+            self.mode == "sync" or self.failed
+        )  # from here on there is room, and writers live
         plan, layout = snapshot.plan(self.engine, step, monitor, "sync" if synchronous else "async")
         text = plan.model_dump_json().encode()
         self.failed, self._plan = False, plan
@@ -84,22 +86,22 @@ class Saver:
 
     def poll(self) -> None:
         """Hear from the writer without waiting. Not a collective; call it as often as you like."""
-        self._hear(wait=False)
+        self._receive(wait=False)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Return once what was last saved is committed.
 
         Raises:
             DiskFullError, StorageError, CheckpointError: it could not be.
         """
-        self._hear(wait=True)
-        if self._any(self.failed):
+        self._receive(wait=True)
+        if self._on_any_rank(self.failed):
             self.failed = False
             if self.rank.leads and self._plan is not None:
                 self._make_room(self._plan.step)
             self._write_here(self._timing)
 
-    def staged(self) -> None:
+    def wait_until_copied(self) -> None:
         """Return once the state is copied: whoever changes it, other than by an update, waits for this."""
         if self._copying is not None:
             self._copying.wait()
@@ -133,7 +135,7 @@ class Saver:
 
         stall_s = time.monotonic() - timing.begun - timing.wait_s
         if self.rank.device.type == "cpu":
-            self._copying = Copying(layout, self._arena.block, tell)
+            self._copying = BackgroundCopy(layout, self._arena.block, tell)
             optimizer = self.engine.deepspeed.basic_optimizer
             self._hook = optimizer.register_step_pre_hook(self._copying.before_update)
             self._copying.start()
@@ -145,7 +147,7 @@ class Saver:
         """Write in this process, all ranks together; raises on all what one has met."""
         assert self._plan is not None
         plan, failure = self._plan, None
-        self._any(False)  # the staging directory is there
+        self._on_any_rank(False)  # the staging directory is there
         try:
             rank_part.write(plan, self._arena.block.numpy().data)
         except PlinthError as error:
@@ -161,21 +163,21 @@ class Saver:
 
     def _raise_together(self, error: PlinthError | None) -> None:
         """What one rank has met, on every rank."""
-        if not self._any(error is not None):
+        if not self._on_any_rank(error is not None):
             return
         failures: list[RankFailure | None] = [None] * dist.get_world_size()
         dist.all_gather_object(failures, None if error is None else RankFailure.of(error))
         raise next(failure for failure in failures if failure is not None).error() from error
 
-    def _started(self) -> WriterClient:
+    def _start_writer(self) -> WriterClient:
         return WriterClient(self.run.root, self.rank.index, self._arena.fd)
 
-    def _hear(self, wait: bool) -> None:
+    def _receive(self, wait: bool) -> None:
         """Take in the writer's answer to the save under way, if there is one."""
         if self._copying is not None:
             if not wait and self._copying.is_alive():
                 return
-            self.staged()
+            self.wait_until_copied()
             self._hook.remove()
             self._copying = self._hook = None
         if self._writer is None or not self._waiting:
@@ -188,21 +190,21 @@ class Saver:
                 break
             if not wait:
                 return
-            if self._writer.has_worked():
+            if self._writer.made_progress():
                 with contextlib.suppress(OSError):
                     os.utime(self.run.events)  # the supervisor ends ranks that give no sign of life
         self._waiting, failure = False, answer.get("failure")
         if failure is None:
             return
         self.failed = True
-        if not self._writer.lives():
+        if not self._writer.is_alive():
             self._writer.close()
             self._writer = None
         if self.rank.leads:
             step = self._plan.step if self._plan is not None else 0
             self.events.append("save_failed", step=step, **failure, durable=True)
 
-    def _any(self, value: bool) -> bool:
+    def _on_any_rank(self, value: bool) -> bool:
         """Whether it is true on any rank; a barrier too."""
         box = torch.tensor(int(value), device=self.rank.device)
         dist.all_reduce(box, op=dist.ReduceOp.MAX)

@@ -14,7 +14,7 @@ from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 
-def choose(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
+def select_checkpoint(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
     """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks.
 
     A checkpoint that was saved within or after a window, before that window was left out, has learnt from it: it
@@ -31,10 +31,12 @@ def choose(config: RunConfig, events: Timeline) -> tuple[int | None, list[Interv
         for bad, why in refused:
             events.append("refused", step=bad, checkpoint=checkpoint.name(bad), reason=str(why), durable=True)
             checkpoint.refuse(run, bad)
-        spoilt = None if step is None else _spoilt(config, step, rollbacks)
-        if step is None or spoilt is None:
+        rollback = None if step is None else _unknown_rollback(config, step, rollbacks)
+        if step is None or rollback is None:
             return step, rollbacks
-        reason = f"it has learnt from steps {spoilt.first} to {spoilt.last}, which rollback {spoilt.number} leaves out"
+        reason = (
+            f"it has learnt from steps {rollback.first} to {rollback.last}, which rollback {rollback.number} leaves out"
+        )
         events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
         checkpoint.refuse(run, step)
 
@@ -45,7 +47,7 @@ def rollbacks_of(config: RunConfig) -> list[Intervention]:
     return [Intervention.of(event) for event in told if event["action"] == "rollback"]
 
 
-def _spoilt(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
+def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
     """The rollback whose window a checkpoint's parameters have seen."""
     known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
     return next((made for made in rollbacks if made.first <= step and made.number not in known), None)

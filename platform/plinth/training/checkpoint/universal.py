@@ -52,7 +52,7 @@ def capture(engine: TrainingEngine) -> Captured:
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     for share in shares(engine):
-        first, last = _written(engine, share)
+        first, last = _written_range(engine, share)
         if first == last:
             continue
         shapes[share.name] = list(share.shape)
@@ -149,7 +149,7 @@ def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
-def _written(engine: TrainingEngine, share: Share) -> tuple[int, int]:
+def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
     """The range of a share that this rank writes: without ZeRO the replicas hold the same, and write a part each."""
     size = share.state[MASTER].numel()
     if share.copy:
@@ -187,10 +187,10 @@ def _prepare(outer: Any, step: int, moments: set[str]) -> None:
 
 def _scaler(outer: Any) -> Any:
     """What holds the loss scale."""
-    return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _Nothing()
+    return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _NoLossScaler()
 
 
-class _Nothing:
+class _NoLossScaler:
     """No loss is scaled."""
 
 

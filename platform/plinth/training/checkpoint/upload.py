@@ -34,7 +34,7 @@ POLL_S = 0.5
 LAST_TRIES = 4
 
 
-class Following:
+class UploadLoop:
     """Copies what is committed; one per run."""
 
     def __init__(self, config: RunConfig, remote: RemoteCheckpoints) -> None:
@@ -165,12 +165,12 @@ def main() -> int:
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
     os.nice(10)
-    following = Following(config, RemoteCheckpoints(config.checkpoints.upload, config.run_id))
-    threading.Thread(target=_obey, args=(following,), daemon=True).start()
+    following = UploadLoop(config, RemoteCheckpoints(config.checkpoints.upload, config.run_id))
+    threading.Thread(target=_read_orders, args=(following,), daemon=True).start()
     return 0 if following.follow() else 1
 
 
-def _obey(following: Following) -> None:
+def _read_orders(following: UploadLoop) -> None:
     """Finish when told to, leave at once when the supervisor is gone."""
     for _ in sys.stdin:
         following.finishing.set()

@@ -20,7 +20,7 @@ from plinth.tokens.reading.compact_batch import CompactBatch
 _SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
-class Widened(NamedTuple):
+class ExpandedBatch(NamedTuple):
     """The model's input.
 
     Attributes:
@@ -33,16 +33,16 @@ class Widened(NamedTuple):
     targets: Tensor
 
 
-def widened(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> Widened:
+def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ExpandedBatch:
     """Ids of 64 bits on a device, in rows of `length` tokens, with the document of each where that is wanted."""
     width = rows.tokens.shape[1]
-    ids = _placed(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
+    ids = _to_device(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
     if rows.tokens.itemsize == 2:
         ids &= 0xFFFF
     targets = ids[:, 1:]
     if rows.unscored is not None:
-        targets = targets.masked_fill(_covered(rows.unscored, targets.shape, device), IGNORED)
-    return Widened(
+        targets = targets.masked_fill(_mask_of_runs(rows.unscored, targets.shape, device), IGNORED)
+    return ExpandedBatch(
         _cut(ids[:, :-1], length),
         _cut(_segments(rows, device)[:, : width - 1], length) if segments else None,
         _cut(targets, length),
@@ -52,14 +52,14 @@ def widened(rows: CompactBatch, length: int, device: torch.device, *, segments: 
 def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
     """[B, S + 1] how many documents of the sequence have begun: one more than their numbers in `Expanded`."""
     begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
-    begins.view(-1)[_placed(rows.starts, device).long()] = 1
+    begins.view(-1)[_to_device(rows.starts, device).long()] = 1
     return begins.cumsum(1, dtype=torch.int32)
 
 
-def _covered(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
+def _mask_of_runs(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
     """What lies in runs (begin and end, ascending, apart or adjacent) of the flat array, as bool."""
     edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
-    places = _placed(runs, device).long()
+    places = _to_device(runs, device).long()
     edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))
     edges.index_add_(0, places[:, 1], torch.full_like(places[:, 1], -1, dtype=torch.int32))
     return (edges.cumsum(0, dtype=torch.int32)[:-1] > 0).view(shape)
@@ -69,5 +69,5 @@ def _cut(array: Tensor, length: int) -> Tensor:
     return array if array.shape[1] == length else array.reshape(-1, length)
 
 
-def _placed(array: np.ndarray, device: torch.device) -> Tensor:
+def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device, non_blocking=True)

@@ -31,7 +31,7 @@ from plinth.training.config import RunConfig
 from plinth.training.engine.engine import Rank, TrainingEngine
 from plinth.training.forensics.audit_span import span
 from plinth.training.guard.records import Intervention
-from plinth.training.telemetry.timeline import Story, Timeline, timeline
+from plinth.training.telemetry.timeline import History, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
 
 #: Of a step, what must come again.
@@ -64,7 +64,7 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
     torch.distributed.barrier()
     trainer = Trainer(config, rank)
     trainer.load(first)
-    trainer.guard.rolled_back(rollbacks_of(config))
+    trainer.guard.set_rollbacks(rollbacks_of(config))
     found = _replay(trainer, first, commits)
     if rank.leads:
         write(config, compare(config, first, found))
@@ -76,7 +76,7 @@ def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
         os.utime(trainer.config.directory.events)  # it writes nothing, and would be thought to hang
         if trainer.guard.leaves_out(step) is None:
             measured = trainer.launch(stream, step).read()
-            found.interventions += [made.event() for made in trainer.take_in(measured)]
+            found.interventions += [made.event() for made in trainer.record(measured)]
             found.steps[step] = _step(measured, trainer.monitor.loss_ema)
         else:
             next(stream)
@@ -103,8 +103,8 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
     story, last = timeline(config.directory.events), max(found.states)
     steps = [_compared(story.steps.get(step, {}), step, again) for step, again in found.steps.items()]
     skipped = sorted(step for step in story.skipped if first < step <= last)
-    acted = [_told(event) for event in _acted(story, first, last)]
-    again = [_told(json.loads(json.dumps(event))) for event in found.interventions]
+    acted = [_comparable(event) for event in _repeatable_interventions(story, first, last)]
+    again = [_comparable(json.loads(json.dumps(event))) for event in found.interventions]
     commits = [_commit(config, step, state) for step, state in sorted(found.states.items())]
     same = {
         "steps": all(row["equal"] for row in steps),
@@ -128,8 +128,8 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
             "replayed": layout_of(config),
         },
         "max_abs_difference": {
-            "loss": _widest(steps, "loss"),
-            "grad_norm": _widest(steps, "grad_norm"),
+            "loss": _largest_difference(steps, "loss"),
+            "grad_norm": _largest_difference(steps, "grad_norm"),
             "parameters": found.difference,
         },
         "same_batches": all(row["batch"]["original"] == row["batch"]["replayed"] for row in steps),
@@ -174,14 +174,14 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
         for part in sorted(again)
         if part != "monitor"
     }
-    before, now = (_known_then(state["monitor"], step) for state in (expected, again))
+    before, now = (_monitor_at(state["monitor"], step) for state in (expected, again))
     parts["monitor"] = (
         {"equal": before == now} if before == now else {"equal": False, "original": before, "replayed": now}
     )
     return {"step": step, "equal": all(part["equal"] for part in parts.values()), "parts": parts}
 
 
-def _known_then(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
+def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
     """The monitor without rollbacks of later windows, which a replay knows of from its beginning, and without the
     held-out slices, which it does not look at."""
     guard = monitor["guard"]
@@ -190,7 +190,7 @@ def _known_then(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
     return {**known, "guard": {**guard, "rollbacks": made}}
 
 
-def _acted(story: Story, first: int, last: int) -> Iterator[dict[str, Any]]:
+def _repeatable_interventions(story: History, first: int, last: int) -> Iterator[dict[str, Any]]:
     """Interventions that a replay of these steps makes again: not rollbacks, whose steps it leaves out, and not
     those of steps that a rollback took back or of the clock."""
     for event in story.of("intervention"):
@@ -199,13 +199,13 @@ def _acted(story: Story, first: int, last: int) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _told(event: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
     made = Intervention.of(event).event()
     names = ("step", "rule", "action", "value", "threshold", "window", "number")
     return {name: str(made[name]) if isinstance(made[name], float) else made[name] for name in names}  # NaN is not NaN
 
 
-def _widest(steps: list[dict[str, Any]], name: str) -> float:
+def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
     """Largest absolute difference of a number over all compared steps that have it twice."""
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)

@@ -28,7 +28,7 @@ SPAN, SPANS = 16, 3
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredDocument:
     """A document's tokens in one row, with their losses.
 
     Attributes:
@@ -52,13 +52,13 @@ class Scored:
         return float(np.nanmean(self.losses)) if self.targets else math.nan
 
 
-def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | None = None) -> Scored:
+def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | None = None) -> ScoredDocument:
     """A document's part of a row of losses [S]; target t of the row is token t + 1."""
     start = max(0, seen.first - 1)
-    return Scored(seen, row[start : max(start, seen.first + seen.tokens - 1)], start, gradient)
+    return ScoredDocument(seen, row[start : max(start, seen.first + seen.tokens - 1)], start, gradient)
 
 
-def typical(documents: Iterable[Scored]) -> dict[str, float]:
+def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
     """Median loss by bucket; under the empty name that of all."""
     by_bucket: dict[str, list[float]] = defaultdict(list)
     for document in documents:
@@ -69,9 +69,9 @@ def typical(documents: Iterable[Scored]) -> dict[str, float]:
 
 
 def rank(
-    documents: Sequence[Scored],
+    documents: Sequence[ScoredDocument],
     usual: Mapping[str, float],
-    text: Callable[[Scored, int, int], str] | None = None,
+    text: Callable[[ScoredDocument, int, int], str] | None = None,
     most: int | None = None,
 ) -> dict[str, Any]:
     """Documents, sources and buckets by excess, the largest first.
@@ -99,7 +99,9 @@ def rank(
     }
 
 
-def worst_spans(document: Scored, text: Callable[[Scored, int, int], str] | None) -> list[dict[str, Any]]:
+def worst_spans(
+    document: ScoredDocument, text: Callable[[ScoredDocument, int, int], str] | None
+) -> list[dict[str, Any]]:
     """The spans of `SPAN` targets with the largest mean loss, which do not overlap."""
     losses = np.nan_to_num(document.losses, nan=0.0)
     width = min(SPAN, len(losses))
@@ -117,7 +119,7 @@ def worst_spans(document: Scored, text: Callable[[Scored, int, int], str] | None
     return spans
 
 
-def _row(document: Scored, usual: Mapping[str, float], targets: int) -> dict[str, Any]:
+def _row(document: ScoredDocument, usual: Mapping[str, float], targets: int) -> dict[str, Any]:
     seen = document.seen
     expected = usual.get(seen.bucket, usual.get("", document.loss))
     row: dict[str, Any] = {

@@ -18,7 +18,7 @@ from plinth.training.config import RunConfig
 from plinth.training.forensics.audit_span import span
 from plinth.training.supervise.run_lock import hold
 from plinth.training.supervise.supervisor import free_port
-from plinth.training.supervise.watch import in_words, watch
+from plinth.training.supervise.watch import describe_exit, watch
 
 
 def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
@@ -58,5 +58,5 @@ def _replay(config: RunConfig, start: int | None, held: int) -> None:
         hanging = watch(ranks, run.events, config.supervision, lambda: 0, lambda: None)
         codes = [process.wait() for process in ranks]
     if any(codes):
-        said = hanging or "; ".join(in_words(rank, code) for rank, code in enumerate(codes) if code)
+        said = hanging or "; ".join(describe_exit(rank, code) for rank, code in enumerate(codes) if code)
         raise TrainingError("the audit did not end well", found=said, remedy=f"the reason is at the end of {run.log}")

@@ -25,9 +25,9 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.forensics import blame as ranking
 from plinth.training.forensics import step_losses
-from plinth.training.forensics.blame import Scored
-from plinth.training.forensics.step_documents import Sightings
-from plinth.training.telemetry.timeline import Story, timeline
+from plinth.training.forensics.blame import ScoredDocument
+from plinth.training.forensics.step_documents import StepDocuments
+from plinth.training.telemetry.timeline import History, timeline
 
 #: Earlier steps that tell what is typical, and how many of the last the search for them covers.
 BASELINE, REACH = 4, 64
@@ -61,7 +61,7 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
         As `replay`.
     """
     view = _View(config, step_losses.checkpoint_before(config, step, wanted))
-    compared = baseline_steps(step, baseline, spoilt(timeline(config.directory.events)))
+    compared = baseline_steps(step, baseline, suspect_steps(timeline(config.directory.events)))
     usual = ranking.typical(document for other in compared for document in view.documents(other))
     gradients = config.steps.batch(step - 1) <= GRADIENT_ROWS
     found = ranking.rank(list(view.documents(step, gradients=gradients)), usual, view.text, most=100)
@@ -80,7 +80,7 @@ def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list
     return sorted({before[at * len(before) // count] for at in range(count)})
 
 
-def spoilt(told: Story) -> set[int]:
+def suspect_steps(told: History) -> set[int]:
     """Steps that were left out, kept back, or in the window of a rule that suspects the batch."""
     interventions = [event for event in told.events if event["event"] == "intervention"]
     windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
@@ -93,21 +93,21 @@ class _View:
 
     def __init__(self, config: RunConfig, at: int) -> None:
         self.config, self.at = config, at
-        self.sightings = Sightings(config)
+        self.documents_of = StepDocuments(config)
         self.model: Decoder = step_losses.load(config, at)
-        (part,) = self.sightings.ctx.refs.load(config.tokenizer).named("tokenizer.json")
-        self._tokenizer = encode.load(self.sightings.ctx.store, part.blob)
+        (part,) = self.documents_of.ctx.refs.load(config.tokenizer).named("tokenizer.json")
+        self._tokenizer = encode.load(self.documents_of.ctx.store, part.blob)
         self._tokens: dict[tuple[int, int], Any] = {}
 
-    def documents(self, step: int, *, gradients: bool = False) -> Iterator[Scored]:
+    def documents(self, step: int, *, gradients: bool = False) -> Iterator[ScoredDocument]:
         """The documents of a step with their losses, in the order of the batch."""
-        seen = self.sightings.of_step(step)
+        seen = self.documents_of.of_step(step)
         for row in step_losses.rows(self.model, step_losses.batch_of(self.config, step), gradients=gradients):
             self._tokens[step, row.row] = row.tokens
             for document in (one for one in seen if one.row == row.row):
                 yield ranking.scored(document, row.losses, row.gradient)
 
-    def text(self, document: Scored, first: int, last: int) -> str:
+    def text(self, document: ScoredDocument, first: int, last: int) -> str:
         """The text of tokens `first` to `last` of a document's row."""
         tokens = self._tokens[document.seen.step, document.seen.row][first:last]
         text: str = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False)

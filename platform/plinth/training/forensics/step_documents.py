@@ -44,7 +44,7 @@ class StepDocument:
     index: int
 
 
-class Sightings:
+class StepDocuments:
     """The documents of a run by step.
 
     Raises:

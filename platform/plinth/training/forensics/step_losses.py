@@ -24,7 +24,7 @@ from plinth.model.loss import IGNORED
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch, batches_of
-from plinth.training.engine.batch_expansion import widened
+from plinth.training.engine.batch_expansion import expand_batch
 from plinth.training.parallel.parameters import Parallel
 
 
@@ -89,7 +89,7 @@ def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterat
     """
     device = next(model.parameters()).device
     for row, own in enumerate(batch.micro):
-        inputs, segments, targets = widened(own, batch.length, device, segments=model.config.document_mask)
+        inputs, segments, targets = expand_batch(own, batch.length, device, segments=model.config.document_mask)
         with torch.set_grad_enabled(gradients):
             losses = _losses(model, inputs, segments, targets)
         norm = _gradient(model, losses, targets) if gradients else None

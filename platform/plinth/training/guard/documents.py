@@ -15,7 +15,7 @@ from typing import Any
 
 from plinth.errors import PlinthError
 from plinth.training.config import RunConfig
-from plinth.training.forensics.step_documents import Sightings, StepDocument
+from plinth.training.forensics.step_documents import StepDocument, StepDocuments
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import Timeline
 
@@ -26,12 +26,12 @@ NAMED = 200
 BEFORE, LISTED = 32, 64
 
 #: How long the end of a run waits for the last window to be listed.
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 _NAMED_ACTIONS = ("skip", "rollback", "stop")
 
 
-class Witness:
+class WindowReporter:
     """Names documents in the background; on the ranks that do not lead it does nothing.
 
     Args:
@@ -44,12 +44,12 @@ class Witness:
         self._wanted: queue.Queue[Intervention | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
-    def name(self, made: Intervention) -> None:
+    def report(self, made: Intervention) -> None:
         """Have the documents of an intervention named; returns at once."""
         if self.config is None or made.action not in _NAMED_ACTIONS:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="witness", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="window-reporter", daemon=True)
             self._thread.start()
         self._wanted.put(made)
 
@@ -57,7 +57,7 @@ class Witness:
         """Wait for what is still to be named."""
         if self._thread is not None:
             self._wanted.put(None)
-            self._thread.join(PATIENCE_S)
+            self._thread.join(TIMEOUT_S)
 
     def _work(self) -> None:
         assert self.config is not None
@@ -82,11 +82,11 @@ def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
     Raises:
         MissingError, IntegrityError: the manifests of the run's data are not in its workspace.
     """
-    sightings = Sightings(config)
+    documents = StepDocuments(config)
     last = min(last, config.total_steps, first + LISTED - 1)
-    inside = [seen for step in range(first, last + 1) for seen in sightings.of_step(step)]
-    before = [seen for step in range(max(1, first - BEFORE), first) for seen in sightings.of_step(step)]
-    sources = stand_out(inside, before)
+    inside = [seen for step in range(first, last + 1) for seen in documents.of_step(step)]
+    before = [seen for step in range(max(1, first - BEFORE), first) for seen in documents.of_step(step)]
+    sources = rank_sources(inside, before)
     place = {(row["bucket"], row["source"]): number for number, row in enumerate(sources)}
     inside.sort(key=lambda seen: (place[seen.bucket, seen.source], seen.step, seen.row, seen.first))
     return {
@@ -100,7 +100,7 @@ def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
     }
 
 
-def stand_out(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
+def rank_sources(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
     """Sources by how much more of the window's tokens than of the tokens before it they are; the largest rise first."""
     now, then = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     documents = Counter[tuple[str, str]]()

@@ -29,13 +29,13 @@ from plinth.training.guard.records import Limits
 #: A rank asks for a save in place of one that failed; anything else comes first.
 SAVE_AGAIN = -1
 
-#: What a rank may ask of all, counted over ranks, the most urgent last: 1 is a stopping rule's (loop.ENOUGH).
+#: What a rank may ask of all, counted over ranks, the most urgent last: 1 is a stopping rule's (loop.STOP_REQUESTED).
 SIGNALS = (SAVE_AGAIN, 1, int(signal.SIGINT), int(signal.SIGTERM))
 
 #: Places in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
 _LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
 _ASKED = slice(5, 5 + len(SIGNALS))
-_NORM, _VETOED = range(_ASKED.stop, _ASKED.stop + 2)
+_NORM, _SKIPPED = range(_ASKED.stop, _ASKED.stop + 2)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Shared:
     step_s: float  # mean over ranks, of the step before
 
 
-class Veto:
+class UpdateSkipper:
     """Shares a step's numbers among ranks and keeps back its update when they are bad."""
 
     def __init__(self, engine: TrainingEngine) -> None:
@@ -120,7 +120,7 @@ class PendingNumbers:
         return Shared(
             loss=values[_LOSS] / ranks,
             grad_norm=values[_NORM],
-            vetoed=values[_VETOED] > 0,
+            vetoed=values[_SKIPPED] > 0,
             batch=f"{int(values[_FIRST]) % 2**32:08x}{int(values[_SECOND]) % 2**32:08x}",
             signal=max((number for number, count in zip(SIGNALS, values[_ASKED], strict=True) if count), default=0),
             step_s=values[_SECONDS] / ranks,

@@ -19,7 +19,7 @@ from plinth.training.guard.rules import LAYER_WINDOW, judge, judge_layers, limit
 LAG = 2
 
 #: Rules that see a step before its update is made.
-VETOED = ("nonfinite", "loss_spike", "gradient_spike")
+RULES_BEFORE_UPDATE = ("nonfinite", "loss_spike", "gradient_spike")
 
 #: Half-life of about 14 steps, as the monitor's smoothed loss.
 _SMOOTHING = 0.05
@@ -39,9 +39,9 @@ class Guard:
         self._losses, self._norms = Rolling(policy.window_steps), Rolling(policy.window_steps)
         self._gradients: dict[str, Rolling] = {}
         self._activations: dict[str, Rolling] = {}
-        self._ahead = [Limits() for _ in range(LAG)]  # limits of the next steps that are trained
+        self._next_limits = [Limits() for _ in range(LAG)]  # limits of the next steps that are trained
         self._streaks: dict[str, list[int]] = {}  # rule -> first step, suspicious steps in a row
-        self._vetoed: list[int] = []
+        self._skipped: list[int] = []
         self._probation = 0  # the last step on probation
         self._smooth: float | None = None
         self._best: list[float] | None = None  # step and smoothed loss of the last improvement
@@ -52,7 +52,7 @@ class Guard:
         """The rollback whose window holds this step."""
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
-    def veto(self, step: int) -> Limits:
+    def update_limits(self, step: int) -> Limits:
         """Above which the update of the next step is not made: rules that skip, and all rules just after a window.
 
         A window ends where the guard was sure, not where the bad data ends. With good parameters again, the
@@ -60,7 +60,7 @@ class Guard:
         """
         if not self.policy.enabled:
             return Limits()
-        limit, probation = self._ahead[0], self._on_probation(step)
+        limit, probation = self._next_limits[0], self._on_probation(step)
         loss, norm = self.policy.loss_spike.action, self.policy.gradient_spike.action
         return Limits(
             loss=limit.loss if loss == "skip" or (probation and loss != "off") else math.inf,
@@ -80,11 +80,11 @@ class Guard:
 
     # -- told after a step
 
-    def see(self, seen: TrainedStep) -> list[Intervention]:
+    def record(self, seen: TrainedStep) -> list[Intervention]:
         """Take in a trained step; what is to be done about it, the hardest last."""
         if not self.policy.enabled:
             return []
-        found = judge(seen, self._ahead[0])
+        found = judge(seen, self._next_limits[0])
         by_layer = (
             judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
             judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
@@ -94,12 +94,12 @@ class Guard:
             self._losses.add(seen.loss)
             self._norms.add(seen.grad_norm)
             found += self._plateau(seen)
-        self._ahead = [*self._ahead[1:], limits(self.policy, self._losses, self._norms)]
-        self._follow(seen, found)
+        self._next_limits = [*self._next_limits[1:], limits(self.policy, self._losses, self._norms)]
+        self._update_streaks(seen, found)
         made = [one for finding in found if (one := self._decide(seen, finding)) is not None]
-        return self._chosen(made)
+        return self._hardest(made)
 
-    def rolled_back(self, made: Iterable[Intervention]) -> None:
+    def set_rollbacks(self, made: Iterable[Intervention]) -> None:
         """Take in rollbacks that were made after this state was saved."""
         self.rollbacks = list(made)
 
@@ -112,9 +112,9 @@ class Guard:
             "norms": self._norms.values,
             "gradients": {layer: window.values for layer, window in self._gradients.items()},
             "activations": {layer: window.values for layer, window in self._activations.items()},
-            "ahead": [[_null(limit.loss), _null(limit.grad_norm)] for limit in self._ahead],
+            "ahead": [[_null(limit.loss), _null(limit.grad_norm)] for limit in self._next_limits],
             "streaks": self._streaks,
-            "vetoed": self._vetoed,
+            "vetoed": self._skipped,
             "probation": self._probation,
             "smooth": self._smooth,
             "best": self._best,
@@ -130,9 +130,9 @@ class Guard:
         guard._norms = Rolling(policy.window_steps, state["norms"])
         guard._gradients = {layer: Rolling(LAYER_WINDOW, values) for layer, values in state["gradients"].items()}
         guard._activations = {layer: Rolling(LAYER_WINDOW, values) for layer, values in state["activations"].items()}
-        guard._ahead = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
+        guard._next_limits = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
         guard._streaks = {rule: list(streak) for rule, streak in state["streaks"].items()}
-        guard._vetoed, guard._probation = list(state["vetoed"]), state["probation"]
+        guard._skipped, guard._probation = list(state["vetoed"]), state["probation"]
         guard._smooth, guard._best = state["smooth"], state["best"]
         guard.rollbacks = [Intervention.of(made) for made in state["rollbacks"]]
         guard.lowered = [Intervention.of(made) for made in state["lowered"]]
@@ -145,7 +145,7 @@ class Guard:
         ends = [made.last for made in self.rollbacks if made.last < step]
         return any(step <= end + LAG for end in ends) or step <= self._probation
 
-    def _chosen(self, made: list[Intervention]) -> list[Intervention]:
+    def _hardest(self, made: list[Intervention]) -> list[Intervention]:
         """All warnings, then only the hardest of what acts: two rules that see one thing do not act twice."""
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]
@@ -156,7 +156,7 @@ class Guard:
             self.lowered.append(hardest)
         return [*warnings, hardest]
 
-    def _follow(self, seen: TrainedStep, found: list[Finding]) -> None:
+    def _update_streaks(self, seen: TrainedStep, found: list[Finding]) -> None:
         """Lengthen the streaks of the rules that found something; end those of the others that could have."""
         going_on = {finding.rule for finding in found} | _unmeasured(seen)
         self._streaks = {rule: streak for rule, streak in self._streaks.items() if rule in going_on}
@@ -164,7 +164,7 @@ class Guard:
             self._streaks.setdefault(finding.rule, [seen.step, 0])[1] += 1
         if seen.vetoed:
             recent = seen.step - self.policy.window_steps
-            self._vetoed = [step for step in self._vetoed if step > recent] + [seen.step]
+            self._skipped = [step for step in self._skipped if step > recent] + [seen.step]
 
     def _plateau(self, seen: TrainedStep) -> list[Finding]:
         """The smoothed loss has not improved for the steps of the rule; it then has as long again."""
@@ -184,7 +184,11 @@ class Guard:
         rule: GuardRule = getattr(self.policy, finding.rule)
         if rule.action == "off":
             return None
-        if seen.vetoed and finding.rule in VETOED and (rule.action == "skip" or self._on_probation(seen.step)):
+        if (
+            seen.vetoed
+            and finding.rule in RULES_BEFORE_UPDATE
+            and (rule.action == "skip" or self._on_probation(seen.step))
+        ):
             return self._skip(seen, finding, rule)
         count = self._streaks[finding.rule][1]
         if count < rule.confirmations or (rule.action == "warn" and count > rule.confirmations):
@@ -193,9 +197,11 @@ class Guard:
             return self._roll_back(seen, finding)
         if rule.action == "lower_lr":
             self._streaks.pop(finding.rule)
-            made = self._made(seen, finding, "lower_lr", number=len(self.lowered) + 1, factor=self.policy.lr_factor)
+            made = self._intervention(
+                seen, finding, "lower_lr", number=len(self.lowered) + 1, factor=self.policy.lr_factor
+            )
             return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as it may be")
-        return self._made(seen, finding, rule.action)
+        return self._intervention(seen, finding, rule.action)
 
     def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
         """The update was not made, so nothing is spoilt and nothing has to be undone."""
@@ -203,7 +209,7 @@ class Guard:
         reason = ""
         if rule.action != "skip":
             reason, self._probation = "just after a window", seen.step + LAG
-        made = self._made(seen, finding, "skip", number=len(self._vetoed), reason=reason)
+        made = self._intervention(seen, finding, "skip", number=len(self._skipped), reason=reason)
         return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
 
     def _roll_back(self, seen: TrainedStep, finding: Finding) -> Intervention:
@@ -211,14 +217,14 @@ class Guard:
         onset = min(streak[0] for rule, streak in self._streaks.items() if getattr(self.policy, rule).action != "off")
         first, last = max(1, onset - self.policy.skip_before), seen.step + self.policy.skip_after
         number, factor = len(self.rollbacks) + 1, self.policy.rollback_lr_factor
-        made = self._made(seen, finding, "rollback", number=number, factor=factor)
+        made = self._intervention(seen, finding, "rollback", number=number, factor=factor)
         return self._bounded(
             made.model_copy(update={"first": first, "last": last}),
             self.policy.max_rollbacks,
             "the run was rolled back as often as it may be",
         )
 
-    def _made(self, seen: TrainedStep, finding: Finding, action: Any, **more: Any) -> Intervention:
+    def _intervention(self, seen: TrainedStep, finding: Finding, action: Any, **more: Any) -> Intervention:
         window = {"step": seen.step, "first": seen.step, "last": seen.step}
         return Intervention(**finding.model_dump(), **window, action=action, **more)
 

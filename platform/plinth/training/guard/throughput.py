@@ -14,14 +14,14 @@ from plinth.training.guard.rolling import Rolling
 WARM_UP = 10
 
 
-class Pace:
+class ThroughputRule:
     """Judges the seconds of every step, by token: batches may grow."""
 
     def __init__(self, policy: Throughput, window_steps: int) -> None:
         self.policy, self._window = policy, Rolling(window_steps)
         self._seen = self._streak = 0
 
-    def see(self, step: int, tokens: int, seconds: float) -> list[Intervention]:
+    def record(self, step: int, tokens: int, seconds: float) -> list[Intervention]:
         """Take in a step; what is to be done about it."""
         self._seen += 1
         if self.policy.action == "off" or self._seen <= WARM_UP or seconds <= 0:

@@ -25,7 +25,7 @@ from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.stopping.parameters import Plateau, Regression, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals, reuse
-from plinth.training.telemetry.timeline import Story, TimelineReader, timeline
+from plinth.training.telemetry.timeline import History, TimelineReader, timeline
 
 #: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
 #: resemble each other, do not count as independent.
@@ -107,7 +107,7 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> Ru
     short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
     if short:
         return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
-    slope, error = fitted(window)
+    slope, error = fit_line(window)
     hopeful = -(slope - _quantile(rule.confidence, len(window) - 2) * error) * rule.window_tokens
     reason = f"{name}: at most {hopeful:.3g} nats more in {rule.window_tokens:,} tokens, asked {rule.min_improvement:g}"
     return RuleState(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
@@ -127,7 +127,7 @@ def regression(rule: Regression, probes: Mapping[str, Sequence[Point]]) -> RuleS
     return RuleState("regression", len(worse) >= rule.probes, float(len(worse)), rule.probes, reason)
 
 
-def fitted(points: Sequence[Point]) -> tuple[float, float]:
+def fit_line(points: Sequence[Point]) -> tuple[float, float]:
     """Slope per token of a straight line through at least three points, and its standard error."""
     n = len(points)
     mean_x, mean_y = sum(p.tokens for p in points) / n, sum(p.value for p in points) / n
@@ -167,7 +167,7 @@ class Watch:
         self._gatherer = Gatherer(self.rules.plateau.window_tokens if self.rules.plateau else 0)
         self._reader = TimelineReader(config.directory.events)
 
-    def look(self, step: int) -> Verdict | None:
+    def verdict_at(self, step: int) -> Verdict | None:
         """The verdict where a rule says stop; None elsewhere, and at steps where nobody looks."""
         if not self.rules.asked or step % self.rules.every_steps:
             return None
@@ -180,7 +180,7 @@ class Watch:
         return verdict if verdict.stop else None
 
 
-def event_of(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any]:
+def stopped_event(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any]:
     """Fields of the event `stopped_by_rule`: every signal's state, and which rules these were."""
     states = [asdict(state) for state in verdict.states]
     return {"step": step, "rules": digest(rules), "reasons": verdict.reasons, "signals": states}
@@ -191,7 +191,7 @@ def digest(rules: Stopping) -> str:
     return fingerprint.digest(rules)[:16]
 
 
-def last_step(config: RunConfig, story: Story | None = None) -> int:
+def last_step(config: RunConfig, story: History | None = None) -> int:
     """The step at which a run ends: its last, or the one where its rules, as they are now, have stopped it."""
     if not config.stopping.asked:
         return config.total_steps

@@ -12,9 +12,9 @@ from pathlib import Path
 from plinth.training.checkpoint.writer import process as writer
 from plinth.training.config import RunConfig
 from plinth.training.supervise.nodes import (
-    Beat,
-    Files,
-    Heard,
+    Heartbeat,
+    HeartbeatReader,
+    NodeFiles,
     NodeOrder,
     NodePlace,
     NodeReport,
@@ -24,7 +24,7 @@ from plinth.training.supervise.nodes import (
     write,
 )
 from plinth.training.supervise.run_lock import hold
-from plinth.training.supervise.watch import LEFT, POLL_S
+from plinth.training.supervise.watch import EXIT_PREEMPTED, POLL_S
 
 Start = Callable[[NodeOrder, int], subprocess.Popen[bytes]]
 
@@ -33,13 +33,13 @@ class Follower:
     """The life of one node."""
 
     def __init__(self, config: RunConfig, config_path: Path, place: NodePlace) -> None:
-        self.config, self.place, self.files = config, place, Files(config.directory)
+        self.config, self.place, self.files = config, place, NodeFiles(config.directory)
         self._path, self._lock_fd = config_path, hold(self.files.lock(place.node))
-        self._beat = Beat(self.files.beat(place.node), f"node-{place.node}")
-        self._leader = Heard(self.files.beat(0))
+        self._beat = Heartbeat(self.files.beat(place.node), f"node-{place.node}")
+        self._leader = HeartbeatReader(self.files.beat(0))
         self._order, self._signals = NodeOrder(id="", session=""), 0
         self._ranks: list[subprocess.Popen[bytes]] = []
-        self._asked_to_stop, self._asked_at, self._said = 0, 0.0, NodeReport(order="")
+        self._asked_to_stop, self._asked_at, self._last_report = 0, 0.0, NodeReport(order="")
         on_stop(self._stop)
 
     def follow(self) -> int:
@@ -49,10 +49,10 @@ class Follower:
                 silent_s = self._leader.age_s()
                 order = read(self.files.order, NodeOrder)
                 if order is not None and order.session == self._leader.session:
-                    self._obey(order)
+                    self._execute(order)
                     if order.status is not None:
                         return order.status
-                if silent_s > self.place.patience_s(self.config, self._leader) or self._waited_too_long():
+                if silent_s > self.place.silence_limit_s(self.config, self._leader) or self._waited_too_long():
                     return self._without_leader()
                 self._report()
                 time.sleep(POLL_S)
@@ -63,7 +63,7 @@ class Follower:
         """One rank of this node."""
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
-    def _obey(self, order: NodeOrder) -> None:
+    def _execute(self, order: NodeOrder) -> None:
         if order.id != self._order.id:
             self._end_ranks()
             self._order, self._signals = order, 0
@@ -80,9 +80,9 @@ class Follower:
     def _report(self) -> None:
         codes = tuple(process.poll() for process in self._ranks)
         report = NodeReport(order=self._order.id, codes=codes, asked_to_stop=self._asked_to_stop)
-        if report != self._said:
+        if report != self._last_report:
             write(self.files.report(self.place.node), report)
-            self._said = report
+            self._last_report = report
 
     def _waited_too_long(self) -> bool:
         """Node 0 hears in a report that this node was asked to stop; it may not be there to act on it."""
@@ -94,8 +94,8 @@ class Follower:
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:
-            return LEFT
-        return 0 if status == "finished" else LEFT
+            return EXIT_PREEMPTED
+        return 0 if status == "finished" else EXIT_PREEMPTED
 
     def _end_ranks(self) -> None:
         self._send(signal.SIGKILL)

@@ -11,26 +11,35 @@ from collections.abc import Callable
 from typing import Any
 
 from plinth.training.config import RunConfig
-from plinth.training.supervise.nodes import Beat, Files, Heard, NodeOrder, NodePlace, NodeReport, read, write
-from plinth.training.supervise.watch import LOST, POLL_S
+from plinth.training.supervise.nodes import (
+    Heartbeat,
+    HeartbeatReader,
+    NodeFiles,
+    NodeOrder,
+    NodePlace,
+    NodeReport,
+    read,
+    write,
+)
+from plinth.training.supervise.watch import NODE_LOST, POLL_S
 
 
 class Leader:
     """Node 0's side: gives orders and hears how the others fare."""
 
     def __init__(self, config: RunConfig, place: NodePlace) -> None:
-        self._config, self._place, self._files = config, place, Files(config.directory)
+        self._config, self._place, self._files = config, place, NodeFiles(config.directory)
         self._order = NodeOrder(id="", session=uuid.uuid4().hex)
         if place.nodes > 1:
-            self._give(id=self._order.session)
-            self._beat = Beat(self._files.beat(0), self._order.session)
-            self._nodes = [Away(self, self._files, node, self._patience) for node in range(1, place.nodes)]
+            self._publish(id=self._order.session)
+            self._beat = Heartbeat(self._files.beat(0), self._order.session)
+            self._nodes = [RemoteNode(self, self._files, node, self._silence_limit_s) for node in range(1, place.nodes)]
 
-    def start(self, port: int, attempt: int, audit: bool) -> list[AwayRank]:
+    def start(self, port: int, attempt: int, audit: bool) -> list[RemoteRank]:
         """Have the other nodes start their ranks of an attempt."""
         if self._place.nodes == 1:
             return []
-        self._give(
+        self._publish(
             id=uuid.uuid4().hex,
             attempt=attempt,
             audit=audit,
@@ -41,7 +50,7 @@ class Leader:
         for node in self._nodes:
             node.follow(self._order.id)
         count = self._config.launch.ranks_per_node
-        return [AwayRank(node, index) for node in self._nodes for index in range(count)]
+        return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
 
     def asked_to_stop(self) -> int:
         """The signal that another node got, or 0."""
@@ -50,82 +59,84 @@ class Leader:
     def signal(self, number: int) -> None:
         """Hand a signal to the ranks of all other nodes, once per attempt."""
         if number not in self._order.signals:
-            self._give(signals=(*self._order.signals, number))
+            self._publish(signals=(*self._order.signals, number))
 
     def end(self, status: int) -> None:
         """Have the others leave with a status, and wait until they have seen it or are lost."""
         if not self._away:
             return
-        self._give(id=uuid.uuid4().hex, status=status)
+        self._publish(id=uuid.uuid4().hex, status=status)
         for node in self._nodes:
             node.follow(self._order.id)
-        while not all(node.knows for node in self._nodes):
+        while not all(node.acknowledged for node in self._nodes):
             time.sleep(POLL_S)
 
-    def _patience(self, heard: Heard) -> float:
-        return self._place.patience_s(self._config, heard)
+    def _silence_limit_s(self, heard: HeartbeatReader) -> float:
+        return self._place.silence_limit_s(self._config, heard)
 
     @property
     def _away(self) -> bool:
         return self._place.nodes > 1
 
-    def _give(self, **changes: Any) -> None:
+    def _publish(self, **changes: Any) -> None:
         self._order = self._order.model_copy(update=changes)
         write(self._files.order, self._order)
 
 
-class Away:
+class RemoteNode:
     """Another node as node 0 sees it."""
 
-    def __init__(self, leader: Leader, files: Files, node: int, patience: Callable[[Heard], float]) -> None:
-        self._leader, self._path, self._patience = leader, files.report(node), patience
+    def __init__(
+        self, leader: Leader, files: NodeFiles, node: int, patience: Callable[[HeartbeatReader], float]
+    ) -> None:
+        self._leader, self._path, self._silence_limit_s = leader, files.report(node), patience
         self._beat_path, self.node = files.beat(node), node
         self.follow("")
 
     def follow(self, order: str) -> None:
         """Expect reports of this order from now on."""
-        self._order, self._heard = order, Heard(self._beat_path)
-        self._report, self._looked = NodeReport(order=""), 0.0
+        self._order, self._heard = order, HeartbeatReader(self._beat_path)
+        self._report, self._read_at = NodeReport(order=""), 0.0
 
     @property
-    def knows(self) -> bool:
+    def acknowledged(self) -> bool:
         """Whether it has reported on the order, or will not."""
-        return self._look().order == self._order or self._lost
+        return self._latest().order == self._order or self._lost
 
     @property
     def asked_to_stop(self) -> int:
         """The signal it got, or 0."""
-        return self._look().asked_to_stop
+        return self._latest().asked_to_stop
 
     def code(self, index: int) -> int | None:
         """The exit status of one of its ranks, None while it runs."""
-        codes = self._look().codes
+        codes = self._latest().codes
         code = codes[index] if index < len(codes) else None
-        return LOST if code is None and self._lost else code
+        return NODE_LOST if code is None and self._lost else code
 
     def signal(self, number: int) -> None:
         self._leader.signal(number)
 
     @property
     def _lost(self) -> bool:
-        return self._heard.age_s() > self._patience(self._heard)
+        return self._heard.age_s() > self._silence_limit_s(self._heard)
 
-    def _look(self) -> NodeReport:
+    def _latest(self) -> NodeReport:
         now = time.monotonic()
-        if now - self._looked > POLL_S:
-            self._looked, found = now, read(self._path, NodeReport)
+        if now - self._read_at > POLL_S:
+            self._read_at, found = now, read(self._path, NodeReport)
             self._report = found if found is not None and found.order == self._order else NodeReport(order="")
         return self._report
 
 
-class AwayRank:
+class RemoteRank:
     """A rank on another node, with what `watch` needs of a process."""
 
-    def __init__(self, node: Away, index: int) -> None:
+    def __init__(self, node: RemoteNode, index: int) -> None:
         self._node, self._index = node, index
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs, `LOST` when nobody can tell."""
+        """Its exit status, None while it runs, `NODE_LOST` when nobody can tell."""
         return self._node.code(self._index)
 
     def wait(self) -> int:

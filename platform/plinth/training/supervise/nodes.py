@@ -72,7 +72,7 @@ class NodePlace(Frozen):
         first = (self.node if node is None else node) * count
         return range(first, first + count)
 
-    def patience_s(self, config: RunConfig, heard: Heard) -> float:
+    def silence_limit_s(self, config: RunConfig, heard: HeartbeatReader) -> float:
         """How long another node may be silent; one that was never heard may still be starting."""
         return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
 
@@ -98,7 +98,7 @@ class NodeReport(Frozen):
     asked_to_stop: int = 0
 
 
-class Files:
+class NodeFiles:
     """The paths of `nodes/`."""
 
     def __init__(self, run: RunDirectory) -> None:
@@ -127,7 +127,7 @@ def write(path: Path, record: Frozen) -> None:
     write_bytes(path, record.model_dump_json().encode())
 
 
-class Beat:
+class Heartbeat:
     """Tells from a thread that this process lives; the thread ends with it."""
 
     def __init__(self, path: Path, session: str) -> None:
@@ -144,18 +144,18 @@ class Beat:
             time.sleep(BEAT_S)
 
 
-class Heard:
+class HeartbeatReader:
     """Seconds since another's beat was last seen to rise, and whose it was; opened anew each time, as NFS asks."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._changed, self._looked = path, time.monotonic(), 0.0
+        self._path, self._changed, self._read_at = path, time.monotonic(), 0.0
         self._seen = self._read()
         self.session = ""  # of the one that was heard since this object was made
 
     def age_s(self) -> float:
         now = time.monotonic()
-        if now - self._looked > BEAT_S / 2:
-            self._looked, found = now, self._read()
+        if now - self._read_at > BEAT_S / 2:
+            self._read_at, found = now, self._read()
             if found and found != self._seen:
                 self._seen, self._changed, self.session = found, now, found.partition(" ")[0]
         return now - self._changed

@@ -8,7 +8,7 @@ from plinth.errors import LaunchError
 from plinth.storage import locks
 
 #: How long to wait for the ranks of a supervisor that was killed to be gone.
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def hold(path: Path) -> int:
@@ -17,7 +17,7 @@ def hold(path: Path) -> int:
     Raises:
         LaunchError: another supervisor, or a rank of one, is alive.
     """
-    fd = locks.try_take(path, wait_s=PATIENCE_S)
+    fd = locks.try_take(path, wait_s=TIMEOUT_S)
     if fd is None:
         raise LaunchError(
             f"another supervisor works on the run in {path.parent}",

@@ -39,8 +39,8 @@ from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.run_lock import hold
-from plinth.training.supervise.watch import LEFT, LOST, POLL_S, Process, in_words, watch
-from plinth.training.telemetry.lost_work import Ledger
+from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process, describe_exit, watch
+from plinth.training.telemetry.lost_work import LostWork
 from plinth.training.telemetry.timeline import Timeline
 
 #: Exit statuses of named failures: another try would meet the same.
@@ -76,12 +76,12 @@ class Supervisor:
     restarts: int = 0
     failure: RankFailure | None = None
     place: NodePlace = field(default_factory=NodePlace)
-    fallen: list[int] = field(default_factory=list)  # ranks of this attempt that ended badly before any other
+    first_failed: list[int] = field(default_factory=list)  # ranks of this attempt that ended badly before any other
 
     def __post_init__(self) -> None:
         self.run = self.config.directory
         self.leader = Leader(self.config, self.place)
-        self.events, self.ledger = Timeline(self.run.events), Ledger(self.run)
+        self.events, self.lost = Timeline(self.run.events), LostWork(self.run)
         self.uploader = Uploader(self.config, self.config_path) if self.config.checkpoints.upload else None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
@@ -113,12 +113,12 @@ class Supervisor:
             if code == 0:
                 return "finished", ""
             asked = f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
-            if code == LEFT:
+            if code == EXIT_PREEMPTED:
                 return "stopped", asked
             if self.asked_to_stop:  # and could not be obeyed in time, or by all
                 self._record_loss("lost", reason, audit)
                 return "stopped", asked
-            if code == LOST:  # another node may be had from the scheduler, not from here
+            if code == NODE_LOST:  # another node may be had from the scheduler, not from here
                 self._record_loss("lost", reason, audit)
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
@@ -131,13 +131,13 @@ class Supervisor:
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them; returns the status to act on and the reason in words."""
-        self.ledger.begin()
-        self.fallen = []
+        self.lost.begin()
+        self.first_failed = []
         port = free_port()
         ranks: list[Process] = [self._start(rank, port, audit) for rank in self.place.ranks(self.config)]
         ranks += self.leader.start(port, self.restarts, audit)
         reason = watch(
-            ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, lambda: self._look(ranks)
+            ranks, self.run.events, self.config.supervision, lambda: self.asked_to_stop, lambda: self._on_poll(ranks)
         )
         codes = [process.wait() for process in ranks]
         self._clean()
@@ -145,10 +145,12 @@ class Supervisor:
             return 1, reason
         return self._verdict(codes)
 
-    def _look(self, ranks: list[Process]) -> None:
-        self.ledger.look()
-        if not self.fallen:  # those that fell by themselves: their siblings are ended afterwards
-            self.fallen = [rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0, LEFT)]
+    def _on_poll(self, ranks: list[Process]) -> None:
+        self.lost.update()
+        if not self.first_failed:  # those that fell by themselves: their siblings are ended afterwards
+            self.first_failed = [
+                rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0, EXIT_PREEMPTED)
+            ]
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
         if self.uploader is not None:
             self.uploader.keep_alive()
@@ -156,7 +158,7 @@ class Supervisor:
     def _take_over(self) -> None:
         """Clean up after a supervisor that was killed, say what it lost, and fetch what only the bucket holds."""
         self._clean()
-        lost = self.ledger.lose_vanished()
+        lost = self.lost.lose_vanished()
         if lost is not None:
             self.events.append("vanished", from_step=lost.from_step, lost_steps=lost.steps, lost_s=lost.seconds)
         self.events.append("job_started", ranks=self.config.ranks, nodes=self.place.nodes)
@@ -179,21 +181,21 @@ class Supervisor:
         """One status for all ranks: a named failure explains the others, which lost a partner."""
         named = [code for code in codes if code in NAMED]
         if named:
-            self.failure = self.ledger.failure
+            self.failure = self.lost.failure
             said = self.failure and f"{self.failure.kind}: {self.failure.what}"
             return named[0], said or f"a rank ended with status {named[0]}"
-        if LOST in codes:
-            return LOST, in_words(codes.index(LOST), LOST)
-        bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, LEFT)]
-        bad = [(rank, code) for rank, code in bad if rank in self.fallen] or bad
+        if NODE_LOST in codes:
+            return NODE_LOST, describe_exit(codes.index(NODE_LOST), NODE_LOST)
+        bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, EXIT_PREEMPTED)]
+        bad = [(rank, code) for rank, code in bad if rank in self.first_failed] or bad
         bad = [(rank, code) for rank, code in bad if code < 0] or bad  # killed: the others lost a partner by it
         if bad:
-            return 1, "; ".join(in_words(rank, code) for rank, code in bad)
-        return (LEFT, "") if LEFT in codes else (0, "")
+            return 1, "; ".join(describe_exit(rank, code) for rank, code in bad)
+        return (EXIT_PREEMPTED, "") if EXIT_PREEMPTED in codes else (0, "")
 
     def _record_loss(self, event: str, reason: str, audit: bool, **more: int) -> None:
         """Tell the timeline what the failure cost: steps since the last commit, and seconds spent on them."""
-        lost = self.ledger.lose(audit=audit)
+        lost = self.lost.lose(audit=audit)
         self.events.append(
             event,
             **more,
@@ -221,9 +223,9 @@ class Supervisor:
             status=status,
             step=step,
             restarts=self.restarts,
-            lost_steps=self.ledger.lost_steps,
-            lost_s=self.ledger.lost_s,
-            restart_s=self.ledger.restart_s,
+            lost_steps=self.lost.lost_steps,
+            lost_s=self.lost.lost_s,
+            restart_s=self.lost.restart_s,
             reason=reason,
             failure=self.failure if status == "failed" else None,
         )
@@ -250,7 +252,7 @@ def main() -> int:
     supervisor.events.append(result.status, durable=True, **result.model_dump(exclude={"status", "failure"}))
     write_bytes(config.directory.result, json.dumps(result.model_dump(), indent=1).encode() + b"\n")
     print(f"{config.run_id}: {result.status} at step {result.step} {result.reason}".rstrip(), flush=True)
-    status = {"finished": 0, "stopped": LEFT, "failed": 7}[result.status]
+    status = {"finished": 0, "stopped": EXIT_PREEMPTED, "failed": 7}[result.status]
     supervisor.leader.end(status)
     return status
 

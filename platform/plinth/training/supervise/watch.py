@@ -11,15 +11,15 @@ from typing import Protocol
 from plinth.launch.parameters import Supervision
 
 #: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
-LEFT = 75
+EXIT_PREEMPTED = 75
 
 #: Stands for the exit status of a rank whose node is no longer heard.
-LOST = 76
+NODE_LOST = 76
 
 POLL_S = 0.1
 
 #: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
-SIBLING_PATIENCE_S = 2.0
+SIBLING_TIMEOUT_S = 2.0
 
 
 class Process(Protocol):
@@ -32,20 +32,20 @@ class Process(Protocol):
     def send_signal(self, sig: int) -> None: ...
 
 
-class Pulse:
+class LastChange:
     """Seconds since a file last changed, by the clock that only goes forward: nobody's wall clock can make it hang."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen, self._changed = self._look(), time.monotonic()
+        self._seen, self._changed = self._status(), time.monotonic()
 
     def age_s(self) -> float:
-        found, now = self._look(), time.monotonic()
+        found, now = self._status(), time.monotonic()
         if found != self._seen:
             self._seen, self._changed = found, now
         return now - self._changed
 
-    def _look(self) -> tuple[int, int]:
+    def _status(self) -> tuple[int, int]:
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -58,7 +58,7 @@ def watch(
     timeline: Path,
     supervision: Supervision,
     asked_to_stop: Callable[[], int],
-    look: Callable[[], None],
+    on_poll: Callable[[], None],
 ) -> str:
     """Wait until every rank has ended; returns why they had to be ended, or nothing.
 
@@ -67,18 +67,18 @@ def watch(
         timeline: the file whose changes tell that they still work.
         supervision: how long to wait for what.
         asked_to_stop: the signal to forward, or 0.
-        look: called several times a second.
+        on_poll: called several times a second.
     """
     deadline = float("inf")  # when patience with the remaining ranks ends
-    signalled, pulse = False, Pulse(timeline)
+    signalled, pulse = False, LastChange(timeline)
     while any(process.poll() is None for process in ranks):
-        look()
+        on_poll()
         now = time.monotonic()
         if asked_to_stop() and not signalled:
             _send(ranks, signal.SIGTERM)
             signalled, deadline = True, now + supervision.grace_s
-        if any(process.poll() not in (None, 0, LEFT) for process in ranks):
-            deadline = min(deadline, now + SIBLING_PATIENCE_S)
+        if any(process.poll() not in (None, 0, EXIT_PREEMPTED) for process in ranks):
+            deadline = min(deadline, now + SIBLING_TIMEOUT_S)
         if now > deadline:
             _send(ranks, signal.SIGKILL)
         elif pulse.age_s() > supervision.hang_s:
@@ -90,9 +90,9 @@ def watch(
     return ""
 
 
-def in_words(rank: int, code: int) -> str:
+def describe_exit(rank: int, code: int) -> str:
     """How a rank ended."""
-    if code == LOST:
+    if code == NODE_LOST:
         return f"the node of rank {rank} is no longer heard"
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"

@@ -16,7 +16,7 @@ from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.telemetry.timeline import Event, TimelineReader, timeline
 
 #: How a supervisor ends the story of a job, and what is told before the next has one.
-ENDINGS = ("finished", "failed", "stopped")
+JOB_ENDS = ("finished", "failed", "stopped")
 BEFORE_A_JOB = ("submitted",)
 
 
@@ -28,7 +28,7 @@ class Loss(NamedTuple):
     seconds: float
 
 
-class Ledger:
+class LostWork:
     """Follows a run's timeline and adds up what is lost."""
 
     def __init__(self, run: RunDirectory) -> None:
@@ -43,23 +43,23 @@ class Ledger:
 
     def begin(self) -> None:
         """A new attempt starts."""
-        self.look()
+        self.update()
         self._begun, self._failure = time.monotonic(), None
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Take in what is new on the timeline; call often, since it is now that things count as happening."""
         for event in self._reader.poll():
-            self._take_in(event, time.monotonic())
+            self._record(event, time.monotonic())
 
     @property
     def failure(self) -> RankFailure | None:
         """What a rank of this attempt named, when it could still write it down."""
-        self.look()
+        self.update()
         return self._failure
 
     def lose(self, *, audit: bool) -> Loss:
         """Add what this attempt has done since the last commit; an audit's work is only time."""
-        self.look()
+        self.update()
         now = time.monotonic()
         committed = max(checkpoint.committed(self.run), default=0)
         done = [] if audit else [step for step in timeline(self.run.events).steps if step > committed]
@@ -71,7 +71,7 @@ class Ledger:
         """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
         story = timeline(self.run.events)
         told = [event["event"] for event in story.events if event["event"] not in BEFORE_A_JOB]
-        if not told or told[-1] in ENDINGS:
+        if not told or told[-1] in JOB_ENDS:
             return None
         committed = max(checkpoint.committed(self.run), default=0)
         done = [event for step, event in story.steps.items() if step > committed]
@@ -86,7 +86,7 @@ class Ledger:
         self.lost_s = round(self.lost_s + loss.seconds, 3)
         return loss
 
-    def _take_in(self, event: Event, now: float) -> None:
+    def _record(self, event: Event, now: float) -> None:
         kind = event["event"]
         if kind == "checkpoint":
             self._taken[int(event["step"])] = now - float(event["seconds"])

@@ -89,7 +89,7 @@ class Timeline:
                 os.close(fd)
         return record
 
-    def _settle(self, fd: int) -> int:
+    def _find_end(self, fd: int) -> int:
         """Cut a torn last line, learn the last `seq`; returns where the next line starts."""
         size = os.fstat(fd).st_size
         if size == self._size:
@@ -184,7 +184,7 @@ class TimelineReader:
 
 
 @dataclass
-class Story:
+class History:
     """A timeline as a reader wants it: one value per step, and what happened besides."""
 
     steps: dict[int, Event] = field(default_factory=dict)
@@ -226,9 +226,9 @@ class Story:
         return [event for event in self.events if event["event"] == kind]
 
 
-def timeline(path: Path) -> Story:
+def timeline(path: Path) -> History:
     """The whole story of a run; the last writing of a step counts."""
-    story = Story()
+    story = History()
     for event in read_events(path):
         story.add(event)
     story.steps = dict(sorted(story.steps.items()))

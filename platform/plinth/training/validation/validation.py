@@ -84,7 +84,7 @@ class Validator:
             return self.config.saves_at(step)
         return step % every == 0 or step == self.config.total_steps
 
-    def look(self, engine: TrainingEngine, step: int) -> ValidationResult:
+    def evaluate(self, engine: TrainingEngine, step: int) -> ValidationResult:
         """Bits per byte of every slice under the engine's parameters, as they are after `step`; a collective."""
         begun, config = time.monotonic(), self.config
         place, shape = engine.topology.place, engine.topology.shape

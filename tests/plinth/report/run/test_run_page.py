@@ -15,7 +15,7 @@ from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 
 
-class Story:
+class History:
     """A timeline written by hand; a step takes a second, of which a tenth waits for data."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Story:
 @pytest.fixture
 def timeline() -> list[dict[str, Any]]:
     """Ten steps: a commit after 4, a kill after 6, a rollback from 8 to 4 that leaves out 7 and 8, the end."""
-    story = Story()
+    story = History()
     story.add("submitted", launcher="slurm")
     story.add("job_started", 30.0, ranks=2, nodes=1)
     story.add("run_started", 8.0, attempt=0, ranks=2, device="cpu", precision="fp32")
@@ -177,7 +177,7 @@ def test_the_pointers_values_are_those_of_the_timeline(timeline: list[dict[str, 
 
 
 def test_work_on_other_ranks_and_rows_is_counted_as_it_was() -> None:
-    story = Story()
+    story = History()
     story.add("job_started", ranks=2, nodes=1)
     story.add("run_started", attempt=0, ranks=2)
     story.step(1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import owing
+import delayed_copy
+import failed_save
 import pytest
-import staged
 
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
@@ -19,7 +19,7 @@ from tests.ranks import run_ranks
 @pytest.mark.slow
 def test_a_lost_save_is_made_again_at_the_next_step(make: Callable[..., RunConfig]) -> None:
     config = make(checkpoints=Checkpoints(every_steps=99, audit_steps=1, keep_last=9, mode="sync"))
-    first, second = run_ranks(2, owing.train, config, 1, 4)
+    first, second = run_ranks(2, failed_save.train, config, 1, 4)
     assert second == ["5 again", "11 as planned", "12 as planned"]
     assert [one.split()[0] for one in first] == ["5", "11", "12"]
     assert checkpoint.committed(config.directory) == [5, 11, 12]
@@ -36,7 +36,7 @@ def test_the_copy_is_of_the_step_that_was_saved_while_the_next_is_trained(make: 
     ]
     for config in configs:
         config.directory.root.mkdir(parents=True)
-    for rank in run_ranks(2, staged.late, configs, timeout_s=300.0):
+    for rank in run_ranks(2, delayed_copy.late, configs, timeout_s=300.0):
         for kind, one in zip(kinds, rank, strict=True):
             assert (one["free"], one["held"]) == (True, True), kind
             assert one["told"] == one["saved"] == one["loaded"], kind

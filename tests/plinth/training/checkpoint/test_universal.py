@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import elastic
+import changed_layout
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -36,12 +36,15 @@ Make = Callable[..., RunConfig]
 NOISE = 5e-7
 
 #: Many engines in one process, on a machine that does other things.
-PATIENCE_S = 400.0
+TIMEOUT_S = 400.0
 
 
 def layout(make: Make, ranks: int, precision: str = "fp32", **parallel: Any) -> RunConfig:
     return make(
-        launch=Launch(ranks=ranks), parallel=Parallel(**parallel), precision=precision, batches="elastic:open_batches"
+        launch=Launch(ranks=ranks),
+        parallel=Parallel(**parallel),
+        precision=precision,
+        batches="changed_layout:open_batches",
     )
 
 
@@ -61,7 +64,7 @@ def travel(folder: Path, routes: dict[str, list[RunConfig]]) -> dict[str, list[d
                 start = folder / name / f"leg-{number - 1}" if number else None
                 legs.append((config, start, 4 * number + 1, 4 * number + 4, folder / name / f"leg-{number}"))
                 names.append(name)
-        answers = run_ranks(ranks, elastic.journey, legs, timeout_s=PATIENCE_S)[0] if legs else []
+        answers = run_ranks(ranks, changed_layout.journey, legs, timeout_s=TIMEOUT_S)[0] if legs else []
         for name, answer in zip(names, answers, strict=True):
             found[name].append(answer)
         ranks = 3 - ranks
@@ -90,7 +93,10 @@ def test_routes_over_layouts_agree_with_one_rank(make: Make, tmp_path: Path) -> 
             assert ours["loss"] == pytest.approx(theirs["loss"], abs=NOISE), name
         for number in (1, 2):
             left, taken = (tmp_path / name / leg for leg in (f"leg-{number - 1}", f"leg-{number}-before"))
-            assert elastic.same(elastic.whole_state(left), elastic.whole_state(taken)), (name, number)
+            assert changed_layout.same(changed_layout.whole_state(left), changed_layout.whole_state(taken)), (
+                name,
+                number,
+            )
             before, after = (leg[key] for leg, key in ((legs[number], "before"), (legs[number - 1], "after")))
             assert before["parameters_sha256"] == after["parameters_sha256"], (name, number)
 
@@ -107,7 +113,7 @@ def test_the_layout_that_wrote_a_state_goes_on_bit_for_bit(make: Make, tmp_path:
         left = tmp_path / f"{number}"
         legs += [(config, None, 1, 4, tmp_path / f"{number}-whole"), (config, None, 1, 2, left)]
         legs += [(config, left, 3, 4, tmp_path / f"{number}-resumed")]
-    for rank in run_ranks(2, elastic.journey, legs, timeout_s=PATIENCE_S):
+    for rank in run_ranks(2, changed_layout.journey, legs, timeout_s=TIMEOUT_S):
         for number, kind in enumerate(kinds):
             through, first, second = rank[3 * number : 3 * number + 3]
             assert second["before"]["optimizer_sha256"] == first["after"]["optimizer_sha256"], kind

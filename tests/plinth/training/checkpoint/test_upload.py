@@ -54,7 +54,7 @@ def committed(config: RunConfig, *steps: int) -> RunDirectory:
 
 def followed(config: RunConfig) -> bool:
     """What the uploader's process does from a request to finish on."""
-    following = upload.Following(config, remote_of(config))
+    following = upload.UploadLoop(config, remote_of(config))
     following.finishing.set()
     return following.follow()
 
@@ -143,7 +143,7 @@ def test_bucket_that_is_away(
     assert retention.retain(run, config.checkpoints, set()) == []
     assert checkpoint.committed(run) == [1, 2]
 
-    following = upload.Following(config, remote_of(config))
+    following = upload.UploadLoop(config, remote_of(config))
     thread = threading.Thread(target=following.follow)
     thread.start()
     following.finishing.set()
@@ -153,7 +153,7 @@ def test_bucket_that_is_away(
 
 
 def test_pauses_grow_to_a_bound(config: RunConfig) -> None:
-    following = upload.Following(config, remote_of(config))
+    following = upload.UploadLoop(config, remote_of(config))
     pauses = []
     for failures in (1, 2, 3, 9, 50):
         following._failures = failures

@@ -20,7 +20,7 @@ def _arm(plan: dict[str, object]) -> None:
     from pathlib import Path
     from typing import Any
 
-    import boundaries
+    import kill_points
 
     from plinth.training.checkpoint.writer import rank_part
 
@@ -41,7 +41,7 @@ def _arm(plan: dict[str, object]) -> None:
             if kind == "slow":
                 time.sleep(value)
             else:
-                boundaries.install(value, full if kind == "full" else None)
+                kill_points.install(value, full if kind == "full" else None)
         return whole(made, block, do)
 
     rank_part.write = write

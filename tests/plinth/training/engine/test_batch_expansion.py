@@ -9,7 +9,7 @@ import torch
 from plinth.model.loss import IGNORED
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.data import StepBatch
-from plinth.training.engine.batch_expansion import widened
+from plinth.training.engine.batch_expansion import expand_batch
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int32, np.int64])
@@ -23,7 +23,7 @@ def test_widened_rows_are_the_expanded_batch(dtype: type) -> None:
         for kept in (None, scored):
             whole = StepBatch.of(ids, segments, kept, None if kept is None else int(kept.sum()))
             tokens, numbers, counted = StepBatch(whole.micro, length, whole.scored_tokens).expanded()
-            inputs, found, targets = widened(whole.micro[0], length, torch.device("cpu"), segments=True)
+            inputs, found, targets = expand_batch(whole.micro[0], length, torch.device("cpu"), segments=True)
             assert (inputs.dtype, targets.dtype) == (torch.int64, torch.int64)
             assert np.array_equal(inputs, tokens[0, :, :-1])
             expected = tokens[0, :, 1:] if counted is None else np.where(counted[0], tokens[0, :, 1:], IGNORED)
@@ -31,4 +31,4 @@ def test_widened_rows_are_the_expanded_batch(dtype: type) -> None:
             assert found is not None
             same = np.asarray(found[:, None] == found[:, :, None])
             assert np.array_equal(same, numbers[0, :, None, :-1] == numbers[0, :, :-1, None])
-    assert widened(CompactBatch.of(ids[0]), 24, torch.device("cpu"), segments=False).segments is None
+    assert expand_batch(CompactBatch.of(ids[0]), 24, torch.device("cpu"), segments=False).segments is None

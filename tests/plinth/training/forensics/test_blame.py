@@ -10,7 +10,7 @@ import pytest
 
 from plinth.training.forensics import blame, replay
 from plinth.training.forensics.step_documents import StepDocument
-from plinth.training.guard.documents import stand_out
+from plinth.training.guard.documents import rank_sources
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 
@@ -62,7 +62,7 @@ def test_worst_spans_do_not_overlap() -> None:
 def test_sources_that_came_with_the_trouble_stand_out() -> None:
     before = [seen(0, 0, 90), seen(1, 0, 10, source="b.example")]
     inside = [seen(0, 0, 60), seen(1, 0, 40, source="b.example")]
-    assert [(row["source"], row["share"], row["share_before"]) for row in stand_out(inside, before)] == [
+    assert [(row["source"], row["share"], row["share_before"]) for row in rank_sources(inside, before)] == [
         ("b.example", 0.4, 0.1),
         ("a.example", 0.6, 0.9),
     ]
@@ -76,7 +76,7 @@ def test_what_is_typical_is_not_asked_of_spoilt_steps(tmp_path: Path) -> None:
     for rule, action, window in (("loss_spike", "rollback", [10, 11]), ("throughput", "warn", [1, 12])):
         events.append("intervention", step=11, action=action, rule=rule, number=1, factor=1.0, window=window)
     events.append("skipped", step=6, rule="loss_spike", window=[6, 6])
-    bad = replay.spoilt(timeline(events.path))
+    bad = replay.suspect_steps(timeline(events.path))
     assert bad == {6, 8, 10, 11}
     assert replay.baseline_steps(12, 4, bad) == [2, 4, 7, 9]
     assert replay.baseline_steps(11, 2, bad) == [4, 9]

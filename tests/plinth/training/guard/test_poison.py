@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import poisoned
+import poisoned_corpus
 import pytest
 
 from jobs.cli.root import call
 from plinth.training.checkpoint import checkpoint
 from plinth.training.config import RunConfig
 from plinth.training.guard.parameters import GuardParameters
-from plinth.training.telemetry.timeline import Story, timeline
+from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.slow
@@ -52,20 +52,20 @@ def final_loss(config: RunConfig) -> float:
     return float(np.mean([row.losses.mean() for row in rows]))
 
 
-def run(root: Path, ranks: int, **changes: Any) -> tuple[RunConfig, Story]:
-    config = poisoned.make(root, ranks, **changes)
+def run(root: Path, ranks: int, **changes: Any) -> tuple[RunConfig, History]:
+    config = poisoned_corpus.make(root, ranks, **changes)
     assert run_ranks(ranks, trained, config) == [True] * ranks
     return config, timeline(config.directory.events)
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Story]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, History]:
     return run(tmp_path_factory.mktemp("guarded"), ranks=2)
 
 
-def test_poison_is_rolled_back_left_out_and_named(guarded: tuple[RunConfig, Story]) -> None:
+def test_poison_is_rolled_back_left_out_and_named(guarded: tuple[RunConfig, History]) -> None:
     config, story = guarded
-    first, last = poisoned.POISON.start, poisoned.POISON.stop - 1
+    first, last = poisoned_corpus.POISON.start, poisoned_corpus.POISON.stop - 1
     interventions = [event for event in story.of("intervention") if event["action"] != "warn"]
     (rollback,) = [event for event in interventions if event["action"] == "rollback"]
     assert (rollback["rule"], rollback["window"]) == ("loss_spike", [first, first + 1])
@@ -87,34 +87,34 @@ def test_poison_is_rolled_back_left_out_and_named(guarded: tuple[RunConfig, Stor
 
 
 def test_the_run_ends_as_the_clean_one_does_and_without_the_guard_it_does_not(
-    guarded: tuple[RunConfig, Story], tmp_path: Path
+    guarded: tuple[RunConfig, History], tmp_path: Path
 ) -> None:
     clean, _ = run(tmp_path / "clean", 1, poison=False)
     spoilt, story = run(tmp_path / "spoilt", 1, guard=GuardParameters(enabled=False))
-    assert max(story.steps[step]["loss"] for step in poisoned.POISON) > 5
+    assert max(story.steps[step]["loss"] for step in poisoned_corpus.POISON) > 5
     expected = final_loss(clean)
     assert final_loss(guarded[0]) < 1.01 * expected
     assert final_loss(spoilt) > 1.01 * expected
 
 
-def test_audit_replays_windows_left_out_and_updates_kept_back(guarded: tuple[RunConfig, Story]) -> None:
+def test_audit_replays_windows_left_out_and_updates_kept_back(guarded: tuple[RunConfig, History]) -> None:
     config, _ = guarded
-    back = max(step for step in checkpoint.committed(config.directory) if step < poisoned.POISON.start)
+    back = max(step for step in checkpoint.committed(config.directory) if step < poisoned_corpus.POISON.start)
     run_ranks(config.ranks, audited, config, back)
     evidence = json.loads(config.directory.evidence.read_bytes())
     assert evidence["bit_exact"] is True, evidence["equal"]
-    assert evidence["skipped_steps"]["replayed"] == list(poisoned.POISON)[:2]
+    assert evidence["skipped_steps"]["replayed"] == list(poisoned_corpus.POISON)[:2]
     assert len(evidence["interventions"]["replayed"]) >= 1
     assert [commit["step"] for commit in evidence["commits"]][-1] == config.total_steps
     assert evidence["compared_steps"] == config.total_steps - back - 2
     assert [path.name for path in config.directory.audits.iterdir()] == ["0001.json"]
 
 
-def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Story]) -> None:
+def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, History]) -> None:
     from plinth.training.forensics import replay
 
     config, story = guarded
-    step = poisoned.POISON.start
+    step = poisoned_corpus.POISON.start
     found = replay.blame(config, step)
     (undone,) = [event for event in story.undone if event["step"] == step]
     assert found["checkpoint"] == step - 1  # a checkpoint lies just before it, so its losses are those of the step
@@ -138,10 +138,10 @@ def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Stor
     assert again["documents"][0]["source"] == "scraped.example"
 
 
-def test_the_commands_tell_the_same(guarded: tuple[RunConfig, Story], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_tell_the_same(guarded: tuple[RunConfig, History], capsys: pytest.CaptureFixture[str]) -> None:
     """`plinth blame`, `plinth replay` and `plinth audit resume`, as a person calls them."""
     config, _ = guarded
-    step, where = str(poisoned.POISON.start), ["-w", config.workspace]
+    step, where = str(poisoned_corpus.POISON.start), ["-w", config.workspace]
 
     def said(*arguments: str, code: int = 0) -> str:
         assert call([*arguments, *where]) == code

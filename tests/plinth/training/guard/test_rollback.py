@@ -15,7 +15,7 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.guard.parameters import GuardParameters
 from plinth.training.parallel.parameters import Parallel
-from plinth.training.telemetry.timeline import Story, timeline
+from plinth.training.telemetry.timeline import History, timeline
 from tests.ranks import RankFailed, run_ranks
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
     return digest
 
 
-def run(make: Make, root: Path, bad: dict[int, int], **changes: Any) -> tuple[RunConfig, str, Story]:
+def run(make: Make, root: Path, bad: dict[int, int], **changes: Any) -> tuple[RunConfig, str, History]:
     config = make(
         workspace=root,
         launch=Launch(ranks=1),

@@ -12,7 +12,7 @@ from plinth.training.guard.parameters import LayerRule, LossSpike, Throughput
 from plinth.training.guard.records import Intervention, Limits, TrainedStep
 from plinth.training.guard.rolling import Rolling
 from plinth.training.guard.rules import judge, judge_layers, limits
-from plinth.training.guard.throughput import WARM_UP, Pace
+from plinth.training.guard.throughput import WARM_UP, ThroughputRule
 
 POLICY = Policy(window_steps=8, min_steps=4)
 
@@ -75,10 +75,10 @@ def test_rules_refuse_what_they_cannot_do() -> None:
 
 
 def test_pace_warns_once_when_steps_stay_slow() -> None:
-    pace = Pace(Throughput(confirmations=3, ratio=0.5), window_steps=64)
-    told = [pace.see(step, 1000, 1.0) for step in range(1, 2 * WARM_UP + 1)]
-    told += [pace.see(step, 1000, seconds) for step, seconds in enumerate([3.0, 1.0, 3.0, 3.0, 3.0, 3.0], 100)]
-    (warned,) = [made for made in told if made]
+    rule = ThroughputRule(Throughput(confirmations=3, ratio=0.5), window_steps=64)
+    found = [rule.record(step, 1000, 1.0) for step in range(1, 2 * WARM_UP + 1)]
+    found += [rule.record(step, 1000, seconds) for step, seconds in enumerate([3.0, 1.0, 3.0, 3.0, 3.0, 3.0], 100)]
+    (warned,) = [made for made in found if made]
     assert (warned[0].rule, warned[0].action, warned[0].first, warned[0].last) == ("throughput", "warn", 102, 104)
     assert warned[0].threshold == pytest.approx(500.0)
 

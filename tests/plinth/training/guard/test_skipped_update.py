@@ -44,7 +44,7 @@ def vetoed_steps(config: RunConfig) -> list[Any]:
     stream = run.batches(1)
     for step in range(1, STEPS + 1):
         measured = run.launch(stream, step, pending=15 * (step == 3 and rank.index == config.ranks - 1)).read()
-        made = [one.action for one in run.take_in(measured)]
+        made = [one.action for one in run.record(measured)]
         proof = snapshot.digests(run.engine)
         told.append((measured.loss, measured.grad_norm, measured.vetoed, measured.signal, measured.batch, made, proof))
     engine.leave()

@@ -25,9 +25,9 @@ def policy(**changes: Any) -> Policy:
 
 def see(guard: Guard, step: int, loss: float, norm: float = 1.0, **more: Any) -> list[Intervention]:
     """One step as the loop would: vetoed when it is above what the guard allows."""
-    limit = guard.veto(step)
+    limit = guard.update_limits(step)
     vetoed = not (math.isfinite(loss) and math.isfinite(norm)) or loss > limit.loss or norm > limit.grad_norm
-    return guard.see(TrainedStep(step=step, loss=loss, grad_norm=norm, vetoed=vetoed, **more))
+    return guard.record(TrainedStep(step=step, loss=loss, grad_norm=norm, vetoed=vetoed, **more))
 
 
 def calm(guard: Guard, steps: int = CALM, first: int = 1) -> None:
@@ -86,13 +86,13 @@ def test_steps_after_a_window_are_on_probation() -> None:
     see(guard, 13, 9.0)
     (made,) = see(guard, 14, 9.0)
     again = Guard.restored(policy(), saved)
-    again.rolled_back([made])
+    again.set_rollbacks([made])
     assert [again.leaves_out(step) is not None for step in (12, 13, 14, 15)] == [False, True, True, False]
     for step in (15, 16, 17):
         (skip,) = see(again, step, 9.0)
         assert (skip.action, skip.step, skip.reason) == ("skip", step, "just after a window")
     calm(again, 4, first=18)
-    assert math.isinf(again.veto(22).loss)
+    assert math.isinf(again.update_limits(22).loss)
     assert [one.action for one in (see(again, 22, 9.0), see(again, 23, 9.0))[1]] == ["rollback"]
 
 
@@ -105,10 +105,10 @@ def test_skipping_keeps_updates_back_at_first_sight_and_within_bounds() -> None:
 def test_bad_data_without_end_does_not_become_the_level_it_is_judged_by() -> None:
     guard = Guard(policy(window_steps=16, min_steps=8, loss_spike=LossSpike(action="skip"), max_skipped_updates=100))
     calm(guard)
-    before = guard.veto(CALM + 1).loss
+    before = guard.update_limits(CALM + 1).loss
     for step in range(CALM + 1, CALM + 60):
         see(guard, step, 9.0)
-    assert guard.veto(CALM + 61).loss <= before
+    assert guard.update_limits(CALM + 61).loss <= before
 
 
 def test_lower_rate_counts_from_two_steps_later_and_ends() -> None:
@@ -124,13 +124,13 @@ def test_a_rollback_can_lower_the_rate_after_its_window() -> None:
     calm(guard)
     see(guard, 13, 9.0)
     made = see(guard, 14, 9.0)
-    guard.rolled_back(made)
+    guard.set_rollbacks(made)
     assert [guard.factor(step) for step in (12, 13, 14, 15, 99)] == [1.0, 1.0, 1.0, 0.25, 0.25]
 
 
 def test_interventions_are_bounded() -> None:
     guard = Guard(policy(nonfinite=Nonfinite(action="rollback"), max_rollbacks=1))
-    guard.rolled_back(see(guard, 5, math.nan))
+    guard.set_rollbacks(see(guard, 5, math.nan))
     (made,) = see(guard, 9, math.nan)
     assert made.action == "stop"
     assert "as often as it may be (1)" in made.reason
@@ -168,7 +168,7 @@ def test_a_plateau_is_found_again_only_after_as_long() -> None:
 def test_disabled_sees_nothing() -> None:
     guard = Guard(policy(enabled=False))
     assert see(guard, 1, math.nan) == []
-    assert math.isinf(guard.veto(2).loss)
+    assert math.isinf(guard.update_limits(2).loss)
 
 
 @settings(max_examples=60, deadline=None)
@@ -192,7 +192,10 @@ def test_a_restored_guard_decides_as_the_one_that_was_saved(seed: int, at: int) 
         made = see(guard, step, loss, norm, **measured)
         if copy is not None:
             assert repr(see(copy, step, loss, norm, **measured)) == repr(made)
-            assert (copy.factor(step + LAG), copy.veto(step + 1)) == (guard.factor(step + LAG), guard.veto(step + 1))
+            assert (copy.factor(step + LAG), copy.update_limits(step + 1)) == (
+                guard.factor(step + LAG),
+                guard.update_limits(step + 1),
+            )
     assert copy is not None
     assert json.dumps(copy.state()) == json.dumps(guard.state())
 
@@ -201,6 +204,6 @@ def test_limits_come_two_steps_late_so_that_a_gpu_may_read_one_step_late() -> No
     guard = Guard(policy(loss_spike=LossSpike(action="skip")))
     for step in range(1, 9):
         see(guard, step, 2.0)
-    assert math.isinf(guard.veto(9).loss)  # made of what was known before step 8 was read
+    assert math.isinf(guard.update_limits(9).loss)  # made of what was known before step 8 was read
     see(guard, 9, 2.0)
-    assert guard.veto(10).loss == pytest.approx(2.2)
+    assert guard.update_limits(10).loss == pytest.approx(2.2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import counted_tensors
 import pytest
-import starting
 
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
@@ -43,7 +43,7 @@ def test_engines_of_any_division_begin_alike_and_make_no_more_than_their_share(
         name: make(model=model, parallel=parallel, precision=precision, vocab_size=99)
         for name, (precision, model, parallel) in DIVISIONS.items()
     }
-    found = run_ranks(2, starting.open_all, configs)
+    found = run_ranks(2, counted_tensors.open_all, configs)
     for key, config in configs.items():
         dtype = DTYPES[config.precision]
         model = build(config.model, config.vocab_size, config.seed).to(dtype)
@@ -67,7 +67,7 @@ def test_no_rank_of_a_70b_model_makes_more_than_its_share() -> None:
         "tensor 8": (Parallel(tensor=8, zero_stage=1), 8, [7]),
         "zero 3 over 64": (Parallel(zero_stage=3), 64, [63]),
     }
-    (found,) = run_ranks(1, starting.plan_all, model, vocabulary, layouts)
+    (found,) = run_ranks(1, counted_tensors.plan_all, model, vocabulary, layouts)
     total, block = 70_553_706_496, 128_256 * 8_192
     for (name, index), (elements, empty_bytes, written) in found.items():
         parallel, world, _ = layouts[name]

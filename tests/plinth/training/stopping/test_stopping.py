@@ -17,7 +17,7 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.stopping.parameters import Plateau, Regression, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals, reuse
-from plinth.training.stopping.stopping import fitted, judge, last_step
+from plinth.training.stopping.stopping import fit_line, judge, last_step
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
 
@@ -56,7 +56,7 @@ def test_slices_must_be_flat_too() -> None:
 
 
 def test_the_fit_is_least_squares() -> None:
-    slope, error = fitted([Point(0, 1.0), Point(1, 3.0), Point(2, 2.0), Point(3, 4.0)])
+    slope, error = fit_line([Point(0, 1.0), Point(1, 3.0), Point(2, 2.0), Point(3, 4.0)])
     assert slope == pytest.approx(0.8)
     assert error == pytest.approx((1.8 / 2 / 5) ** 0.5)
 

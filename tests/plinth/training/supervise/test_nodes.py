@@ -19,10 +19,10 @@ from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise.follower import Follower
-from plinth.training.supervise.leader import AwayRank, Leader
-from plinth.training.supervise.nodes import Files, NodeOrder, NodePlace, write
+from plinth.training.supervise.leader import Leader, RemoteRank
+from plinth.training.supervise.nodes import NodeFiles, NodeOrder, NodePlace, write
 from plinth.training.supervise.supervisor import Supervisor
-from plinth.training.supervise.watch import LEFT, Process
+from plinth.training.supervise.watch import EXIT_PREEMPTED, Process
 from plinth.training.telemetry.timeline import timeline
 
 Make = Callable[..., RunConfig]
@@ -83,7 +83,7 @@ def beside(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def waited(ranks: list[AwayRank]) -> list[int]:
+def waited(ranks: list[RemoteRank]) -> list[int]:
     return [rank.wait() for rank in ranks]
 
 
@@ -131,7 +131,7 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
         ranks = first.start(1, 1, False)
         ranks[0].send_signal(signal.SIGKILL)
         seen.append(waited(ranks))
-        first.end(LEFT)
+        first.end(EXIT_PREEMPTED)
 
     def preempt() -> None:
         while not all(ready(pair, rank).exists() for rank in (2, 3)):
@@ -139,7 +139,7 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threads = [beside(lead), beside(preempt)]
-    assert follower(pair, WAITS, "import time; time.sleep(600)").follow() == LEFT
+    assert follower(pair, WAITS, "import time; time.sleep(600)").follow() == EXIT_PREEMPTED
     for thread in threads:
         thread.join()
     assert seen == [signal.SIGTERM, [75, 75], [-9, -9]]
@@ -147,13 +147,13 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
 
 def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
     """What a supervisor that was killed has left behind starts nothing and ends nothing."""
-    files = Files(pair.directory)
+    files = NodeFiles(pair.directory)
     pair = pair.model_copy(update={"supervision": Supervision(hang_s=0.5)})
     for stale in (NodeOrder(id="a", session="gone", port=1), NodeOrder(id="b", session="gone", status=0)):
         write(files.order, stale)
         files.beat(0).write_text("gone 17")
         made = follower(pair, "raise SystemExit(1)", lease_s=0.5)
-        assert made.follow() == LEFT
+        assert made.follow() == EXIT_PREEMPTED
         assert not files.report(1).exists() or '"codes":[]' in files.report(1).read_text()
         os.close(made._lock_fd)
     pair.directory.result.write_text('{"status": "finished"}')
@@ -168,8 +168,8 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
             return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 
         def _look(self, ranks: list[Process]) -> None:
-            if not Files(pair.directory).beat(1).exists():
-                Files(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
+            if not NodeFiles(pair.directory).beat(1).exists():
+                NodeFiles(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
             super()._look(ranks)
 
     place = NodePlace(nodes=2, lease_s=1.5)

@@ -133,7 +133,7 @@ def test_failure_of_an_earlier_job_is_not_blamed(make: Make) -> None:
 
 
 def test_siblings_of_a_dead_rank_are_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SIBLING_PATIENCE_S", 0.2)
+    monkeypatch.setattr(watch, "SIBLING_TIMEOUT_S", 0.2)
     result = rehearse(make(supervision=supervision(max_restarts=0)), ("hang", "crash"))
     assert (result.status, result.reason) == ("failed", "rank 1 ended with status 1")
 
@@ -151,7 +151,7 @@ def test_sigterm_is_forwarded_and_ends_as_stopped(make: Make) -> None:
     result, codes = stopped_when_ready(config, ("obedient", "obedient"))
     assert timeline(config.directory.events).of("lost") == []
     assert (result.status, result.restarts, result.reason) == ("stopped", 0, "SIGTERM was received")
-    assert codes == [watch.LEFT] * 2
+    assert codes == [watch.EXIT_PREEMPTED] * 2
 
 
 def test_ranks_that_do_not_leave_are_ended_after_the_grace(make: Make) -> None:
@@ -180,7 +180,7 @@ def test_sigterm_between_attempts(make: Make) -> None:
 
 
 def test_one_supervisor_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(locks, "TIMEOUT_S", 0.2)
     lock = make().directory.lock
     held = locks.hold(lock)
     with pytest.raises(LaunchError, match="another supervisor"):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import DiskFullError, IntegrityError
-from plinth.training.telemetry.timeline import Story, Timeline, TimelineReader, put_before, read_events, timeline
+from plinth.training.telemetry.timeline import History, Timeline, TimelineReader, put_before, read_events, timeline
 
 
 def step(timeline: Timeline, number: int, loss: float) -> None:
@@ -135,7 +135,7 @@ def test_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_steps_repeated_by_another_layout_are_compared_by_what_they_saw() -> None:
     def told(batch: str, *, reshaped: bool) -> list[int]:
-        story = Story()
+        story = History()
         for event in (
             {"event": "step", "step": 1, "loss": 2.0, "grad_norm": 1.0, "batch": "a"},
             *([{"event": "reshaped", "step": 0}] if reshaped else []),

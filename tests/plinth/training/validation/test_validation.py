@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import looking
+import heldout_text
 import numpy as np
 import pytest
 
@@ -42,7 +42,7 @@ def ctx(tmp_path: Path) -> Context:
 @pytest.fixture
 def run(ctx: Context, make: Make) -> Make:
     """A tiny run with held-out text."""
-    curated, trained = looking.corpus(ctx)
+    curated, trained = heldout_text.corpus(ctx)
     made = heldout.prepare(ctx, LOOK, curated, trained)
 
     def configured(**changes: object) -> RunConfig:
@@ -76,9 +76,9 @@ def test_numbers_of_the_final_evaluation_on_any_ranks_and_no_trace_in_the_run(ct
     }
     two = {name: run(parallel=parallel) for name, parallel in kinds.items()}
     one = {"alone": run(launch=Launch(ranks=1))}
-    ranks = run_ranks(2, looking.look_all, two)
-    answers = {**ranks[0], **run_ranks(1, looking.look_all, one)[0]}
-    wanted = expected(ctx, one["alone"], *looking.corpus(ctx))
+    ranks = run_ranks(2, heldout_text.look_all, two)
+    answers = {**ranks[0], **run_ranks(1, heldout_text.look_all, one)[0]}
+    wanted = expected(ctx, one["alone"], *heldout_text.corpus(ctx))
     assert set(wanted) == {"code", "web"}
     for name, answer in answers.items():
         before, _, after = answer["found"]
@@ -97,7 +97,7 @@ def test_a_run_that_looks_is_the_run_that_does_not(run: Make, tmp_path: Path) ->
     saves = Checkpoints(every_steps=2, audit_steps=1, keep_last=1, keep_best=1)
     looks = run(validation=every_two, checkpoints=saves, **fields)
     blind = run(validation=None, heldout="", checkpoints=saves, run_id="blind-000000000000", **fields)
-    run_ranks(1, looking.train, looks, blind)
+    run_ranks(1, heldout_text.train, looks, blind)
 
     story = timeline(looks.directory.events)
     told = story.of("evaluated")
@@ -126,7 +126,7 @@ def test_a_run_that_looks_is_the_run_that_does_not(run: Make, tmp_path: Path) ->
 
 
 def test_what_is_tokenised_is_what_the_evaluation_chooses(ctx: Context) -> None:
-    curated, trained = looking.corpus(ctx)
+    curated, trained = heldout_text.corpus(ctx)
     made = heldout.prepare(ctx, LOOK, curated, trained)
     assert heldout.prepare(ctx, LOOK, curated, trained) == made
     (file,) = trained.named("tokenizer.json")
@@ -139,11 +139,11 @@ def test_what_is_tokenised_is_what_the_evaluation_chooses(ctx: Context) -> None:
     assert made.stats["slices"]["web"]["bytes"] == LOOK.bytes_per_slice  # the last document is cut
     more = heldout.prepare(ctx, Validation(bytes_per_slice=10**6, slices=("web",)), curated, trained)
     assert list(more.stats["slices"]) == ["web"]
-    assert more.stats["slices"]["web"]["documents"] == len(looking.HELD_OUT["web"])
+    assert more.stats["slices"]["web"]["documents"] == len(heldout_text.HELD_OUT["web"])
 
 
 def test_a_bucket_without_held_out_text_is_left_out_unless_it_is_named(ctx: Context) -> None:
-    curated, trained = looking.corpus(ctx, {**looking.HELD_OUT, "new": []})
+    curated, trained = heldout_text.corpus(ctx, {**heldout_text.HELD_OUT, "new": []})
     made = heldout.prepare(ctx, LOOK, curated, trained)
     assert (list(made.stats["slices"]), made.stats["without_text"]) == (["code", "web"], ["new"])
     with pytest.raises(StageError, match="bucket new has no held-out text"):

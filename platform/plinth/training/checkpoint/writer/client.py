@@ -36,7 +36,7 @@ class WriterClient:
 
     def wait_until_ready(self) -> None:
         """Until it says that it holds its lock, or has ended."""
-        while not self._ready and self.lives():
+        while not self._ready and self.is_alive():
             self._ready = self._line(HEARTBEAT_S) is not None
 
     def order(self, at: int, size: int, total: int, timing: Timing) -> None:
@@ -47,12 +47,12 @@ class WriterClient:
         """Say that this rank waits for the answer."""
         self._write("")
 
-    def answer(self, patience_s: float) -> dict[str, Any] | None:
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """Its answer, or None when it has none yet; the end of the process is an answer too."""
-        line = self._line(patience_s)
+        line = self._line(timeout_s)
         if line is not None:
             return dict(json.loads(line))
-        if self.lives():
+        if self.is_alive():
             return None
         left = self._line(0.0)
         if left is not None:
@@ -65,16 +65,16 @@ class WriterClient:
         )
         return {"failure": RankFailure.of(error).model_dump()}
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def has_worked(self) -> bool:
+    def made_progress(self) -> bool:
         """Whether it has written or computed since the last call (Linux; elsewhere: whether it lives)."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             written = Path(f"/proc/{self._process.pid}/io").read_text().split("wchar: ")[1].split()[0]
         except (OSError, IndexError):
-            return self.lives()
+            return self.is_alive()
         work = int(fields[11]) + int(fields[12]) + int(written)
         before, self._work = self._work, work
         return work > before
@@ -90,9 +90,9 @@ class WriterClient:
         with contextlib.suppress(BrokenPipeError):  # heard by `answer`
             self._process.stdin.write(line.encode() + b"\n")
 
-    def _line(self, patience_s: float) -> bytes | None:
+    def _line(self, timeout_s: float) -> bytes | None:
         assert self._process.stdout is not None
-        if b"\n" not in self._buffer and select.select([self._process.stdout], [], [], patience_s)[0]:
+        if b"\n" not in self._buffer and select.select([self._process.stdout], [], [], timeout_s)[0]:
             self._buffer += os.read(self._process.stdout.fileno(), 1 << 16)
         line, end, rest = self._buffer.partition(b"\n")
         if not end:

@@ -16,20 +16,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 #: How long cores that are always busy may put work off, in seconds. After that it has the caller's own priority.
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 
 
 class Idle:
     """Does pieces of work one after the other; each should be short, as somebody may wait for its end."""
 
-    def __init__(self, urgent: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        self._urgent, self._patience_s = urgent, patience_s
+    def __init__(self, urgent: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+        self._urgent, self._timeout_s = urgent, timeout_s
         self._pool = ThreadPoolExecutor(1, "idle", _give_way)
         self.begin()
 
     def begin(self) -> None:
         """From now on, nobody waits."""
-        self._until, self._hurries = time.monotonic() + self._patience_s, False
+        self._until, self._hurries = time.monotonic() + self._timeout_s, False
 
     def __call__(self, work: Callable[[], object]) -> None:
         """Do a piece; raises what it raises."""

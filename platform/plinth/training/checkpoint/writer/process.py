@@ -73,10 +73,10 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
         except PlinthError as error:
             failure = RankFailure.of(error).model_dump()
             _answer({"step": plan.step, "failure": failure})
-            _tell_the_leading_one(plan, failure)
+            _report_failure(plan, failure)
 
 
-def _tell_the_leading_one(plan: WritePlan, failure: dict[str, Any]) -> None:
+def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
     """It waits for this part: leave a word, or, where the disk takes none, end, which it sees by the lock."""
     path = failed_path(plan, plan.rank)
     try:
@@ -132,9 +132,9 @@ def alive(run: RunDirectory) -> list[int]:
     return [rank for rank in found if is_alive(run, rank)]
 
 
-def wait_until_gone(run: RunDirectory, patience_s: float) -> list[int]:
-    """Wait for the writers of ranks that have ended; returns those that live on after `patience_s` seconds."""
-    until = time.monotonic() + patience_s
+def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:
+    """Wait for the writers of ranks that have ended; returns those that live on after `timeout_s` seconds."""
+    until = time.monotonic() + timeout_s
     while (left := alive(run)) and time.monotonic() < until:
         time.sleep(POLL_S)
     return left

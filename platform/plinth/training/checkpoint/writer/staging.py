@@ -6,9 +6,9 @@
     └──────────┘                           └───────────┴──────┘
 
 Tensors that are views of one buffer, as DeepSpeed's flat partitions are, are copied once. From one update of the
-optimizer to the next nothing of the state changes, so the copy may run beside forward and backward (`Copying`). On
-GPUs the block is page-locked, so that copies run at the speed of the bus. The block is anonymous memory with a
-descriptor: it is gone when rank and writer are, and nothing stays in /dev/shm after a kill.
+optimizer to the next nothing of the state changes, so the copy may run beside forward and backward
+(`BackgroundCopy`). On GPUs the block is page-locked, so that copies run at the speed of the bus. The block is
+anonymous memory with a descriptor: it is gone when rank and writer are, and nothing stays in /dev/shm after a kill.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class StagingLayout:
             torch.cuda.synchronize()
 
 
-class Copying(Thread):
+class BackgroundCopy(Thread):
     """A copy beside training. Nothing of the state may change before `wait` has returned.
 
     Args:

@@ -40,4 +40,4 @@ def test_what_a_piece_raises_is_raised_and_patience_ends() -> None:
     with pytest.raises(OSError, match="idle"):
         Idle(lambda: False)(full)
     with pytest.raises(OSError, match="MainThread"):
-        Idle(lambda: False, patience_s=-1.0)(full)
+        Idle(lambda: False, timeout_s=-1.0)(full)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import elastic
+import changed_layout
 import pytest
 
 from plinth.launch.parameters import Launch
@@ -33,7 +33,7 @@ def test_two_ranks_then_one_then_a_pipeline(
             parallel=block,
             supervision=supervision,
             checkpoints=Checkpoints(every_steps=3, audit_steps=4, mode="sync"),  # a kill finds the last one committed
-            batches="elastic:open_batches",
+            batches="changed_layout:open_batches",
         )
 
     faults = json.dumps({"marks": str(tmp_path), "kill": [[5, 1], [10, 0]]})
@@ -48,7 +48,9 @@ def test_two_ranks_then_one_then_a_pipeline(
     assert [(step, old["ranks"], new["ranks"]) for step, old, new in told] == [(3, 2, 1), (9, 1, 2)]
     assert (told[0][1]["zero_stage"], told[1][2]["pipeline"]) == (3, 2)
 
-    (reference,) = run_ranks(1, elastic.journey, [(on(1), None, 1, 12, tmp_path / "reference")], timeout_s=300)[0]
+    (reference,) = run_ranks(1, changed_layout.journey, [(on(1), None, 1, 12, tmp_path / "reference")], timeout_s=300)[
+        0
+    ]
     steps = list(story.steps.values())
     assert list(story.steps) == list(range(1, 13))
     assert [step["batch"] for step in steps] == reference["batch"]

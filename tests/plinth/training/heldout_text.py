@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import partly_scored
 import pyarrow as pa
-import scored
 
 from plinth.compute.context import Context
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
@@ -65,12 +65,12 @@ def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
         for looks in (True, False):
             engines.seed(config.seed + rank.index)
             engine = engines.open_engine(config, rank)
-            found = [validator.look(engine, 0).slices] if looks else []
+            found = [validator.evaluate(engine, 0).slices] if looks else []
             losses = []
             for step in (1, 2):
-                loss, norm = engine.train_step(scored.batch_of(config, step, rank.index), scored.LR)
+                loss, norm = engine.train_step(partly_scored.batch_of(config, step, rank.index), partly_scored.LR)
                 losses.append((float(loss), float(norm)))
-                found += [validator.look(engine, step).slices] if looks else []
+                found += [validator.evaluate(engine, step).slices] if looks else []
             ends.append((losses, snapshot.digests(engine)))
             answers.setdefault(name, {"found": found})
             engine.deepspeed.destroy()

@@ -1,7 +1,8 @@
-"""Faults inside the ranks of a run, for tests: `faulty:open_batches` reads the plan from FAULTS.
+"""Faults inside the ranks of a run, for tests: `faulty_ranks:open_batches` reads the plan from FAULTS.
 
-FAULTS is a JSON object {"marks": folder, "faults": [[kind, step, rank], …]}; the folder is also where `held.hold` holds
-the ranks. Each fault strikes once, ever, in the rank itself; those of a checkpoint need `checkpoints.mode: sync`:
+FAULTS is a JSON object {"marks": folder, "faults": [[kind, step, rank], …]}; `held_ranks.hold` holds the
+ranks in the same folder. Each fault strikes once, ever, in the rank itself; those of a checkpoint need
+`checkpoints.mode: sync`:
 
     kill      SIGKILL when the batch of the step is asked for
     files     SIGKILL while the files of the checkpoint of the step are written, one of them torn
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import held
+import held_ranks
 import synthetic
 
 from plinth.storage import tensor_file
@@ -37,7 +38,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):
-            held.wait_for_leave(once.folder, step)
+            held_ranks.wait_for_leave(once.folder, step)
             if ("kill", step) in faults and once.first("kill", step):
                 _die()
             yield synthetic.batch_at(config, step, rank)

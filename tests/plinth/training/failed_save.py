@@ -26,9 +26,9 @@ def train(config: RunConfig, failing: int, at: int) -> list[str]:
     run.saver.poll, run.saver.save = poll, saving  # type: ignore[method-assign]
     done = run.resume(1)
     while done < config.total_steps:
-        done = run.go_on(done)
-    run.saver.settle()
+        done = run.run(done)
+    run.saver.drain()
     run.saver.close()
-    run.witness.close()
+    run.reporter.close()
     engine.leave()
     return modes

@@ -23,7 +23,7 @@ def late(configs: list[RunConfig]) -> list[dict[str, Any]]:
     from plinth.training.telemetry.timeline import Timeline
 
     waited = Event()
-    copy, wait = staging.StagingLayout.copy, staging.Copying.wait
+    copy, wait = staging.StagingLayout.copy, staging.BackgroundCopy.wait
 
     def copied_late(layout: Any, block: Any) -> None:
         assert waited.wait(120.0)
@@ -33,7 +33,7 @@ def late(configs: list[RunConfig]) -> list[dict[str, Any]]:
         waited.set()
         wait(copying)
 
-    staging.StagingLayout.copy, staging.Copying.wait = copied_late, told  # type: ignore[method-assign]
+    staging.StagingLayout.copy, staging.BackgroundCopy.wait = copied_late, told  # type: ignore[method-assign]
     rank, found = engines.join(configs[0]), []
     for config in configs:
         engine, step = engines.open_engine(config, rank), 0
@@ -53,7 +53,7 @@ def late(configs: list[RunConfig]) -> list[dict[str, Any]]:
         train()
         one["held"] = waited.is_set()
         train()
-        saver.settle()
+        saver.drain()
         saver.close()
         one["told"] = snapshot.recorded_digests(config.directory, 2)
         one["end"] = snapshot.digests(engine)

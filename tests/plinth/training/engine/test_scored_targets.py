@@ -7,8 +7,8 @@ from dataclasses import replace
 from statistics import mean
 
 import numpy as np
+import partly_scored
 import pytest
-import scored
 
 from plinth.launch.parameters import Launch
 from plinth.training.config import RunConfig
@@ -65,10 +65,10 @@ def _configs(make: Callable[..., RunConfig], ranks: int) -> dict[str, RunConfig]
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_loss_and_gradient_are_those_of_the_scored_targets(make: Callable[..., RunConfig], ranks: int) -> None:
     configs = _configs(make, ranks)
-    losses, norms = scored.plain_run(next(iter(configs.values())))
-    answers = run_ranks(ranks, scored.train_all, configs)
+    losses, norms = partly_scored.plain_run(next(iter(configs.values())))
+    answers = run_ranks(ranks, partly_scored.train_all, configs)
     for name in configs:
-        found = [mean(answer[name][0][step] for answer in answers) for step in range(scored.STEPS)]
+        found = [mean(answer[name][0][step] for answer in answers) for step in range(partly_scored.STEPS)]
         assert found == pytest.approx(losses, abs=3e-6), name
         assert answers[0][name][1] == pytest.approx(norms, rel=2e-5), name
     assert max(losses) - min(losses) > 1e-3  # the steps differ, so that agreeing says something

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+import scheduled_batches
 
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.training.config import RunConfig, identity
 from plinth.training.data import StepBatch
 from plinth.training.parallel.parameters import Parallel
 from tests.ranks import run_ranks
-
-sys.path.insert(0, str(Path(__file__).parent))
-import scheduled
 
 GROWS = {
     "micro_batch_sequences": 2,
@@ -42,8 +38,8 @@ def test_steps_rates_and_rows_of_a_run(make: Callable[..., RunConfig]) -> None:
     assert [config.step_tokens(step) for step in range(1, 7)] == [128, 128, 384, 384, 256, 256]
     assert [config.tokens_through(step) for step in range(7)] == [0, 128, 256, 640, 1024, 1280, 1536]
     assert [config.progress(step)[0] for step in (1, 6)] == [128, 1536]
-    assert scheduled.batch_of(config, 3, 1).shape == (3, 8, 9)
-    assert scheduled.batch_of(config, 4, 1).shape == (3, 2, 33)
+    assert scheduled_batches.batch_of(config, 3, 1).shape == (3, 8, 9)
+    assert scheduled_batches.batch_of(config, 4, 1).shape == (3, 2, 33)
 
 
 def test_shorter_rows_hold_the_same_tokens_in_the_same_order() -> None:
@@ -79,8 +75,8 @@ def test_every_stage_follows_one_plain_process(make: Callable[..., RunConfig]) -
     table = {f"zero {stage}": Parallel(zero_stage=stage) for stage in (0, 1, 2, 3)}  # type: ignore[arg-type]
     table["zero 2, offloaded"] = Parallel(zero_stage=2, offload="optimizer")
     configs = {name: make(parallel=parallel, **GROWS) for name, parallel in table.items()}
-    losses, norms = scheduled.plain_run(configs["zero 0"])
-    answers = run_ranks(2, scheduled.train_all, configs)
+    losses, norms = scheduled_batches.plain_run(configs["zero 0"])
+    answers = run_ranks(2, scheduled_batches.train_all, configs)
     for name in configs:
         ours = np.mean([answer[name][0] for answer in answers], axis=0)
         assert ours == pytest.approx(losses, abs=2e-6), name

@@ -35,7 +35,7 @@ def batch_at(config: RunConfig, step: int, data_rank: int) -> StepBatch:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """What a run's configuration names as `elastic:open_batches`. FAULTS: {"marks": folder, "kill": [[step, rank]]}."""
+    """The batches of `changed_layout:open_batches`. FAULTS: {"marks": folder, "kill": [[step, rank]]}."""
     data_rank = place_of(config.parallel, config.ranks, rank).data
     plan = json.loads(os.environ.get("FAULTS", '{"marks": "", "kill": []}'))
 

@@ -2,7 +2,7 @@
 
 A test says `hold(folder, 6)`: no rank takes step 6 until `let_go(folder)`, or until it is asked to stop. `waiting`
 tells when the ranks are there: asked to stop then, they take step 6, in which they are, and step 7, in which they
-tell each other of it. `held:open_batches` are the run's own batches, held; the folder is in HELD.
+tell each other of it. `held_ranks:open_batches` are the run's own batches, held; the folder is in HELD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plinth.training.config import RunConfig
 from plinth.training.data import Batches, StepBatch
 from plinth.training.data import open_batches as real
 
-PATIENCE_S = 1800.0
+TIMEOUT_S = 1800.0
 
 
 def hold(folder: Path, step: int) -> None:
@@ -38,8 +38,8 @@ def let_go(folder: Path) -> None:
 
 
 def wait_for_leave(folder: Path, step: int) -> None:
-    """On a rank, before its step; a rank that nobody lets go in `PATIENCE_S` fails, so that none outlives its test."""
-    until = time.monotonic() + PATIENCE_S
+    """On a rank, before its step; a rank that nobody lets go in `TIMEOUT_S` fails, so that none outlives its test."""
+    until = time.monotonic() + TIMEOUT_S
     while (first := _held_at(folder)) is not None and step >= first and not _asked_to_stop():
         assert time.monotonic() < until, f"nobody has let step {step} go"
         (folder / f"rank-{os.environ['RANK']}-before-{first}").touch()
