@@ -44,7 +44,7 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
         begun = time.perf_counter()
         engine.train_step(batch, 1e-4)
         saver.poll()
-        saver._any(False)
+        saver._on_any_rank(False)
         return time.perf_counter() - begun
 
     def save(mode: str) -> float:
@@ -58,7 +58,7 @@ def measure(config: Any, rounds: int, steps: int) -> list[dict[str, Any]]:
         quiet = [step() for _ in range(steps)]
         save("async")
         writing = []
-        while saver._any(saver._waiting):
+        while saver._on_any_rank(saver._waiting):
             writing.append(step())
         spent_s = processor_s(saver) - before_s
         found.append({"sync_s": sync_s, "quiet": quiet, "writing": writing, "processor_s": spent_s})

@@ -90,11 +90,11 @@ def test_the_run_ends_as_the_clean_one_does_and_without_the_guard_it_does_not(
     guarded: tuple[RunConfig, History], tmp_path: Path
 ) -> None:
     clean, _ = run(tmp_path / "clean", 1, poison=False)
-    spoilt, story = run(tmp_path / "spoilt", 1, guard=GuardParameters(enabled=False))
+    spoiled, story = run(tmp_path / "spoilt", 1, guard=GuardParameters(enabled=False))
     assert max(story.steps[step]["loss"] for step in poisoned_corpus.POISON) > 5
     expected = final_loss(clean)
     assert final_loss(guarded[0]) < 1.01 * expected
-    assert final_loss(spoilt) > 1.01 * expected
+    assert final_loss(spoiled) > 1.01 * expected
 
 
 def test_audit_replays_windows_left_out_and_updates_kept_back(guarded: tuple[RunConfig, History]) -> None:

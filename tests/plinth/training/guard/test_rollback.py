@@ -39,7 +39,7 @@ def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
     def breaking(self: Any, stream: Any, step: int, pending: int = 0) -> Any:
         if bad.get(step, 0) > 0:
             bad[step] -= 1
-            kept[-1].saver.staged()
+            kept[-1].saver.wait_until_copied()
             with torch.no_grad():
                 self.engine.module.norm.weight.fill_(torch.nan)
         return launch(self, stream, step, pending)

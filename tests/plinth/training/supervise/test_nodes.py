@@ -167,10 +167,10 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
         def _start(self, rank: int, port: int, audit: bool) -> subprocess.Popen[bytes]:
             return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
 
-        def _look(self, ranks: list[Process]) -> None:
+        def _on_poll(self, ranks: list[Process]) -> None:
             if not NodeFiles(pair.directory).beat(1).exists():
                 NodeFiles(pair.directory).beat(1).write_text("node-1 1")  # once, and never again
-            super()._look(ranks)
+            super()._on_poll(ranks)
 
     place = NodePlace(nodes=2, lease_s=1.5)
     patient = pair.model_copy(update={"supervision": Supervision(hang_s=300.0)})

@@ -69,8 +69,8 @@ class Rehearsal(Supervisor):
     def _process(self, script: str, ready: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-S", "-c", READY + script, str(ready)])
 
-    def _look(self, ranks: list[watch.Process]) -> None:
-        super()._look(ranks)
+    def _on_poll(self, ranks: list[watch.Process]) -> None:
+        super()._on_poll(ranks)
         if self.restarts:
             self.events.append("alive")  # only the first attempt can be found hanging
         if not self.asked_to_stop and self.stop_when():
