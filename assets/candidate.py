@@ -17,7 +17,7 @@ from plinth.corpus.curate import claims
 from plinth.errors import GateError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
-from plinth.training import config, job
+from plinth.training import config, manifests
 from registry import api, candidate
 
 VERSION = "1"
@@ -64,7 +64,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     run, checkpoint, evaluation = inputs["run"], inputs["checkpoint"], inputs["evaluation"]
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
-    measured = job.facts(ctx, prepared)
+    measured = manifests.facts(ctx, prepared)
     facts = candidate.Facts(
         contaminated_documents=claims.contaminated(
             ctx.store, by_bucket(recipe, inputs, "verdicts"), inputs["contamination"]

@@ -24,7 +24,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
-from plinth.training import config, job
+from plinth.training import config, job, manifests
 from plinth.training.config import UNIDENTIFIED, RunConfig
 from plinth.training.telemetry.timeline import timeline
 from registry import api
@@ -109,7 +109,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
                 meter.tell(f"page: {build.write(ctx, prepared)}")
             raise
     relay.finish([build.write(ctx, prepared), prepared.directory.events])
-    return job.run_manifest(ctx, prepared)
+    return manifests.run_manifest(ctx, prepared)
 
 
 class _Relay:
@@ -172,14 +172,14 @@ class _Relay:
 def _checkpoint(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     run = inputs["run"]
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
-    return job.checkpoint_manifest(ctx, prepared, run)
+    return manifests.checkpoint_manifest(ctx, prepared, run)
 
 
 def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import figures
 
     prepared = config.load(ctx.workspace.runs / made.stats["run_id"] / "config.json")
-    facts = job.facts(ctx, prepared)
+    facts = manifests.facts(ctx, prepared)
     events = timeline(prepared.directory.events)
     logged = [event for kind in sorted(LOGGED_EVENTS) for event in events.of(kind)]
     logged.sort(key=lambda event: event["seq"])

@@ -14,7 +14,7 @@ from plinth.report import data as report
 from plinth.report.page import page
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture import mixture
-from plinth.training import config, job
+from plinth.training import config, manifests
 from plinth.training.telemetry.timeline import timeline
 from registry import api
 
@@ -107,7 +107,7 @@ def _training(ctx: Context, run: Manifest) -> report.RunStory:
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
     steps = list(events.steps.values())
-    facts = job.facts(ctx, prepared)
+    facts = manifests.facts(ctx, prepared)
     return report.RunStory(
         run_id=prepared.run_id,
         steps=tuple(steps),

@@ -19,7 +19,7 @@ CODE = [ROOT / "platform" / "plinth", ROOT / "registry", ROOT / "assets", ROOT /
 #: Names that use a retired word in another, ordinary sense: room for bytes, the patience of a rule, a line of text.
 ORDINARY_IN_NAMES = {"room", "patience", "line"}
 #: Words whose last names are being renamed with their packages.
-IN_NAMES_YET = {"disguise", "roster", "sighting", "sightings", "veto", "pace", "course"}
+IN_NAMES_YET = {"disguise", "roster", "course"}
 #: The same in prose; `realised` is a key of published JSON.
 ORDINARY_IN_PROSE = {"endings", "opening", "pace", "patience", "course", "widen", "lanes", "room", "realised"}
 

@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.launch.parameters import Launch, Supervision
 from plinth.launch.slurm import SlurmLauncher
 from plinth.storage.workspace import Workspace
-from plinth.training import job
+from plinth.training import job, manifests
 from plinth.training.telemetry.timeline import timeline
 from tests.plinth.launch.test_slurm import wait_for
 from tests.plinth.training import held_ranks
@@ -64,7 +64,7 @@ def test_the_run_goes_on_from_the_last_commit(
     assert [event["step"] for event in story.of("resumed")] == [3]
     assert list(story.steps) == list(range(1, 13))
     assert story.diverged == []
-    assert job.facts(ctx, config)["lost_steps"] == 2
+    assert manifests.facts(ctx, config)["lost_steps"] == 2
     assert json.loads(run.evidence.read_bytes())["bit_exact"] is True
     ended = job.result(config)
     assert ended is not None

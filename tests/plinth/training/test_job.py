@@ -36,7 +36,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.training import config, job
+from plinth.training import config, job, manifests
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
@@ -186,7 +186,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     job.follow(ctx, prepared, again.append)
     assert again == events
 
-    run = job.run_manifest(ctx, prepared)
+    run = manifests.run_manifest(ctx, prepared)
     assert (run.asset, run.stats["steps"], run.stats["tokens"]) == ("run", 12, 1536)
     table = read_table(ctx.store, run.parts[0])
     losses = [event["loss"] for event in events if event["event"] == "step"]
@@ -194,7 +194,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     assert run.stats["final_loss"] == losses[-1] < losses[0]
     assert run.stats["loss_curve"] == [[i + 1, loss] for i, loss in enumerate(losses)]
 
-    made = job.checkpoint_manifest(ctx, prepared, run)
+    made = manifests.checkpoint_manifest(ctx, prepared, run)
     names = {part.name: part.blob for part in made.parts}
     assert set(names) == {"model.safetensors", "config.json", "state.json", "resume.json", "tokenizer.json"}
     assert made.stats["bit_exact_resume"] is True
@@ -207,7 +207,7 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     assert load_model(folder).vocab_size == prepared.vocab_size
     assert json.loads((folder / "state.json").read_text())["step"] == 12
 
-    facts = job.facts(ctx, prepared)
+    facts = manifests.facts(ctx, prepared)
     assert (facts["steps"], facts["restarts"], facts["attempts"]) == (12, 0, 1)
     assert facts["tokens_per_s"] > 0
 
@@ -216,11 +216,11 @@ def test_from_submission_to_checkpoint(ctx: Context, prepared: RunConfig) -> Non
     data[-1] ^= 1
     weights.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"model/model\.safetensors has changed"):
-        job.checkpoint_manifest(ctx, prepared, run)
+        manifests.checkpoint_manifest(ctx, prepared, run)
 
     assert job.submit_or_find(ctx, prepared) != first  # damage undoes "finished": the end is trained again
     assert job.follow(ctx, prepared).status == "finished"
-    assert job.checkpoint_manifest(ctx, prepared, run) == made
+    assert manifests.checkpoint_manifest(ctx, prepared, run) == made
     assert timeline(prepared.directory.events).of("refused")[0]["step"] == 12
 
 

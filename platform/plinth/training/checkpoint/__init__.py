@@ -1,15 +1,22 @@
 """A checkpoint is committed or it does not exist.
 
-    checkpoint     A checkpoint is committed or it does not exist.
-    file_digests   The files of a directory by path, size and digest.
-    parameters     Checkpoints.
-    remote         Committed checkpoints in a bucket: the same files, compared by SHA-256 on the way there and back.
-    retention      Which checkpoints stay: the last, every n steps, the best, the audited, the final, and what is not
-    saving         Saves the full state of a run while it trains.
-    selection      Which checkpoint to go on from: the newest that verifies and has learnt from nothing that was left
-    sharded_state  State in a form that belongs to no layout: pieces of whole parameters, by name, in safetensors.
-    snapshot       The full state of a run, into a checkpoint and out of it.
-    universal      A checkpoint of any layout on any other: where DeepSpeed keeps the state, as addresses that belong
-    upload         Upload committed checkpoints beside the training, and begin from them on a machine that has none.
-    writer/        The process beside a rank that writes its part of a checkpoint.
+    snapshot ──► saving ──► writer/ ──► staging/step-N ──► checkpoint: one rename, one record ──► upload ──► bucket
+
+Files only, without torch:
+
+    checkpoint     stage, commit, verify, list, delete
+    file_digests   the files of a directory by path, size and SHA-256
+    retention      which checkpoints stay
+    selection      which checkpoint a run resumes from
+    remote         committed checkpoints in a bucket
+    upload         copies them there beside the training; fetches them on a machine that has none
+    parameters     when to commit, what to keep
+
+The state of a run, with torch:
+
+    saving         saves while the run trains
+    snapshot       the full state of a run, into a checkpoint and out of it
+    universal      DeepSpeed's state as addresses that belong to no layout, and back
+    sharded_state  the files of that state: spans of whole parameters, by name
+    writer/        the process beside a rank that writes its part
 """

@@ -64,7 +64,7 @@ def stage(run: RunDirectory, step: int) -> Path:
         DiskFullError: when there is clearly no room for another checkpoint of the size of the last one.
     """
     folder = run.staging / name(step)
-    _require_room(run)
+    _require_space(run)
     with named_failures(folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -238,7 +238,7 @@ def _changed(step: int, item: str, found: str, expected: str) -> CheckpointError
     )
 
 
-def _require_room(run: RunDirectory) -> None:
+def _require_space(run: RunDirectory) -> None:
     needed = size_of_last(run)
     free = shutil.disk_usage(run.root).free if needed else 0
     if free < needed:

@@ -38,7 +38,7 @@ def retain(run: RunDirectory, policy: Checkpoints, always: set[int]) -> list[int
     return doomed
 
 
-def make_room(run: RunDirectory, policy: Checkpoints, always: set[int], needed: int) -> list[int]:
+def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed: int) -> list[int]:
     """Delete checkpoints that only wait for their upload, oldest first, until so many bytes are free."""
     steps = checkpoint.committed(run)
     staying = kept(policy, steps, scores(run, steps) if policy.keep_best else {}, always)

@@ -66,7 +66,7 @@ class Saver:
             self._writer = self._writer or self._start_writer()
             self._writer.wait_until_ready()
         if self.rank.leads:
-            self._make_room(step)
+            self._prepare_staging(step)
         synchronous = self._on_any_rank(
             self.mode == "sync" or self.failed
         )  # from here on there is room, and writers live
@@ -98,7 +98,7 @@ class Saver:
         if self._on_any_rank(self.failed):
             self.failed = False
             if self.rank.leads and self._plan is not None:
-                self._make_room(self._plan.step)
+                self._prepare_staging(self._plan.step)
             self._write_here(self._timing)
 
     def wait_until_copied(self) -> None:
@@ -113,11 +113,11 @@ class Saver:
             self._writer = None
         self._arena.close()
 
-    def _make_room(self, step: int) -> None:
+    def _prepare_staging(self, step: int) -> None:
         """An empty staging directory; checkpoints that only wait for their upload go when the disk is short."""
         policy, always = self.config.checkpoints, {self.config.audit_step, self.config.total_steps}
         if policy.upload is not None:
-            removed = retention.make_room(self.run, policy, always, checkpoint.size_of_last(self.run))
+            removed = retention.free_space(self.run, policy, always, checkpoint.size_of_last(self.run))
             if removed:
                 self.events.append("retired", steps=removed, reason="the disk is short", durable=True)
         checkpoint.stage(self.run, step)

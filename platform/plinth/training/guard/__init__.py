@@ -1,18 +1,18 @@
-"""The guard: what is seen of every step, judged by rules, becomes an intervention; never the other way round.
+"""The guard: every step is judged by rules; findings in a row become an intervention.
 
-    seen ──► rules: suspicious? ──► machine: confirmed? ──► warn · skip · lower_lr · rollback · stop
-                ▲                        │
-                └── rolling levels ◄────┘        limits of the next steps ──► veto (on the device)
+    TrainedStep ──► rules: finding? ──► state_machine: confirmed? ──► warn · skip · lower_lr · rollback · stop
+                      ▲                          │
+                      └──── rolling levels ◄─────┘   limits of the next steps ──► skipped_update (on the device)
 
-    records   Seen, Limits, Intervention
-    rolling   a window of numbers with level and spread
-    rules     the published heuristics, each from numbers to a finding
-    machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
-    pace      throughput; a clock, so never part of a checkpoint
-    documents the documents of a window, named on the timeline by a thread of the leading rank
-  with torch:
-    veto      the update of a bad step is not made, in any ZeRO stage, without asking the host
+    parameters      what each rule does, and its bounds
+    records         TrainedStep, Limits, Finding, Intervention
+    rolling         a window of numbers with level and spread
+    rules           the published heuristics, each from numbers to a finding
+    state_machine   Guard: streaks, windows left out, learning rate, bounds; its state is part of a checkpoint
+    throughput      the rule over tokens per second; it reads a clock, so it is never part of a checkpoint
+    documents       the documents of a window, reported on the timeline by a thread of the leading rank
+    skipped_update  keeps the optimizer from applying a bad update, in any ZeRO stage, without a wait (torch)
 
 Decisions are a pure function of numbers that all ranks share, so ranks need not agree on them.
-Does not belong here: what a rollback loads (loop, snapshot), which loss a document had (forensics).
+Does not belong here: what a rollback loads (loop, checkpoint/), the loss of a document (forensics/).
 """

@@ -1,6 +1,6 @@
-"""When a run has had enough.
+"""Rules that end a run early.
 
-parameters  When a run has had enough. A rule that is not set is not asked.
-signals     What the stopping rules look at, gathered from the timeline.
-stopping    When a run has had enough: a pure function from what its timeline tells to a verdict with every signal
+    parameters  the rules as a recipe sets them
+    signals     tokens, seconds, losses and scores, gathered from the timeline
+    stopping    a pure function from rules and signals to a verdict; the last step of a run that was stopped
 """

@@ -1,10 +1,15 @@
 """Inside the allocation: start, watch and restart the ranks.
 
-follower      The supervisor of any node but the first: starts, signals and ends its ranks as node 0 orders, and r
-leader        Node 0's side of several nodes: it gives orders and hears how the ranks away fare, as if they were i
-nodes         Several nodes, one supervisor on each: the first decides, the others do as it says.
-rank_failure  A named failure of a rank on its way to the person who asked for the run, across two processes.
-run_lock      One supervisor at a time: a lock on the run that lives as long as anything that was started under it
-supervisor    Inside the allocation: start the ranks, restart them within bounds, watch, and say how it ended.
-watch         Wait for the ranks of one attempt: forward a stop, end those that hang, and those whose sibling has
+    supervisor (node 0) ──► leader ──► nodes/ on shared storage ──► follower (every other node)
+         │                                                               │
+         └──► watch ──► ranks of node 0                                  └──► ranks of its node
+
+    supervisor    one job: train, audit, restart within bounds
+    result        how a job ended: `result.json`
+    watch         wait for the ranks of one attempt; end those that hang, and those whose sibling has died
+    leader        node 0's side of several nodes: orders, and the state of the remote ranks
+    follower      the supervisor of every other node
+    nodes         the files by which nodes agree: orders, reports, heartbeats
+    run_lock      one supervisor at a time, for as long as anything that it started is alive
+    rank_failure  a rank's named error on its way to the user
 """

@@ -23,10 +23,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 from plinth.errors import PlinthError
-from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
@@ -38,6 +36,7 @@ from plinth.training.supervise.follower import follow
 from plinth.training.supervise.leader import Leader
 from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
 from plinth.training.supervise.rank_failure import RankFailure
+from plinth.training.supervise.result import Ending, JobResult
 from plinth.training.supervise.run_lock import hold
 from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process, describe_exit, watch
 from plinth.training.telemetry.lost_work import LostWork
@@ -47,22 +46,6 @@ from plinth.training.telemetry.timeline import Timeline
 NAMED = range(2, 9)
 
 MAX_BACKOFF_S = 300.0
-
-
-Ending = Literal["finished", "stopped", "failed"]
-
-
-class JobResult(Frozen):
-    """How a job ended, in `result.json`."""
-
-    status: Ending
-    step: int
-    restarts: int
-    lost_steps: int
-    lost_s: float
-    restart_s: float = 0.0  # from failures to the first step after each
-    reason: str = ""
-    failure: RankFailure | None = None  # what a rank named
 
 
 @dataclass

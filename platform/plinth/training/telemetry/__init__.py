@@ -1,6 +1,6 @@
 """`events.jsonl`: the timeline of a run.
 
-lost_work   What failures cost: steps trained for nothing, seconds spent on them, seconds until training went on.
-parameters  What a run tells about itself besides loss and speed. Bears no identity: looking changes nothing.
-timeline    `events.jsonl`: the one timeline of a run.
+    timeline    every event and its fields; append, read, follow, one value per step
+    lost_work   what failures cost: steps, seconds, seconds until training resumed
+    parameters  how often layers are measured
 """

@@ -78,7 +78,7 @@ class Timeline:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 locks.lock(fd)
-                end = self._settle(fd)
+                end = self._find_end(fd)
                 record = {"seq": self._seq + 1, "time": round(time.time(), 3), "event": event, **_plain(fields)}
                 line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
                 _write_whole(fd, line, end)

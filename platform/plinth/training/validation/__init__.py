@@ -1,6 +1,6 @@
-"""Held-out slices while a run trains.
+"""Bits per byte of held-out text during a run.
 
-heldout     The held-out text that a run looks at while it trains: chosen and tokenised once, when the run is prep
-parameters  Held-out slices while a run trains.
-validation  Bits per byte of held-out slices while a run trains, on all its ranks.
+    heldout     chooses and tokenises the text once, when the run is prepared; no torch
+    validation  evaluates it on all ranks
+    parameters  how often, and how much text
 """

@@ -12,7 +12,7 @@ import pytest
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
-from plinth.training.supervise.supervisor import JobResult
+from plinth.training.supervise.result import JobResult
 from tests import services
 
 pytestmark = pytest.mark.slow

@@ -60,7 +60,7 @@ def test_what_is_not_uploaded_stays_unless_the_disk_is_short(
 
     free = iter([0, 0, 10**6, 10**6])
     monkeypatch.setattr(retention.shutil, "disk_usage", lambda path: type("Usage", (), {"free": next(free)}))
-    assert retention.make_room(run, policy, {4}, needed=1000) == [3]
+    assert retention.free_space(run, policy, {4}, needed=1000) == [3]
     assert checkpoint.committed(run) == [4, 5, 6]
 
 

@@ -20,7 +20,8 @@ from plinth.training.supervise import run_lock as locks
 from plinth.training.supervise import supervisor as supervise
 from plinth.training.supervise import watch
 from plinth.training.supervise.rank_failure import RankFailure
-from plinth.training.supervise.supervisor import JobResult, Supervisor
+from plinth.training.supervise.result import JobResult
+from plinth.training.supervise.supervisor import Supervisor
 from plinth.training.telemetry.timeline import Timeline, timeline
 
 Make = Callable[..., RunConfig]

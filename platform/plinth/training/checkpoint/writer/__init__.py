@@ -1,8 +1,13 @@
 """The process beside a rank that writes its part of a checkpoint.
 
-client     The process beside a rank that writes its checkpoints, as the rank sees it: started, given orders, hear
-idle       Work for cores that nobody else wants, until somebody waits for it.
-process    The process beside a rank that writes its checkpoints.
-rank_part  One rank's part of a checkpoint, written from memory, and the commit when the parts of all ranks are th
-staging    Copy the state of a rank into host memory that another process can read.
+    rank:    staging ──► shared memory      client ──► one JSON line per save
+                              │                              │
+    writer:               rank_part  ◄─────────────────── process
+                              └──► files, SHA-256, flush; rank 0's writer commits when all parts are there
+
+    staging    copies the state of a rank into memory that another process can read
+    client     starts the process, sends it orders, receives its answers
+    process    serves one rank; holds a lock for as long as it lives
+    rank_part  writes one rank's part, and commits when every rank has written
+    idle       runs work in pieces on cores that are idle, until a rank waits for it
 """

@@ -1,0 +1,23 @@
+"""How a job ended, as the supervisor writes it and whoever follows the job reads it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from plinth.records import Frozen
+from plinth.training.supervise.rank_failure import RankFailure
+
+Ending = Literal["finished", "stopped", "failed"]
+
+
+class JobResult(Frozen):
+    """How a job ended, in `result.json`."""
+
+    status: Ending
+    step: int
+    restarts: int
+    lost_steps: int
+    lost_s: float
+    restart_s: float = 0.0  # from failures to the first step after each
+    reason: str = ""
+    failure: RankFailure | None = None  # what a rank named
