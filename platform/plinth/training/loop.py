@@ -1,9 +1,9 @@
-"""The training loop: resume, then steps, each told to the timeline, some followed by a checkpoint.
+"""The training loop: resume, then steps, each an event of the timeline, some followed by a checkpoint.
 
-    batch ─► engine: gradient ─► veto ─► update        on the device, one after the other
+    batch ─► engine: gradient ─► skip? ─► update       on the device, one after the other
                ▲                   │ one copy
     next step ─┘                   ▼
-                     read ─► monitor, timeline, guard ─► go on · roll back · stop      on the host
+                     read ─► monitor, timeline, guard ─► run · roll back · stop      on the host
 
 On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, at once. Step n always
 sees batch n: what the guard leaves out is not trained, and the run still ends at its last step.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections import deque
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -25,19 +26,17 @@ from plinth.training.checkpoint.saving import Saver
 from plinth.training.checkpoint.selection import select_checkpoint
 from plinth.training.checkpoint.universal import layout_of
 from plinth.training.config import RunConfig
+from plinth.training.data import StepBatch
 from plinth.training.engine.engine import Rank
 from plinth.training.guard.documents import WindowReporter
 from plinth.training.guard.records import Intervention
-from plinth.training.guard.skipped_update import SAVE_AGAIN
+from plinth.training.guard.skipped_update import SAVE_AGAIN, STOP_REQUESTED
 from plinth.training.guard.throughput import ThroughputRule
 from plinth.training.run_errors import require_finite, stopped
 from plinth.training.stopping.stopping import Verdict, Watch, stopped_event
 from plinth.training.telemetry.timeline import Timeline, timeline
 from plinth.training.trainer import Launched, Measured, Trainer
 from plinth.training.validation.validation import Validator
-
-#: Travels to all ranks as a signal would, below every real one.
-STOP_REQUESTED = 1
 
 
 class Interrupt:
@@ -97,29 +96,21 @@ class TrainingRun:
         checkpoint that was rolled back to."""
         stream = self.trainer.batches(done + 1)
         for step in range(done + 1, self.config.total_steps + 1):
-            left_out = self.trainer.guard.leaves_out(step)
-            if left_out is None:
-                self._in_flight.append(self.trainer.launch(stream, step, self._pending))
-            else:
-                next(stream)
-                self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
+            self._launch(stream, step)
             self.saver.poll()
-            saves, looks = self.config.saves_at(step) or self._save_again, self.validator.due(step)
-            back = self._drain(0 if saves or looks or self.signal else self._lag)
-            if back is None and self.signal:
-                back = self._drain(0)
-            if back is not None:
-                return self.roll_back(back)
+            saves, validates = self.config.saves_at(step) or self._save_again, self.validator.due(step)
+            rollback = self._drain(0 if saves or validates or self.signal else self._lag)
+            if rollback is None and self.signal:
+                rollback = self._drain(0)
+            if rollback is not None:
+                return self.roll_back(rollback)
             saves = saves or (self._save_again and not self._in_flight)
-            if looks and self.signal in (0, STOP_REQUESTED):  # who is told to leave has no time to look
+            if validates and self.signal in (0, STOP_REQUESTED):  # a rank that must leave has no time to validate
                 self._validate(step)
             if saves or self.signal:
                 self._save(step)
-            if self.signal == STOP_REQUESTED and step < self.config.total_steps:
-                self._emit_verdict(step)
-                return step
             if self.signal and step < self.config.total_steps:
-                self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
+                self._emit_stop(step)
                 return step
         return self.config.total_steps
 
@@ -159,26 +150,24 @@ class TrainingRun:
         self._emit("rolled_back", step=step or 0, undone=made.step - (step or 0), number=made.number, durable=True)
         return step or 0
 
-    def _drain(self, under_way: int) -> Intervention | None:
-        """Read steps until so many are under way; the rollback that one of them asks for.
+    def _launch(self, stream: Iterator[StepBatch], step: int) -> None:
+        """Launch a step, or leave its batch out where a rollback's window holds it."""
+        left_out = self.trainer.guard.leaves_out(step)
+        if left_out is None:
+            self._in_flight.append(self.trainer.launch(stream, step, self._pending))
+        else:
+            next(stream)
+            self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
+
+    def _drain(self, in_flight: int) -> Intervention | None:
+        """Read steps until at most `in_flight` are left; the rollback that one of them asks for.
 
         Raises:
             TrainingError: the guard stops the run.
         """
-        while len(self._in_flight) > under_way:
+        while len(self._in_flight) > in_flight:
             measured = self._in_flight.popleft().read()
-            self.signal = max(self.signal, measured.signal)
-            self._save_again = self._save_again or measured.signal == SAVE_AGAIN
-            made = self.throughput.record(
-                measured.step, self.config.step_tokens(measured.step), measured.previous_step_s
-            )
-            made += self.trainer.record(measured)
-            self._emit_step(measured)
-            if self.watch is not None and self.verdict is None:
-                self.verdict = self.watch.verdict_at(measured.step)
-            for intervention in made:
-                self._emit("intervention", **intervention.event(), durable=True)
-                self.reporter.report(intervention)
+            made = self._record(measured)
             require_finite(self.config, measured)
             last = made[-1] if made else None
             if last is not None and last.action == "stop":
@@ -186,6 +175,21 @@ class TrainingRun:
             if last is not None and last.action == "rollback":
                 return last
         return None
+
+    def _record(self, measured: Measured) -> list[Intervention]:
+        """Put a step that was read on the timeline; the interventions it leads to, the hardest last."""
+        self.signal = max(self.signal, measured.signal)
+        self._save_again = self._save_again or measured.signal == SAVE_AGAIN
+        tokens = self.config.step_tokens(measured.step)
+        made = self.throughput.record(measured.step, tokens, measured.previous_step_s)
+        made += self.trainer.record(measured)
+        self._emit_step(measured)
+        if self.watch is not None and self.verdict is None:
+            self.verdict = self.watch.verdict_at(measured.step)
+        for intervention in made:
+            self._emit("intervention", **intervention.event(), durable=True)
+            self.reporter.report(intervention)
+        return made
 
     def _select(self) -> tuple[int | None, list[Intervention]]:
         """The leading rank's choice of a checkpoint, on every rank; its error is raised everywhere."""
@@ -207,14 +211,17 @@ class TrainingRun:
 
     @property
     def _pending(self) -> int:
-        """What this rank asks all others for: the signal it has received, the end that the rules ask for, or a save
-        in place of one that failed."""
+        """The request of this rank to all others: the signal it has received, the end that the stopping rules
+        demand, or a save in place of one that failed."""
         if self.interrupt.signal or self.verdict is not None:
             return self.interrupt.signal or STOP_REQUESTED
         return SAVE_AGAIN if self.saver.failed else 0
 
-    def _emit_verdict(self, step: int) -> None:
-        if self.verdict is not None:  # on the leading rank
+    def _emit_stop(self, step: int) -> None:
+        """Why the run ends at this step: its stopping rules, whose verdict the leading rank has, or a signal."""
+        if self.signal != STOP_REQUESTED:
+            self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
+        elif self.verdict is not None:
             self._emit("stopped_by_rule", **stopped_event(self.config.stopping, step, self.verdict), durable=True)
 
     def _emit(self, event: str, *, durable: bool = False, **fields: Any) -> None:
@@ -246,5 +253,5 @@ class TrainingRun:
 
 
 def _last_step(config: RunConfig) -> int:
-    """The highest step the timeline already tells of."""
+    """The highest step on the timeline."""
     return max(timeline(config.directory.events).steps, default=0)

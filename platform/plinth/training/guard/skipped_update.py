@@ -29,8 +29,11 @@ from plinth.training.guard.records import Limits
 #: A rank asks for a save in place of one that failed; anything else comes first.
 SAVE_AGAIN = -1
 
-#: What a rank may ask of all, counted over ranks, the most urgent last: 1 is a stopping rule's (loop.STOP_REQUESTED).
-SIGNALS = (SAVE_AGAIN, 1, int(signal.SIGINT), int(signal.SIGTERM))
+#: The stopping rules ask for the end of the run; every real signal is more urgent.
+STOP_REQUESTED = 1
+
+#: The requests of a rank to all, counted over ranks, the most urgent last.
+SIGNALS = (SAVE_AGAIN, STOP_REQUESTED, int(signal.SIGINT), int(signal.SIGTERM))
 
 #: Places in the vector. Sums of 32-bit words over a million ranks stay exact in FP64.
 _LOSS, _FIRST, _SECOND, _SECONDS, _RANKS = range(5)
