@@ -44,7 +44,7 @@ def main() -> int:
             Timeline(config.directory.events).append("rank_failed", rank=rank, attempt=arguments.attempt, **failure)
         return error.exit_code
     except RuntimeError as error:
-        if "gloo/transport" not in str(error):  # how gloo tells that the other end of a connection is gone
+        if "gloo/transport" not in str(error):  # gloo's error when the other end of a connection is gone
             raise
         print(f"rank {rank}: another rank has gone, and this one cannot go on without it", file=sys.stderr, flush=True)
         return 1

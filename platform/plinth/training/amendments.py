@@ -33,10 +33,10 @@ def pending(config: RunConfig) -> bool:
 
 
 def reached(config: RunConfig) -> int:
-    """The last step that the timeline or a checkpoint tells of."""
+    """The last step on the timeline or in a checkpoint."""
     events = read_events(config.directory.events)
-    told = max((int(event["step"]) for event in events if event["event"] == "step"), default=0)
-    return max([told, *checkpoint.committed(config.directory)])
+    last = max((int(event["step"]) for event in events if event["event"] == "step"), default=0)
+    return max([last, *checkpoint.committed(config.directory)])
 
 
 def check(config: RunConfig) -> None:
@@ -66,7 +66,7 @@ def check(config: RunConfig) -> None:
 
 
 def record(config: RunConfig) -> None:
-    """Tell the timeline what is different from now on, then make it so."""
+    """Log the amendment on the timeline, then write the configuration."""
     known, done = current(config), reached(config)
     Timeline(config.directory.events).append(
         "amended",
@@ -81,8 +81,8 @@ def record(config: RunConfig) -> None:
 
 
 def _batches_in_words(config: RunConfig, done: int) -> str:
-    told = [
+    parts = [
         f"{batch}{'' if length == config.sequence_tokens else f' in rows of {length} tokens'} from step {first + 1}"
         for first, batch, length in config.steps.through(done)
     ]
-    return ", ".join(told) or "none"
+    return ", ".join(parts) or "none"

@@ -215,7 +215,7 @@ def prepare(
 
 
 def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Digest of the tokenised held-out text; nothing where nobody looks at it."""
+    """Digest of the tokenised held-out text; empty without validation."""
     if training.validation is None:
         return ""
     from plinth.training.validation import heldout  # Arrow and tokenizers: not for ranks

@@ -1,4 +1,4 @@
-"""Where batches come from: the smallest interface between data order and training loop."""
+"""Batches of a rank: the interface between data order and training loop."""
 
 from __future__ import annotations
 

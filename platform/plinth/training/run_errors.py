@@ -1,4 +1,4 @@
-"""Errors that end a run: what was seen, and what the person who asked for it may do about it."""
+"""Errors that end a run, with the numbers found and the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plinth.training.trainer import Measured
 
 
 def require_finite(config: RunConfig, measured: Measured) -> None:
-    """Refuse a step that nobody guards against and whose numbers say nothing.
+    """Refuse a step with numbers that are not finite where the guard is off.
 
     Raises:
         TrainingError: loss or gradient norm is not finite, and the guard is off.

@@ -1,10 +1,10 @@
-"""The steps of one rank: what a resumed run, an audit and a replay do alike.
+"""The steps of one rank: the same for a run, an audit and a replay.
 
     launch   the next batch, its gradient, the update unless the guard's limits forbid it; the host waits for nothing
-    read     what the step was, on the host
+    read     its numbers, on the host
     record  the guard judges it
 
-Does not belong here: timeline, checkpoints and what is done about a judgement (loop).
+Does not belong here: timeline, checkpoints and interventions (loop).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.skipped_update import PendingNumbers, UpdateSkipper
 from plinth.training.guard.state_machine import Guard
 
-#: What the guard is told of a step.
+#: The numbers of a step that the guard judges.
 JUDGED = ("step", "loss", "grad_norm", "vetoed")
 
 
 @dataclass
 class Monitor:
-    """What is smoothed over steps; part of the checkpoint, so that a resumed curve goes on where it was."""
+    """Smoothed numbers; part of the checkpoint, so that a resumed curve continues where it was."""
 
     loss_ema: float | None = None
 
@@ -48,7 +48,7 @@ class Measured:
     loss: float
     grad_norm: float
     lr: float
-    batch: str  # what was seen, in 64 bits
+    batch: str  # fingerprint of the batch, in 64 bits
     vetoed: bool = False  # the update was not made
     signal: int = 0  # the most urgent signal any rank has received
     data_wait_s: float = 0.0

@@ -77,7 +77,7 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     `files` is what was written, sorted by path, when the writers have hashed and flushed it already.
 
     Raises:
-        CheckpointError: the files that were told are not those that are there.
+        CheckpointError: the files that were reported are not those that are there.
         DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
     """
     staged, target = run.staging / name(step), path(run, step)

@@ -31,7 +31,7 @@ def hash_files(folder: Path, names: list[str], *, flush: bool) -> list[File]:
 
 
 def require_sizes(folder: Path, files: list[File]) -> None:
-    """What writers told of is there, and nothing else.
+    """Check that a folder holds the files that the writers reported, and no other.
 
     Raises:
         CheckpointError: with what differs.

@@ -2,18 +2,18 @@
 
     save()   all ranks agree, and begin to copy their state to host memory                          ─▶ training
     copy     beside forward and backward of the next step, which change nothing of it; its update waits for the end
-             of the copy, and the copy tells the writer
+             of the copy, and the copy orders the writer
     writer   writes, hashes, flushes its rank's files; the leading one commits when all are there
-    poll()   hears how it went; a save that failed is an event, and the loop saves again, synchronously, within a
+    poll()   receives the outcome; a save that failed is an event, and the loop saves again, synchronously, within a
              step or two (`failed`): at most one interval is lost
-    drain() waits for the commit; when it failed, writes the same staged state again, here and now
+    drain()  waits for the commit; when it failed, writes the same staged state again, here and now
 
 Two saves never overlap: the second waits for the first, and says so on the timeline (`wait_s`). With
 `checkpoints.mode: sync`, or after a failure, the rank writes itself, and a failure is raised. What training stands
 still for is the stall: `save` itself, and an update that waits.
 
-Does not belong here: what the state is (snapshot), the copy (staging), files and commit (part), the process that
-writes (writing).
+Does not belong here: what the state is (snapshot), the copy (staging), files and commit (rank_part), the process that
+writes (writer/).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Saver:
         self._stage(layout, len(text))
 
     def poll(self) -> None:
-        """Hear from the writer without waiting. Not a collective; call it as often as you like."""
+        """Receive the writer's answer without waiting. Not a collective; call it as often as you like."""
         self._receive(wait=False)
 
     def drain(self) -> None:
@@ -123,25 +123,25 @@ class Saver:
         checkpoint.stage(self.run, step)
 
     def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
-        """Copy the state and tell the writer: on CPUs beside the next step, as far as its update.
+        """Copy the state and order the writer to save: on CPUs beside the next step, as far as its update.
 
         To page-locked memory a GPU copies at the speed of the bus, at once.
         """
         writer, timing, order = self._writer, self._timing, (layout.bytes, plan_bytes, self._arena.size)
         assert writer is not None
 
-        def tell(waited_s: float) -> None:
+        def order_save(waited_s: float) -> None:
             writer.order(*order, timing._replace(stall_s=stall_s + waited_s))
 
         stall_s = time.monotonic() - timing.begun - timing.wait_s
         if self.rank.device.type == "cpu":
-            self._copying = BackgroundCopy(layout, self._arena.block, tell)
+            self._copying = BackgroundCopy(layout, self._arena.block, order_save)
             optimizer = self.engine.deepspeed.basic_optimizer
             self._hook = optimizer.register_step_pre_hook(self._copying.before_update)
             self._copying.start()
         else:
             layout.copy(self._arena.block)
-            tell(time.monotonic() - timing.begun - timing.wait_s - stall_s)
+            order_save(time.monotonic() - timing.begun - timing.wait_s - stall_s)
 
     def _write_here(self, timing: Timing) -> None:
         """Write in this process, all ranks together; raises on all what one has met."""
@@ -162,7 +162,7 @@ class Saver:
         self._raise_together(failure)
 
     def _raise_together(self, error: PlinthError | None) -> None:
-        """What one rank has met, on every rank."""
+        """Raise the error of one rank on every rank."""
         if not self._on_any_rank(error is not None):
             return
         failures: list[RankFailure | None] = [None] * dist.get_world_size()
@@ -173,7 +173,7 @@ class Saver:
         return WriterClient(self.run.root, self.rank.index, self._arena.fd)
 
     def _receive(self, wait: bool) -> None:
-        """Take in the writer's answer to the save under way, if there is one."""
+        """Receive the writer's answer to the save under way, if there is one."""
         if self._copying is not None:
             if not wait and self._copying.is_alive():
                 return

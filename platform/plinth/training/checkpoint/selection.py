@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from: the newest that verifies and has learnt from nothing that was left out since.
+"""Checkpoint selection: the newest that verifies and has learnt from nothing that was left out since.
 
 Asked on the leading rank when a run starts, and when the guard rolls it back; the answer goes to all ranks. The
 timeline is what remembers rollbacks: one is flushed to it before anything is loaded, so that a run that is killed
@@ -43,8 +43,8 @@ def select_checkpoint(config: RunConfig, events: Timeline) -> tuple[int | None, 
 
 def rollbacks_of(config: RunConfig) -> list[Intervention]:
     """Every rollback of the run, from its timeline."""
-    told = timeline(config.directory.events).of("intervention")
-    return [Intervention.of(event) for event in told if event["action"] == "rollback"]
+    events = timeline(config.directory.events).of("intervention")
+    return [Intervention.of(event) for event in events if event["action"] == "rollback"]
 
 
 def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:

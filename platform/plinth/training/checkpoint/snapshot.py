@@ -1,6 +1,6 @@
 """The full state of a run, into a checkpoint and out of it.
 
-    engine/        master weights and optimizer state in pieces of whole parameters, one file per rank (pieces)
+    engine/        master weights and optimizer state in pieces of whole parameters, one file per rank (sharded_state)
     rng/           generators of every rank, as JSON
     model/         whole parameters in Hugging Face's layout
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state

@@ -6,7 +6,7 @@
 ranks, ZeRO stage, tensor and pipeline degree may differ between the two. On the layout that wrote them every
 rank reads its own file only. DeepSpeed's own `ds_to_universal` converts offline, through pickles.
 
-Does not belong here: the form of the files (pieces).
+Does not belong here: the form of the files (sharded_state).
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def restore(config: RunConfig) -> int | None:
     """Make the newest checkpoint of the bucket that is whole the committed one here; returns its step.
 
     Raises:
-        StorageError: the bucket cannot be reached: nobody knows whether the run has begun, and it must not begin twice.
+        StorageError: the bucket cannot be reached: the run may have begun, and it must not begin twice.
         CheckpointError: there are checkpoints, and none is what its record says.
     """
     assert config.checkpoints.upload is not None
@@ -171,7 +171,7 @@ def main() -> int:
 
 
 def _read_orders(following: UploadLoop) -> None:
-    """Finish when told to, leave at once when the supervisor is gone."""
+    """Finish on a line of standard input; exit at once when it closes, since the supervisor is gone."""
     for _ in sys.stdin:
         following.finishing.set()
     os._exit(2)

@@ -1,4 +1,4 @@
-"""Rows as they are stored become, on the device, what the model takes.
+"""Expands stored rows, on the device, to the input of the model.
 
     B  sequences    S  targets of a sequence    l  tokens of a row of the model, B S / l rows
 

@@ -8,7 +8,7 @@ from plinth.training.config import RunConfig
 
 
 def deepspeed_config(config: RunConfig, precision: str, parameters: int) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given.
+    """The configuration for `deepspeed.initialize`.
 
     To DeepSpeed sequence ranks are data ranks that see other sequences, so that its batch counts them; ours does
     not.

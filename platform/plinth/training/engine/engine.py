@@ -1,4 +1,4 @@
-"""DeepSpeed behind a few methods: build, train one step, look at the whole parameters.
+"""DeepSpeed behind a few methods: build, train one step, walk through the whole parameters.
 
 `torch.optim.AdamW` is used in every ZeRO stage, because DeepSpeed's own CPU Adam does not resume bit
 for bit.
@@ -66,7 +66,7 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 
 
 def _require_device(precision: str, device: torch.device) -> None:
-    """Refuse what a recipe may ask for and this machine cannot do; DeepSpeed's own check, with a remedy.
+    """Refuse a precision that this device lacks; DeepSpeed's own check, with a remedy.
 
     Raises:
         TrainingError: the device has no FP16 arithmetic.
@@ -138,7 +138,7 @@ class TrainingEngine:
     def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns this rank's mean loss and the global gradient norm (FP64 scalars, on the device).
 
-        Nothing of it is read on the host. `on_gradient` is told the loss when the gradient is complete and the
+        Nothing of it is read on the host. `on_gradient` gets the loss when the gradient is complete and the
         update not yet made. In FP16 a step whose gradient overflows is taken again with a smaller factor, so that
         every step trains its batch.
         """
@@ -220,7 +220,7 @@ class TrainingEngine:
 
     @property
     def _norm_is_ours(self) -> bool:
-        """Without ZeRO and in FP32, DeepSpeed clips but does not tell the norm."""
+        """Without ZeRO and in FP32, DeepSpeed clips but does not return the norm."""
         return self.config.parallel.zero_stage == 0 and self.precision == "fp32"
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""Which parameters learn at which rate and decay by how much.
+"""Learning rate and weight decay by parameter.
 
     matrices     of the blocks: weight decay; with muP, lr / m (Yang et al., arXiv:2203.03466, table 8, Adam)
     embeddings   input and output: their own factor and decay; muP leaves their rate

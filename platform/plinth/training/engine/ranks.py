@@ -1,7 +1,7 @@
 """The ranks of a run: join their process group, draw from the same seeds, leave.
 
-On CPUs ranks talk over gloo; DeepSpeed's shared-memory operator is off: it is compiled at first use, leaks memory in
-/dev/shm when a rank is killed, and gives the same sums.
+On CPUs ranks communicate over gloo; DeepSpeed's shared-memory operator is off: it is compiled at first use, leaks
+memory in /dev/shm when a rank is killed, and gives the same sums.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def leave() -> None:
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """A package that counts as absent: DeepSpeed's autotuner, which nobody asks for, would import MLflow, and that
-    is most of the time a rank needs to start."""
+    """Hide a package: DeepSpeed's autotuner, which is not used, would import MLflow, and that is most of the time a
+    rank needs to start."""
     if name in sys.modules:
         yield
         return

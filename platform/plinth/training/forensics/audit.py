@@ -73,7 +73,7 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
 def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
     found, stream = Replayed(), trainer.batches(first + 1)
     for step in range(first + 1, commits[-1] + 1):
-        os.utime(trainer.config.directory.events)  # it writes nothing, and would be thought to hang
+        os.utime(trainer.config.directory.events)  # no event is written: this shows the supervisor that it works
         if trainer.guard.leaves_out(step) is None:
             measured = trainer.launch(stream, step).read()
             found.interventions += [made.event() for made in trainer.record(measured)]
@@ -140,7 +140,7 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
 
 
 def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
-    """Store the evidence as the newest, and beside all earlier ones; tell the timeline."""
+    """Store the evidence as the newest, and beside all earlier ones; log it on the timeline."""
     run = config.directory
     data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
     number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1

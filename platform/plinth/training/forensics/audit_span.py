@@ -1,4 +1,4 @@
-"""Which checkpoints an audit replays between; files only, so that the command line can ask first."""
+"""The checkpoints between which an audit replays; files only, so that the command line can check first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From losses to names: which documents, sources and buckets a step's loss came from.
+"""Blame: the documents, sources and buckets that a step's loss came from.
 
     excess of a document = (its loss - what is typical of its bucket) x its share of the batch's targets
 
@@ -6,7 +6,7 @@ so that excesses add up to how far the batch lies above what such a batch would 
 Typical is the median over documents of earlier steps under the same parameters; a bucket that earlier steps
 lack is held against all of them.
 
-Pure functions of numbers and names; does not belong here: how losses come about (losses).
+Pure functions of numbers and names. Does not belong here: computing losses (step_losses).
 """
 
 from __future__ import annotations

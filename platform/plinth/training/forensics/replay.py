@@ -1,4 +1,4 @@
-"""What happened at a step, looked at offline from checkpoints and manifests alone; one process, no supervisor.
+"""Replays and blames a step offline, from checkpoints and manifests alone; one process, no supervisor.
 
     python -m plinth.training.forensics.replay replay CONFIG STEP [--checkpoint N]
     python -m plinth.training.forensics.replay blame CONFIG STEP [--checkpoint N] [--baseline 4]
@@ -29,7 +29,7 @@ from plinth.training.forensics.blame import ScoredDocument
 from plinth.training.forensics.step_documents import StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
 
-#: Earlier steps that tell what is typical, and how many of the last the search for them covers.
+#: Earlier steps that define what is typical, and how many of the last the search for them covers.
 BASELINE, REACH = 4, 64
 
 #: Rules of the guard that suspect a step's batch; the others watch stretches of a run.
@@ -80,12 +80,12 @@ def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list
     return sorted({before[at * len(before) // count] for at in range(count)})
 
 
-def suspect_steps(told: History) -> set[int]:
+def suspect_steps(history: History) -> set[int]:
     """Steps that were left out, kept back, or in the window of a rule that suspects the batch."""
-    interventions = [event for event in told.events if event["event"] == "intervention"]
+    interventions = [event for event in history.events if event["event"] == "intervention"]
     windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
-    kept_back = {step for step, event in told.steps.items() if event.get("vetoed")}
-    return told.skipped | kept_back | {step for first, last in windows for step in range(first, last + 1)}
+    kept_back = {step for step, event in history.steps.items() if event.get("vetoed")}
+    return history.skipped | kept_back | {step for first, last in windows for step in range(first, last + 1)}
 
 
 class _View:
@@ -115,9 +115,9 @@ class _View:
 
     def about(self, step: int) -> dict[str, Any]:
         """What every answer begins with."""
-        told = timeline(self.config.directory.events)
-        trained = told.steps.get(step)
-        taken_back = [event for event in told.undone if event["step"] == step]
+        history = timeline(self.config.directory.events)
+        trained = history.steps.get(step)
+        taken_back = [event for event in history.undone if event["step"] == step]
         event = trained or (taken_back[-1] if taken_back else {})
         return {
             "run": self.config.run_id,
@@ -125,7 +125,7 @@ class _View:
             "checkpoint": self.at,
             "seen_loss": event.get("loss"),
             "seen_grad_norm": event.get("grad_norm"),
-            "trained": step in told.steps and not told.steps[step].get("vetoed", False),
+            "trained": step in history.steps and not history.steps[step].get("vetoed", False),
         }
 
 
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("step", type=int)
     parser.add_argument("--checkpoint", type=int, help="committed step; by default the newest before STEP")
-    parser.add_argument("--baseline", type=int, default=BASELINE, help="blame: earlier steps that tell what is typical")
+    parser.add_argument("--baseline", type=int, default=BASELINE, help="blame: earlier steps to compare with")
     arguments = parser.parse_args()
     try:
         config = configuration.load(arguments.config)

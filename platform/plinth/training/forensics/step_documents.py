@@ -1,8 +1,8 @@
-"""Which documents a step of a run saw, with their source: from the run's manifests alone, without torch.
+"""The documents of a training step with their sources: from the run's manifests alone, without torch.
 
     step ─► positions (Steps) ─► sequences (Order) ─► documents (index) ─► uri and source (curated parts)
 
-Does not belong here: their tokens (`data`), their losses (`forensics`).
+Does not belong here: their tokens (data), their losses (step_losses).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documents of an intervention's window, named on the timeline without holding up a step.
+"""Reports the documents of an intervention's window on the timeline, without holding up a step.
 
 The order of the data is arithmetic, so a thread of the leading rank can list the window's documents from the
 manifests while training goes on. Sources are ranked by their share of the window against their share of the
@@ -22,7 +22,7 @@ from plinth.training.telemetry.timeline import Timeline
 #: Documents that an event names; of more it has the number.
 NAMED = 200
 
-#: Steps before a window that tell what is usual, and steps of a window that are listed.
+#: Steps before a window that are compared with it, and steps of a window that are listed.
 BEFORE, LISTED = 32, 64
 
 #: How long the end of a run waits for the last window to be listed.

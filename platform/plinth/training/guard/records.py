@@ -1,4 +1,4 @@
-"""What flows through the guard."""
+"""The records of the guard."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Intervention(Frozen):
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Intervention:
-        """The intervention that an event tells of; numbers that JSON cannot hold are text there."""
+        """The intervention of an event; numbers that JSON cannot hold are text there."""
         first, last = event["window"]
         fields = {name: event[name] for name in cls.model_fields if name in event}
         return cls(

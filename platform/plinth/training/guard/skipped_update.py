@@ -1,11 +1,11 @@
-"""What the ranks of a step tell each other: one sum on the device, in time to keep a bad update from being made.
+"""The skipped update: one sum over ranks on the device, in time to keep the optimizer from a bad update.
 
     gradient complete ──► sum of loss, fingerprint, signals over ranks ──► global norm ──► ok? ──► optimizer
                                                                                            │
     host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
 
 The update is kept back with `found_inf` of PyTorch's fused AdamW, the flag that loss scaling uses: where it is 1
-the kernel changes neither parameters nor moments nor the count of steps, and nobody had to ask the host
+the kernel changes neither parameters nor moments nor the count of steps, and the host was not asked
 (`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by the same kind of factor). DeepSpeed's ZeRO
 stages 0 to 3 call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and
 norm: so all ranks keep it back or none. What DeepSpeed skips itself (an overflow) never comes here and counts

@@ -46,7 +46,7 @@ class Guard:
         self._smooth: float | None = None
         self._best: list[float] | None = None  # step and smoothed loss of the last improvement
 
-    # -- asked before a step
+    # -- before a step
 
     def leaves_out(self, step: int) -> Intervention | None:
         """The rollback whose window holds this step."""
@@ -78,10 +78,10 @@ class Guard:
                 factor *= made.factor
         return factor
 
-    # -- told after a step
+    # -- after a step
 
     def record(self, seen: TrainedStep) -> list[Intervention]:
-        """Take in a trained step; what is to be done about it, the hardest last."""
+        """Judge a trained step; the interventions it leads to, the hardest last."""
         if not self.policy.enabled:
             return []
         found = judge(seen, self._next_limits[0])
@@ -100,7 +100,7 @@ class Guard:
         return self._hardest(made)
 
     def set_rollbacks(self, made: Iterable[Intervention]) -> None:
-        """Take in rollbacks that were made after this state was saved."""
+        """Set every rollback of the run, also those made after this state was saved."""
         self.rollbacks = list(made)
 
     # -- state

@@ -22,7 +22,7 @@ class ThroughputRule:
         self._seen = self._streak = 0
 
     def record(self, step: int, tokens: int, seconds: float) -> list[Intervention]:
-        """Take in a step; what is to be done about it."""
+        """Judge a step; the interventions it leads to."""
         self._seen += 1
         if self.policy.action == "off" or self._seen <= WARM_UP or seconds <= 0:
             return []

@@ -1,4 +1,4 @@
-"""What the stopping rules look at, gathered from the timeline.
+"""The signals that the stopping rules judge, gathered from the timeline.
 
 Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
 repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
@@ -46,10 +46,10 @@ class Gatherer:
     def __init__(self, window_tokens: int = 0) -> None:
         self.signals = Signals()
         self._window, self._ranks = window_tokens, 1
-        self._ends: list[int] = []  # tokens through each step told of
+        self._ends: list[int] = []  # tokens through each step on the timeline
 
     def add(self, event: Event) -> None:
-        """Take in one event; those that say nothing to the rules are passed over."""
+        """Add one event; those without a signal are passed over."""
         kind = event["event"]
         if kind == "run_started":
             self._ranks = int(event["ranks"])

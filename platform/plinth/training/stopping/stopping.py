@@ -1,4 +1,4 @@
-"""When a run has had enough: a pure function from what its timeline tells to a verdict with every signal's state.
+"""The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
 
     budgets      tokens trained, seconds, money             each stops the run by itself
     plateau      training loss and slices no longer fall    the rest combine by `when: any | all`
@@ -60,7 +60,7 @@ class Verdict:
 
 
 def judge(rules: Stopping, signals: Signals) -> Verdict:
-    """The verdict. Deterministic; asks nothing but its arguments."""
+    """The verdict. Deterministic, of its arguments alone."""
     budgets = tuple(_budgets(rules, signals))
     others = tuple(_others(rules, signals)) if signals.tokens >= rules.min_tokens else ()
     held = [all(state.holds for state in states) for states in others]
@@ -157,7 +157,7 @@ def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
 
 
 class Watch:
-    """The rules of one run over its growing timeline; only the leading rank looks."""
+    """The rules of one run over its growing timeline, on the leading rank."""
 
     def __init__(self, config: RunConfig) -> None:
         self.rules, self._mixture = config.stopping, None
@@ -168,7 +168,7 @@ class Watch:
         self._reader = TimelineReader(config.directory.events)
 
     def verdict_at(self, step: int) -> Verdict | None:
-        """The verdict where a rule says stop; None elsewhere, and at steps where nobody looks."""
+        """The verdict where a rule demands a stop; None elsewhere, and at steps without a judgement."""
         if not self.rules.asked or step % self.rules.every_steps:
             return None
         for event in self._reader.poll():
@@ -195,6 +195,6 @@ def last_step(config: RunConfig, story: History | None = None) -> int:
     """The step at which a run ends: its last, or the one where its rules, as they are now, have stopped it."""
     if not config.stopping.asked:
         return config.total_steps
-    told = (story or timeline(config.directory.events)).of("stopped_by_rule")
-    stopped = [event for event in told if event["rules"] == digest(config.stopping)]
+    events = (story or timeline(config.directory.events)).of("stopped_by_rule")
+    stopped = [event for event in events if event["rules"] == digest(config.stopping)]
     return int(stopped[-1]["step"]) if stopped else config.total_steps

@@ -43,7 +43,7 @@ class Follower:
         on_stop(self._stop)
 
     def follow(self) -> int:
-        """Obey until node 0 says how it ends; returns the exit status. Without node 0: 75, for another try."""
+        """Execute orders until one ends the job; returns the exit status. Without node 0: 75, for another try."""
         try:
             while True:
                 silent_s = self._leader.age_s()
@@ -85,7 +85,7 @@ class Follower:
             self._last_report = report
 
     def _waited_too_long(self) -> bool:
-        """Node 0 hears in a report that this node was asked to stop; it may not be there to act on it."""
+        """Whether node 0 has not acted on a request to stop that this node reported."""
         grace_s = self.config.supervision.grace_s
         return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
 

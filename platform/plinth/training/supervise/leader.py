@@ -1,4 +1,4 @@
-"""Node 0's side of several nodes: it gives orders and hears how the ranks away fare, as if they were its own.
+"""Node 0's side of several nodes: it gives orders and reads the reports of remote ranks as if they were local.
 
 Does not belong here: the files by which nodes agree (nodes).
 """
@@ -25,7 +25,7 @@ from plinth.training.supervise.watch import NODE_LOST, POLL_S
 
 
 class Leader:
-    """Node 0's side: gives orders and hears how the others fare."""
+    """Gives orders to the other nodes and reads their reports."""
 
     def __init__(self, config: RunConfig, place: NodePlace) -> None:
         self._config, self._place, self._files = config, place, NodeFiles(config.directory)
@@ -136,7 +136,7 @@ class RemoteRank:
         self._node, self._index = node, index
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs, `NODE_LOST` when nobody can tell."""
+        """Its exit status, None while it runs, `NODE_LOST` when its node is lost."""
         return self._node.code(self._index)
 
     def wait(self) -> int:

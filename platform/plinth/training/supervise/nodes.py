@@ -1,4 +1,4 @@
-"""Several nodes, one supervisor on each: the first decides, the others do as it says.
+"""Several nodes, one supervisor on each: the first gives orders, the others execute them.
 
 They agree through files in the run's directory, `nodes/`, which all of them see:
 
@@ -7,10 +7,10 @@ They agree through files in the run's directory, `nodes/`, which all of them see
     beat-0001        a number that rises for as long as the node's supervisor lives
     lock-0001        held by the supervisor of node 1 and its ranks
 
-An order counts only while the supervisor that gave it is heard: what one that was killed left behind starts nothing.
-The scheduler says who is who: PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS, by which the others reach node 0.
+An order counts only while the heartbeat of its supervisor rises: the orders of one that was killed start nothing.
+The scheduler sets PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS, at which the others reach node 0.
 
-Does not belong here: what node 0 does with it (leader), and what the others do (follower).
+Does not belong here: the side of node 0 (leader) and of the others (follower).
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class NodePlace(Frozen):
         return range(first, first + count)
 
     def silence_limit_s(self, config: RunConfig, heard: HeartbeatReader) -> float:
-        """How long another node may be silent; one that was never heard may still be starting."""
+        """Seconds without a heartbeat after which a node is lost; before its first one it may still be starting."""
         return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
 
 
 class NodeOrder(Frozen):
-    """What node 0 wants. `id` is another for every attempt; a `status` ends the job with it."""
+    """An order of node 0. Every attempt has its own `id`; a `status` ends the job with it."""
 
     id: str
     session: str
@@ -91,7 +91,7 @@ class NodeOrder(Frozen):
 
 
 class NodeReport(Frozen):
-    """What a node says of an order: the exit status of each of its ranks, and a signal it got itself."""
+    """A node's report on an order: the exit status of each of its ranks, and a signal that it received itself."""
 
     order: str
     codes: tuple[int | None, ...] = ()
@@ -116,7 +116,7 @@ class NodeFiles:
 
 
 def read(path: Path, record: type[_Record]) -> _Record | None:
-    """What a file says, or None when there is none."""
+    """The record in a file, or None when there is none."""
     with contextlib.suppress(FileNotFoundError):
         return record.model_validate_json(path.read_bytes())
     return None
@@ -128,7 +128,7 @@ def write(path: Path, record: Frozen) -> None:
 
 
 class Heartbeat:
-    """Tells from a thread that this process lives; the thread ends with it."""
+    """Raises a number in a file, from a thread, for as long as this process lives."""
 
     def __init__(self, path: Path, session: str) -> None:
         self._path, self._session = path, session
@@ -145,7 +145,7 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Seconds since another's beat was last seen to rise, and whose it was; opened anew each time, as NFS asks."""
+    """Seconds since another node's heartbeat last rose, and its session. Opens the file each time, as NFS requires."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._changed, self._read_at = path, time.monotonic(), 0.0

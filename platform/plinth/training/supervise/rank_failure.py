@@ -1,4 +1,4 @@
-"""A named failure of a rank on its way to the person who asked for the run, across two processes."""
+"""A rank's named error on its way to the user, across two processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plinth.records import Frozen
 
 
 class RankFailure(Frozen):
-    """What a `PlinthError` said, as it is kept in `rank_failed` events and in `result.json`."""
+    """The fields of a `PlinthError`, as `rank_failed` events and `result.json` keep them."""
 
     kind: str
     what: str

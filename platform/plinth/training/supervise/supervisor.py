@@ -1,9 +1,9 @@
-"""Inside the allocation: start the ranks, restart them within bounds, watch, and say how it ended.
+"""Inside the allocation: start the ranks, watch them, restart them within bounds, and write how the job ended.
 
 `python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment DeepSpeed
 expects (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same
 on one machine, but takes ten seconds before it does, kills ranks on SIGTERM before they can save,
-and tells one exit status for all; a supervisor needs each.
+and returns one exit status for all; a supervisor needs each.
 
 On several nodes there is one supervisor on each, and that of the first decides (nodes.py, follower.py).
 Every attempt gets a port of its own. The run's lock is inherited by the ranks: a second supervisor
@@ -139,7 +139,7 @@ class Supervisor:
             self.uploader.keep_alive()
 
     def _take_over(self) -> None:
-        """Clean up after a supervisor that was killed, say what it lost, and fetch what only the bucket holds."""
+        """Clean up after a killed supervisor, report its lost work, download a checkpoint that only the bucket has."""
         self._clean()
         lost = self.lost.lose_vanished()
         if lost is not None:
@@ -177,7 +177,7 @@ class Supervisor:
         return (EXIT_PREEMPTED, "") if EXIT_PREEMPTED in codes else (0, "")
 
     def _record_loss(self, event: str, reason: str, audit: bool, **more: int) -> None:
-        """Tell the timeline what the failure cost: steps since the last commit, and seconds spent on them."""
+        """Put the cost of the failure on the timeline: steps since the last commit, and seconds spent on them."""
         lost = self.lost.lose(audit=audit)
         self.events.append(
             event,
@@ -215,7 +215,7 @@ class Supervisor:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """A TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

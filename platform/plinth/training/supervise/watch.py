@@ -13,7 +13,7 @@ from plinth.launch.parameters import Supervision
 #: Exit status (EX_TEMPFAIL) of a rank or a job that left after a signal, with the state committed.
 EXIT_PREEMPTED = 75
 
-#: Stands for the exit status of a rank whose node is no longer heard.
+#: Stands for the exit status of a rank whose node sends no heartbeat.
 NODE_LOST = 76
 
 POLL_S = 0.1
@@ -33,7 +33,7 @@ class Process(Protocol):
 
 
 class LastChange:
-    """Seconds since a file last changed, by the clock that only goes forward: nobody's wall clock can make it hang."""
+    """Seconds since a file last changed, by the monotonic clock: a wall clock that is set back cannot make it hang."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,12 +64,12 @@ def watch(
 
     Args:
         ranks: the processes of this attempt.
-        timeline: the file whose changes tell that they still work.
+        timeline: the file whose changes show that they still work.
         supervision: how long to wait for what.
         asked_to_stop: the signal to forward, or 0.
         on_poll: called several times a second.
     """
-    deadline = float("inf")  # when patience with the remaining ranks ends
+    deadline = float("inf")  # when the remaining ranks are killed
     signalled, pulse = False, LastChange(timeline)
     while any(process.poll() is None for process in ranks):
         on_poll()

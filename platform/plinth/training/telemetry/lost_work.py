@@ -1,4 +1,4 @@
-"""What failures cost: steps trained for nothing, seconds spent on them, seconds until training went on.
+"""Costs of failures: steps trained for nothing, seconds spent on them, seconds until training resumed.
 
 Durations are read from the clock that only goes forward, when the supervisor sees an event; a wall clock that is
 set back or forward changes none of them. Only for a job whose supervisor was killed are there no such
@@ -15,7 +15,7 @@ from plinth.training.directory import RunDirectory
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.telemetry.timeline import Event, TimelineReader, timeline
 
-#: How a supervisor ends the story of a job, and what is told before the next has one.
+#: Events with which a supervisor ends a job, and events before the next one has a supervisor.
 JOB_ENDS = ("finished", "failed", "stopped")
 BEFORE_A_JOB = ("submitted",)
 
@@ -47,13 +47,13 @@ class LostWork:
         self._begun, self._failure = time.monotonic(), None
 
     def update(self) -> None:
-        """Take in what is new on the timeline; call often, since it is now that things count as happening."""
+        """Read new events of the timeline. Call often: an event counts as of the time it is read."""
         for event in self._reader.poll():
             self._record(event, time.monotonic())
 
     @property
     def failure(self) -> RankFailure | None:
-        """What a rank of this attempt named, when it could still write it down."""
+        """The error that a rank of this attempt named, if it could still write it."""
         self.update()
         return self._failure
 

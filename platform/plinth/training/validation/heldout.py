@@ -1,9 +1,9 @@
-"""The held-out text that a run looks at while it trains: chosen and tokenised once, when the run is prepared.
+"""The held-out text that a run evaluates while it trains: chosen and tokenised once, when the run is prepared.
 
 Documents are those of the final evaluation (`evaluation.slices`): by smallest id, up to a number of bytes. A run
 names the result by digest and ranks read it from the store; none of it is in the run's identity.
 
-Does not belong here: what the model says of it (validation), so this module needs no torch.
+Does not belong here: evaluation by the model (validation), so this module needs no torch.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 
 
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
-    """A bucket's documents; none where it has no held-out text and nobody asked for this bucket."""
+    """A bucket's documents; none where it has no held-out text and the recipe does not name the bucket."""
     try:
         return choose(store, {name: curated}, params.bytes_per_slice)
     except StageError:

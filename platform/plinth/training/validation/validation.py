@@ -33,7 +33,7 @@ from plinth.training.engine.engine import TrainingEngine
 if TYPE_CHECKING:
     from plinth.training.validation.heldout import HeldoutSlice
 
-#: Seconds after which a look that goes on tells the supervisor that it lives.
+#: Seconds after which a long evaluation shows the supervisor that it lives.
 HEARTBEAT_S = 1.0
 
 #: Lengths that micro batches are padded to: few shapes for kernels, at most an eighth of a sequence wasted.
@@ -57,12 +57,12 @@ class ValidationResult(NamedTuple):
         """For the timeline; what is not a number is named instead."""
         finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
         lost = sorted(set(self.slices) - set(finite))
-        told: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
-        return told | ({"not_finite": lost} if lost else {})
+        fields: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
+        return fields | ({"not_finite": lost} if lost else {})
 
 
 class Validator:
-    """Looks at the held-out slices of a run; does nothing where the recipe asks for none."""
+    """Evaluates the held-out slices of a run; does nothing where the recipe asks for none."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -76,7 +76,7 @@ class Validator:
         self._micros = list(_plan(self.slices, config.sequence_tokens, config.micro_batch_sequences))
 
     def due(self, step: int) -> bool:
-        """Whether to look after this step."""
+        """Whether to evaluate after this step."""
         if self.config.validation is None:
             return False
         every = self.config.validation.every_steps
@@ -91,7 +91,7 @@ class Validator:
         totals = torch.zeros(len(self._micros), dtype=torch.float64, device=engine.rank.device)
         mine = range(place.data, len(self._micros), shape.data)
         rounds = -(-len(self._micros) // shape.data)
-        told = begun
+        shown = begun
         with engine.evaluating():
             for number in range(rounds):
                 index = mine[number] if number < len(mine) else None
@@ -99,8 +99,8 @@ class Validator:
                 loss = engine.loss_of(tokens, scored)
                 if index is not None and place.tensor == 0:  # tensor ranks know the same, sequence ranks their share
                     totals[index] = loss.double() * int(scored.sum()) / shape.sequence
-                if engine.rank.leads and time.monotonic() - told > HEARTBEAT_S:
-                    told = time.monotonic()
+                if engine.rank.leads and time.monotonic() - shown > HEARTBEAT_S:
+                    shown = time.monotonic()
                     with contextlib.suppress(OSError):
                         os.utime(config.directory.events)  # the supervisor ends ranks that give no sign of life
         dist.all_reduce(totals)

@@ -1,6 +1,6 @@
-"""The process beside a rank that writes its checkpoints, as the rank sees it: started, given orders, heard, ended.
+"""The client of the process that writes a rank's checkpoints: start it, send orders, receive answers, end it.
 
-Does not belong here: what the process does (writer), and when (saving).
+Does not belong here: the work of the process (process), and its time (saving).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class WriterClient:
         self._buffer, self._work, self._ready = b"", 0, False
 
     def wait_until_ready(self) -> None:
-        """Until it says that it holds its lock, or has ended."""
+        """Return once the process holds its lock, or has ended."""
         while not self._ready and self.is_alive():
             self._ready = self._line(HEARTBEAT_S) is not None
 
     def order(self, at: int, size: int, total: int, timing: Timing) -> None:
-        """Ask for a save; whether it takes the order is heard by `answer`."""
+        """Order a save; `answer` returns its outcome."""
         self._write(json.dumps({"plan_at": at, "plan_bytes": size, "size": total, "timing": timing}))
 
     def hurry(self) -> None:
-        """Say that this rank waits for the answer."""
+        """Tell the process that this rank waits for the answer."""
         self._write("")
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:

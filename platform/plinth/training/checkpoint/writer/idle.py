@@ -1,4 +1,4 @@
-"""Work for cores that nobody else wants, until somebody waits for it.
+"""Runs work on idle cores until somebody waits for it.
 
 Linux runs a thread of the class SCHED_IDLE only where nothing else would run, and takes its core away at the
 moment that something wakes (sched(7)); a process at the lowest priority keeps a core for some milliseconds
@@ -28,7 +28,7 @@ class Idle:
         self.begin()
 
     def begin(self) -> None:
-        """From now on, nobody waits."""
+        """New work begins, for which nobody waits yet."""
         self._until, self._hurries = time.monotonic() + self._timeout_s, False
 
     def __call__(self, work: Callable[[], object]) -> None:

@@ -77,7 +77,8 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
 
 
 def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
-    """It waits for this part: leave a word, or, where the disk takes none, end, which it sees by the lock."""
+    """Report a failure to the leading writer, which waits for this part: by a file, or, on a full disk, by ending,
+    which releases the lock."""
     path = failed_path(plan, plan.rank)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:
-    """Where a writer tells the leading one that its part will not come."""
+    """File by which a writer reports to the leading one that its part will not come."""
     return rank_part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
 
 

@@ -90,7 +90,7 @@ class RankPart(Frozen):
 
 
 def parts_folder(run: RunDirectory, step: int) -> Path:
-    """Where ranks tell what they have written."""
+    """Folder of the records of what each rank has written."""
     return run.staging / f"{checkpoint.name(step)}.parts"
 
 
@@ -146,7 +146,7 @@ def missing(plan: WritePlan, lead: Lead) -> list[int]:
 
 
 def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
-    """Commit the parts of all ranks, tell the timeline, and delete what retention does not keep.
+    """Commit the parts of all ranks, log it on the timeline, and delete what retention does not keep.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError, CheckpointError: nothing was committed.
@@ -176,7 +176,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
 
 
 def _write_state(plan: WritePlan, lead: Lead, parts: Sequence[RankPart]) -> File:
-    """`state.json`, with the digests that the parts tell."""
+    """`state.json`, with the digests of the parts."""
     proof = {
         "parameters_sha256": parts[0].parameters_sha256,
         "optimizer_sha256": [part.optimizer_sha256 for part in parts],
