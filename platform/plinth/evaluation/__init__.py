@@ -1,14 +1,14 @@
-"""How good a checkpoint is, on held-out text, in numbers that mean something.
+"""Bits per byte of a checkpoint on held-out text, beside two baselines.
 
-    slices      which held-out documents are measured, cut to a number of bytes per slice
+    slices      chooses held-out documents, cut to a number of bytes per slice
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over
-    job         the asset: choose, run the child, put everything into one manifest (no torch)
+    job         the asset: choose, run the child, build one manifest (no torch)
     score       the child's work: total -log2 p of each document (torch)
     __main__    `python -m plinth.evaluation CONFIG`: the child process
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with
 different tokenizers, and compressors without any, can be compared on the same text.
 
-An evaluator that cannot do its work fails by name; there is no score that stands for "could not".
+An evaluator that fails raises a named error; no score stands for a failure.
 """

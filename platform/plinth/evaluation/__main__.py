@@ -1,8 +1,8 @@
 """The child process: `python -m plinth.evaluation CONFIG`.
 
 CONFIG is JSON: `model` (directory), `documents` (Parquet with a `text` column), `scores` (Parquet to write),
-`batch_sequences`, `workers`. Progress goes to standard output, one JSON object a line; what went wrong goes
-to standard error, with a non-zero exit code.
+`batch_sequences`, `workers`. Progress goes to standard output, one JSON object a line; an error goes to
+standard error, with a non-zero exit code.
 """
 
 from __future__ import annotations

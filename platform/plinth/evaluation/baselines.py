@@ -1,4 +1,4 @@
-"""What a model must beat: gzip, and a byte trigram model.
+"""The baselines that a model must beat: gzip, and a byte trigram model.
 
 The trigram is interpolated with Witten-Bell weights (Witten and Bell 1991, "The zero-frequency problem"):
 

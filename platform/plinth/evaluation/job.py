@@ -80,7 +80,7 @@ def run(
     Raises:
         CheckpointError: the checkpoint lacks a file that is needed.
         StageError: a bucket has no held-out text.
-        TrainingError: the model could not be evaluated, with the end of what it said.
+        TrainingError: the model could not be evaluated, with the end of its log.
     """
     files = _files(checkpoint)
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json") | {"column": column})
@@ -116,7 +116,7 @@ def _files(checkpoint: Manifest) -> tuple[Part, ...]:
 
 
 def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:
-    from plinth.evaluation.baselines import Trigram  # numba: not for whoever only names the asset
+    from plinth.evaluation.baselines import Trigram  # numba is slow to import
 
     model = Trigram()
     for sampled in sample(ctx, curated, TRIGRAM_BYTES, f"{ASSET}: trigram"):
@@ -160,7 +160,7 @@ def _child(ctx: Context, folder: Path) -> None:
     """Run the child and relay its progress.
 
     Raises:
-        TrainingError: it failed, with the end of what it said.
+        TrainingError: it failed, with the end of its log.
     """
     root = str(Path(plinth.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -188,7 +188,7 @@ def _child(ctx: Context, folder: Path) -> None:
 
 
 def _relay(ctx: Context, lines: IO[str]) -> None:
-    """Progress of the child, in tokens; the first line tells how many there are."""
+    """Progress of the child, in tokens; the first line has the total."""
     first = next((found for found in map(_progress, lines) if found), None)
     if first is None:
         return
@@ -207,7 +207,7 @@ def _advance(meter: Meter, done: int, lines: Iterable[str]) -> None:
 
 
 def _progress(line: str) -> tuple[int, int] | None:
-    """What a line says of progress; libraries may print other things."""
+    """The progress in a line, if it has any; libraries may print other things."""
     try:
         content = json.loads(line)
         return int(content["done"]), int(content["total"])
@@ -244,18 +244,18 @@ def _stats(ctx: Context, part: Part) -> dict[str, Any]:
         languages.setdefault(f"{row['bucket']}/{row['language']}", []).append(row)
     several = {bucket for bucket, own in buckets.items() if len({row["language"] for row in own}) > 1}
     return {
-        "slices": {name: _facts(own) for name, own in sorted(buckets.items())},
+        "slices": {name: _totals(own) for name, own in sorted(buckets.items())},
         "languages": {
-            name: _facts(own)
+            name: _totals(own)
             for name, own in sorted(languages.items())
             if own[0]["bucket"] in several and sum(row["bytes"] for row in own) >= LANGUAGE_BYTES
         },
-        "overall": _facts(rows),
+        "overall": _totals(rows),
         "trigram_bytes": part.stats["trigram_bytes"],
     }
 
 
-def _facts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums, and bits per byte of all documents together."""
     size = sum(row["bytes"] for row in rows)
     rates = {name: round(sum(row[f"{name}_bits"] for row in rows) / size, 6) for name in ("model", "gzip", "trigram")}

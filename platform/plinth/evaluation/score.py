@@ -39,7 +39,7 @@ class Scores(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What is needed to score text."""
+    """A model with its tokenizer, as scoring needs them."""
 
     model: Decoder
     tokenizer: Tokenizer

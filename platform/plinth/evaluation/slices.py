@@ -1,4 +1,4 @@
-"""Which held-out documents are measured: per bucket, by smallest id, up to a number of bytes.
+"""Chooses the held-out documents to measure: per bucket, by smallest id, up to a number of bytes.
 
 Ids are hashes, so the smallest are a sample without bias that does not depend on the order of parts. The
 last document is cut at a character, so that a slice holds exactly what the recipe asks for, if it has it.
@@ -31,7 +31,7 @@ class Document:
 
     @property
     def data(self) -> bytes:
-        """What bits are counted over."""
+        """The bytes that bits are counted over."""
         return self.text.encode()
 
 
