@@ -20,8 +20,8 @@ from plinth.tokens.reading.compact_batch import CompactBatch
 _SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
-class ExpandedBatch(NamedTuple):
-    """The model's input.
+class ModelInput(NamedTuple):
+    """The input of the model.
 
     Attributes:
         inputs, targets: ids [B S / l, l], int64; a target that is not scored is `IGNORED`.
@@ -33,7 +33,7 @@ class ExpandedBatch(NamedTuple):
     targets: Tensor
 
 
-def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ExpandedBatch:
+def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
     """Ids of 64 bits on a device, in rows of `length` tokens, with the document of each where that is wanted."""
     width = rows.tokens.shape[1]
     ids = _to_device(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
@@ -42,7 +42,7 @@ def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segme
     targets = ids[:, 1:]
     if rows.unscored is not None:
         targets = targets.masked_fill(_mask_of_runs(rows.unscored, targets.shape, device), IGNORED)
-    return ExpandedBatch(
+    return ModelInput(
         _cut(ids[:, :-1], length),
         _cut(_segments(rows, device)[:, : width - 1], length) if segments else None,
         _cut(targets, length),

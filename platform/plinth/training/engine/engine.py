@@ -21,7 +21,7 @@ from plinth.model.initialisation import Initial, initialise
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
-from plinth.training.engine.batch_expansion import ExpandedBatch, expand_batch
+from plinth.training.engine.batch_expansion import ModelInput, expand_batch
 from plinth.training.engine.deepspeed_settings import deepspeed_config
 from plinth.training.engine.layer_statistics import LayerMonitor
 from plinth.training.engine.parameter_groups import parameter_groups, set_rates
@@ -247,7 +247,7 @@ class TrainingEngine:
     def _set_rate(self, lr: float) -> None:
         set_rates(self.deepspeed.optimizer.param_groups, lr)
 
-    def _on_device(self, rows: CompactBatch, length: int) -> ExpandedBatch:
+    def _on_device(self, rows: CompactBatch, length: int) -> ModelInput:
         return expand_batch(rows, length, self.rank.device, segments=self.config.model.document_mask)
 
 
