@@ -1,4 +1,4 @@
-"""Structure of the repository: imports run one way, the control plane is light, nothing of one machine is written down."""
+"""Structure of the repository: imports run one way, the control plane is light, no machine is written down."""
 
 from __future__ import annotations
 

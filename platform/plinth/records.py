@@ -10,6 +10,7 @@ Asset keys are written with slashes (`web/documents`, `dedup/minhash`) everywher
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any
@@ -119,6 +120,19 @@ class Manifest(Frozen):
     @cached_property
     def digest(self) -> str:
         return fingerprint.digest(self)
+
+    @classmethod
+    def parse(cls, canonical: bytes) -> Manifest:
+        """A manifest from its canonical form, whose SHA-256 is the digest.
+
+        The digest is cached here, where `cached_property` keeps it: writing 15,000 parts out again takes half a second.
+
+        Raises:
+            ValueError: these bytes are no manifest.
+        """
+        manifest = cls.model_validate_json(canonical)
+        vars(manifest)["digest"] = hashlib.sha256(canonical).hexdigest()
+        return manifest
 
     def named(self, stem: str) -> tuple[Part, ...]:
         """The parts whose name starts with `stem`, in order."""
