@@ -16,7 +16,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.audit import audit
-from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD
+from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD_TOKENS
 
 KINDS = {
     "bpe-bytes": "Byte-level BPE",
@@ -85,7 +85,10 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     for axis in ("buckets", "languages", "domains"):
         rows = [[name, facts["fertility"], facts["bytes_per_token"]] for name, facts in made.stats[axis].items()]
         shown[axis] = dg.MetadataValue.md(table([axis, "tokens per word", "bytes per token"], rows))
-    rows = [[DEAD[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])] for kind in DEAD]
+    rows = [
+        [DEAD_TOKENS[kind], made.stats[f"{kind}_tokens"], "  ".join(made.stats[f"{kind}_examples"][:8])]
+        for kind in DEAD_TOKENS
+    ]
     shown["tokens"] = dg.MetadataValue.md(table(["tokens", "how many", "such as"], rows))
     space = made.stats["whitespace"]
     rows = [[name, count] for name, count in space["tokens"].items()]

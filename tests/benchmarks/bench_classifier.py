@@ -153,8 +153,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "first stage": lambda batch: quality[1].probabilities(batch.column("text")),
         "quality_classifier": lambda batch: quality_classifier.annotate(batch, quality),
         "domain": lambda batch: domain.annotate(batch, tagger),
-        "lexicon": lambda batch: terms.find(batch.column("text"), disguised=False),
-        "lexicon, disguised too": lambda batch: terms.find(batch.column("text")),
+        "lexicon": lambda batch: terms.find(batch.column("text"), obfuscated=False),
+        "lexicon, obfuscated too": lambda batch: terms.find(batch.column("text")),
     }
     speeds = {}
     for label, work in works.items():

@@ -26,8 +26,8 @@ from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
 from plinth.text.rules import c4_pages, gopher_quality, repetition
 from plinth.text.similarity import signatures
-from plinth.text.unicode.fold import fold_text
 from plinth.text.words import sentences
+from tests.plinth.text.folding import fold_text
 
 MAX_RECORD = 2**20
 

@@ -62,7 +62,7 @@ def describe(made: Manifest) -> dict[str, Any]:
     """A mixture as JSON: phases, streams, realised shares along the run, advice."""
     from plinth.tokens.mixture import mixture as arithmetic
     from plinth.tokens.mixture.advice import advice
-    from plinth.tokens.mixture.mixture_audit import course
+    from plinth.tokens.mixture.mixture_audit import shares_over_run
 
     stats = made.stats
     shown = ("sequences", "needed", "epochs", "max_epochs")
@@ -72,7 +72,7 @@ def describe(made: Manifest) -> dict[str, Any]:
         "phases": arithmetic.rows(made),
         "streams": {name: {key: own[key] for key in shown} for name, own in stats["buckets"].items()},
         "realised": stats["realised"],
-        "course": course(stats),
+        "course": shares_over_run(stats),
         "advice": advice(stats),
     }
 
@@ -90,9 +90,9 @@ def _tried(ctx: Context, recipe: Recipe) -> Manifest:
 
 
 def _streams(ctx: Context, recipe: Recipe) -> Iterator[dict[str, Any]]:
-    from plinth.tokens.shards.streams import every_stream
+    from plinth.tokens.shards.streams import streams_of_all
 
-    for stream in every_stream(_shards(ctx, recipe)):
+    for stream in streams_of_all(_shards(ctx, recipe)):
         yield {"stream": stream.name, "tokens": stream.tokens, "documents": stream.documents}
 
 

@@ -55,7 +55,7 @@ def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
 
 def _show(stats: Mapping[str, Any]) -> None:
     from jobs.cli import output
-    from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD
+    from plinth.tokens.tokenizer.audit.vocabulary_audit import DEAD_TOKENS
 
     columns = ("tokens/word", "bytes/token", "characters/token", "fragments")
     for axis in ("buckets", "languages", "domains"):
@@ -63,7 +63,10 @@ def _show(stats: Mapping[str, Any]) -> None:
         rows = [(name, *_facts(facts)) for name, facts in stats[axis].items()]
         output.table((axis[:-1], *columns), rows, right=columns)
     output.heading("dead tokens")
-    dead = [(words, stats[f"{kind}_tokens"], "  ".join(stats[f"{kind}_examples"][:6])) for kind, words in DEAD.items()]
+    dead = [
+        (words, stats[f"{kind}_tokens"], "  ".join(stats[f"{kind}_examples"][:6]))
+        for kind, words in DEAD_TOKENS.items()
+    ]
     output.table(("tokens", "how many", "such as"), dead, right=("how many",))
     output.heading("white space and digits")
     space = stats["whitespace"]

@@ -32,7 +32,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
 from plinth.storage.parts import read_table, write_table
-from plinth.tokens.tokenizer.sample import sample, texts
+from plinth.tokens.tokenizer.sample import sample, sampled_texts
 
 if TYPE_CHECKING:
     from plinth.evaluation.baselines import Trigram
@@ -120,7 +120,7 @@ def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:
 
     model = Trigram()
     for sampled in sample(ctx, curated, TRIGRAM_BYTES, f"{ASSET}: trigram"):
-        model.train(text.encode() for text in texts(ctx.store, sampled))
+        model.train(text.encode() for text in sampled_texts(ctx.store, sampled))
     return model
 
 

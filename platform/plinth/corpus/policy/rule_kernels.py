@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numba import uint64
 
 from plinth.compiled import njit
-from plinth.text.words.chunks import ones
+from plinth.text.words.chunks import popcount
 
 Bools = npt.NDArray[np.bool_]
 I32 = npt.NDArray[np.int32]
@@ -56,7 +56,7 @@ def _places(row: Bools, places: I64) -> int:
     for eight in range(eights.size):
         left = eights[eight]
         while left:  # the bits below its lowest one are eight times the number of the byte
-            places[count] = 8 * eight + np.int64(ones((left & (uint64(0) - left)) - uint64(1)) >> uint64(3))
+            places[count] = 8 * eight + np.int64(popcount((left & (uint64(0) - left)) - uint64(1)) >> uint64(3))
             count += 1
             left &= left - uint64(1)
     for at in range(8 * eights.size, row.size):

@@ -11,7 +11,7 @@ from plinth.errors import MissingError
 from plinth.model import flops as planned
 from plinth.report.run import run_page
 from plinth.storage.atomic import write_bytes
-from plinth.tokens.mixture.mixture_audit import course
+from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import read_events
 
@@ -60,7 +60,7 @@ def write(
         ),
         peak_flops=peak_flops,
         price_per_rank_hour=price,
-        mixture=tuple(course(ctx.refs.load(config.mixture).stats, STRETCHES)),
+        mixture=tuple(shares_over_run(ctx.refs.load(config.mixture).stats, STRETCHES)),
         sequence_tokens=config.sequence_tokens,
     )
     place = target or path(ctx, config)

@@ -1,8 +1,8 @@
 """fastText inference over Arrow buffers.
 
-    model_file  Read a fastText model file into flat arrays: dictionary, input rows, output rows, label tree.
-    predict     fastText prediction over Arrow string buffers: for whole documents, and for blocks of lines within the
-    rows        What fastText makes of a token: its own row if it is known, and the rows of its character n-grams.
-    scores      Labels from a mean row: down fastText's Huffman tree, or by softmax over all labels.
-    tokens      Where fastText's tokens end: eight bytes at a time, with what is counted on the way.
+    model_file  a model file as flat arrays: dictionary, input rows, output rows, label tree
+    tokens      where tokens end, and their hashes
+    rows        features of a token: its own row and those of its character n-grams
+    scores      labels from a mean row: down the Huffman tree, or by softmax
+    predict     labels of whole documents, and of blocks of lines within them
 """

@@ -2,7 +2,7 @@
 
 The format is that of fastText 0.9.2 (`Dictionary::load`, `QMatrix::load`, `Model::buildTree`; Joulin et al. 2016),
 versions 11 and 12, plain (`.bin`) or quantised and pruned (`.ftz`). Product-quantised rows are written out as
-floats once: a pruned model has few of them. Does not belong here: what is computed with a model (`fasttext`).
+floats once: a pruned model has few of them. Does not belong here: prediction (`predict`).
 
 Letters: W words, L labels, R input rows, P dimensions filled up to a multiple of `LANES`.
 """

@@ -7,10 +7,10 @@ one more token. The mean row goes through the label tree or a softmax. Two diffe
 a text, and sums are taken by word and block before they are added up, so the last bits may differ.
 
 Words repeat: the sum over a word's n-grams is kept in a small table by the word's 64-bit hash, so that most words
-cost one look. A **block** is a run of whole lines that ends at a blank line, or at the end of a line once it holds
+cost one look-up. A **block** is a run of whole lines that ends at a blank line, or at the end of a line once it holds
 enough letters: paragraphs, whether the text breaks its lines or not.
 
-Letters: D documents, B judged blocks, P padded dimensions, L labels.
+Letters: D documents, B labelled blocks, P padded dimensions, L labels.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from numba import uint64
 
 from plinth.compiled import njit
 from plinth.text.fasttext.model_file import EOS, F32, I32, FastTextModel
-from plinth.text.fasttext.rows import Words, add, clear, features, known, with_room, words
-from plinth.text.fasttext.scores import Judge, judge, likeliest, room
+from plinth.text.fasttext.rows import InputLayer, add, clear, features, input_layer, with_buffers, word_number
+from plinth.text.fasttext.scores import OutputLayer, likeliest, output_layer, with_own_buffers
 from plinth.text.fasttext.tokens import SEPARATOR, bare, key_of, point_flags, token
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8, U64
@@ -38,12 +38,12 @@ LETTERS, CHARACTERS, DAMAGED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Predictions:
-    """What was found in a column of texts.
+    """Labels of a column of texts, and of their blocks.
 
     Args:
         labels, scores: the two likeliest labels (-1: none) and their probabilities, [D, 2].
         counts: letters, code points, damaged code points, [D, 3].
-        block_doc, block_label, block_score: of judged blocks, [B].
+        block_doc, block_label, block_score: of labelled blocks, [B].
         block_start, block_end: in code points of the document, [B].
     """
 
@@ -58,7 +58,7 @@ class Predictions:
 
 
 class _Cache(NamedTuple):
-    """Words met, by their key (0: none), with their sums; and the sums of a block and of a text."""
+    """Sums of the rows of recent words by key (0: free), and the sums of a block and of a text."""
 
     keys: U64
     sizes: I32
@@ -73,21 +73,21 @@ def _cache(width: int) -> _Cache:
     return _Cache(np.zeros(CACHE, np.uint64), np.zeros(CACHE, np.int32), sums[:CACHE], *sums[CACHE:])
 
 
-class Kernel:
-    """A model, ready to be asked."""
+class Predictor:
+    """A model, ready to predict."""
 
     def __init__(self, model: FastTextModel) -> None:
         self.model = model
-        self._words, self._judge = words(model), judge(model)
-        self._eos = _eos(self._words)
+        self._input, self._output = input_layer(model), output_layer(model)
+        self._eos = _eos(self._input)
 
-    def judge(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Predictions:
+    def predict(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Predictions:
         """Labels of texts, and of their blocks with at least `min_letters` letters.
 
         Args:
             texts: strings.
-            min_letters: of a block that is judged, at least 1.
-            max_characters: look at this much from the middle only; 0: everything.
+            min_letters: letters of a block that is labelled, at least 1.
+            max_characters: read only so many characters from the middle; 0: all.
         """
         data, offsets = utf8(texts)
         docs = offsets.size - 1
@@ -96,11 +96,12 @@ class Kernel:
         counts = np.zeros((docs, 3), np.int64)
         blocks, sure = np.empty((most, 4), np.int64), np.empty(most, np.float32)
         longest = int(np.diff(offsets).max(initial=0))
-        width = self._words.rows.shape[1]
-        # room of its own for every call: threads may ask at the same time
-        size = _judge(
-            data, offsets, min_letters, max_characters, with_room(self._words, longest), room(self._judge),
-            _cache(width), self._eos, point_flags(), labels, scores, counts, blocks, sure,
+        width = self._input.rows.shape[1]
+        # buffers of its own for every call: threads may predict at the same time
+        size = _predict(
+            data, offsets, min_letters, max_characters, with_buffers(self._input, longest),
+            with_own_buffers(self._output), _cache(width), self._eos, point_flags(), labels, scores, counts, blocks,
+            sure,
         )  # fmt: skip
         blocks, sure = blocks[:size].copy(), sure[:size].copy()
         return Predictions(
@@ -108,10 +109,10 @@ class Kernel:
         )
 
 
-def _eos(given: Words) -> F32:
+def _eos(given: InputLayer) -> F32:
     """The row of the end of a text, which has no n-grams, and 1 behind it; zeros where the model has none."""
     data = np.frombuffer(EOS, dtype=np.uint8)
-    word = known(data, 0, data.size, np.uint64(key_of(data, 0, data.size)), given.words, given.ends, given.table)
+    word = word_number(data, 0, data.size, np.uint64(key_of(data, 0, data.size)), given.words, given.ends, given.table)
     width = given.rows.shape[1]
     out = np.zeros(width + 1, dtype=np.float32)
     if 0 <= word < given.numbers[0]:
@@ -121,15 +122,15 @@ def _eos(given: Words) -> F32:
 
 
 @bare
-def _judge(
-    data: U8, offsets: I64, min_letters: int, max_characters: int, given: Words, judge: Judge, cache: _Cache, eos: F32,
-    points: U8, labels: I32, scores: F32, counts: I64, blocks: I64, sure: F32,
+def _predict(
+    data: U8, offsets: I64, min_letters: int, max_characters: int, given: InputLayer, layer: OutputLayer, cache: _Cache,
+    eos: F32, points: U8, labels: I32, scores: F32, counts: I64, blocks: I64, sure: F32,
 ) -> int:  # fmt: skip
-    """Judge all documents; returns how many blocks were judged. The numbers are those of `Kernel.judge`."""
+    """Label all documents; returns how many blocks were labelled. Arrays as in `Predictor.predict`."""
     keys, sizes, sums = cache.keys, cache.sizes, cache.sums
     block, whole, mean = cache.block, cache.whole, cache.mean
-    best, top = judge.best, judge.top
-    judged = 0
+    best, top = layer.best, layer.top
+    labelled = 0
     for doc in range(offsets.size - 1):
         at, stop, point = _middle(data, offsets[doc], offsets[doc + 1], max_characters)
         clear(whole)
@@ -147,9 +148,9 @@ def _judge(
                     if over or not line_filled or letters >= min_letters:
                         if letters >= min_letters:
                             _mean(block, size, eos, mean)
-                            likeliest(mean, 1, judge)
-                            _put(blocks, sure, judged, doc, best[0], first_point, point, top[0])
-                            judged += 1
+                            likeliest(mean, 1, layer)
+                            _put(blocks, sure, labelled, doc, best[0], first_point, point, top[0])
+                            labelled += 1
                         all_letters += letters
                         if size:
                             add(whole, block)
@@ -173,9 +174,9 @@ def _judge(
         counts[doc, LETTERS], counts[doc, CHARACTERS], counts[doc, DAMAGED] = all_letters, point - begin_point, damaged
         if all_letters:
             _mean(whole, total, eos, mean)
-            likeliest(mean, 2, judge)
+            likeliest(mean, 2, layer)
             labels[doc, 0], labels[doc, 1], scores[doc, 0], scores[doc, 1] = best[0], best[1], top[0], top[1]
-    return judged
+    return labelled
 
 
 @njit(inline="always")

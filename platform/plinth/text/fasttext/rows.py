@@ -1,8 +1,8 @@
-"""What fastText makes of a token: its own row if it is known, and the rows of its character n-grams.
+"""fastText's features of a token: its own row if it is in the dictionary, and the rows of its character n-grams.
 
 Hashes are 32-bit FNV-1a over *signed* bytes, as fastText 0.9.2 has them; n-grams are of code points and are taken from
-the token between `<` and `>`. The hashes of all n-grams of one length are computed side by side, and most of them end
-at one bit: a pruned model has rows for few. Does not belong here: where tokens begin and end (`fasttext_tokens`).
+the token between `<` and `>`. The hashes of all n-grams of one length are computed side by side, and one bit rules out
+most of them: a pruned model has rows for few. Does not belong here: where tokens begin and end (`tokens`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import uint32, uint64
 from plinth.compiled import njit
 from plinth.text.fasttext.model_file import F32, LABEL_PREFIX, LANES, FastTextModel
 from plinth.text.fasttext.tokens import bare, key_of
-from plinth.text.words.chunks import ones, read8, write8
+from plinth.text.words.chunks import popcount, read8, write8
 from plinth.text.words.ngrams import I64, U8, U64
 
 U32 = npt.NDArray[np.uint32]
@@ -27,15 +27,15 @@ _BASIS, _PRIME = 2166136261, 16777619
 _PREFIX = np.frombuffer(LABEL_PREFIX.encode(), dtype=np.uint8)
 
 
-class Words(NamedTuple):
-    """Input side of a model, and room to work in.
+class InputLayer(NamedTuple):
+    """Input side of a model, and buffers to work in.
 
     Args:
         rows, bits, before, words, ends: as those of `FastTextModel`.
         table: words by their key, open addressing, at most half taken: the upper half of the key, and the number of
             the word plus one; 0 is a free place.
         numbers: words (labels not counted), minn, maxn, bucket, and two to divide by it: a factor and a shift.
-        room: for `<token>` and what is read behind it.
+        padded: `<token>`, and bytes that may be read after it.
         hashes: n-grams of one tile, [TILE].
         places: their hashes modulo `bucket`, by length, [maxn, TILE].
         masks: which of them have a row, a bit each, [maxn].
@@ -49,32 +49,32 @@ class Words(NamedTuple):
     ends: I64
     table: U64
     numbers: U64
-    room: U8
+    padded: U8
     hashes: U32
     places: U32
     masks: U64
     found: I64
 
 
-def words(model: FastTextModel) -> Words:
-    """The input side of a model, without room to work in."""
+def input_layer(model: FastTextModel) -> InputLayer:
+    """The input side of a model, without buffers."""
     shift = model.bucket.bit_length() + 31
     factor = (1 << shift) // max(1, model.bucket)
     numbers = np.array([model.nwords, model.minn, model.maxn, model.bucket, factor, shift], np.uint64)
     table = np.zeros(1 << (2 * model.word_ends.size).bit_length(), np.uint64)
     _fill(model.words, model.word_ends, table)
     nothing = np.zeros(0, np.uint32)
-    return Words(
+    return InputLayer(
         model.rows, model.bits, model.before, model.words, model.word_ends, table, numbers, np.zeros(0, np.uint8),
         nothing, nothing.reshape(0, 0), np.zeros(0, np.uint64), np.zeros(0, np.int64),
     )  # fmt: skip
 
 
-def with_room(made: Words, longest: int) -> Words:
-    """The same tables, with room for tokens of at most `longest` bytes, and for one caller at a time."""
+def with_buffers(made: InputLayer, longest: int) -> InputLayer:
+    """The same tables, with buffers for tokens of at most `longest` bytes, and for one caller at a time."""
     maxn = int(made.numbers[2])
     return made._replace(
-        room=np.zeros(longest + TILE + maxn + 16, np.uint8),
+        padded=np.zeros(longest + TILE + maxn + 16, np.uint8),
         hashes=np.zeros(TILE, np.uint32),
         places=np.zeros((maxn, TILE), np.uint32),
         masks=np.zeros(maxn, np.uint64),
@@ -95,7 +95,7 @@ def _fill(words: U8, ends: I64, table: U64) -> None:
 
 
 @njit(inline="always")
-def known(data: U8, start: int, end: int, key: Any, words: U8, ends: I64, table: U64) -> Any:
+def word_number(data: U8, start: int, end: int, key: Any, words: U8, ends: I64, table: U64) -> Any:
     """Number of the word `data[start:end]`, which has this key, in the dictionary, or -1."""
     slot = np.int64(key & uint64(table.size - 1))
     found: Any = -1
@@ -142,21 +142,21 @@ def _kept(place: Any, bits: U32) -> Any:
 
 
 @njit(inline="always")
-def _add_noted(given: Words, count: int, out: F32) -> None:
+def _add_noted(given: InputLayer, count: int, out: F32) -> None:
     """Add the rows of the n-grams noted."""
     rows, found = given.rows, given.found
     for i in range(count):
         cell, bit = found[i] >> 5, uint64(found[i] & 31)
         below = uint64(given.bits[cell]) & ((uint64(1) << bit) - uint64(1))
-        found[i] = np.int64(given.numbers[0]) + np.int64(given.before[cell]) + np.int64(ones(below))
+        found[i] = np.int64(given.numbers[0]) + np.int64(given.before[cell]) + np.int64(popcount(below))
     for i in range(count):
         add(out, rows[found[i]])
 
 
 @njit(inline="always")
-def _ascii(given: Words, size: int, out: F32) -> Any:
-    """Add the rows of all n-grams of `room[:size]`, which is ASCII; returns how many there were."""
-    room, hashes, places, masks, found = given.room, given.hashes, given.places, given.masks, given.found
+def _ascii(given: InputLayer, size: int, out: F32) -> Any:
+    """Add the rows of all n-grams of `padded[:size]`, which is ASCII; returns how many there were."""
+    padded, hashes, places, masks, found = given.padded, given.hashes, given.places, given.masks, given.found
     minn, maxn, bits = np.int64(given.numbers[1]), np.int64(given.numbers[2]), given.bits
     total: Any = 0
     for tile in range(0, size, TILE):
@@ -166,7 +166,7 @@ def _ascii(given: Words, size: int, out: F32) -> Any:
             hashes[i] = _BASIS
         some = uint64(0)
         for n in range(1, maxn + 1):
-            part, row = room[tile + n - 1 :], places[n - 1]
+            part, row = padded[tile + n - 1 :], places[n - 1]
             for i in range(lanes):
                 hashed = uint32((hashes[i] ^ uint32(part[i])) * uint32(_PRIME))
                 hashes[i] = hashed
@@ -181,7 +181,7 @@ def _ascii(given: Words, size: int, out: F32) -> Any:
             masks[n - 1] = mask
             some |= mask
         while some:  # by character, as fastText has them: long sums of floats depend on the order
-            i = ones((some & (~some + uint64(1))) - uint64(1))
+            i = popcount((some & (~some + uint64(1))) - uint64(1))
             some &= some - uint64(1)
             for n in range(maxn):
                 found[count] = places[uint64(n), i]
@@ -199,23 +199,23 @@ def _fnv(hashed: Any, byte: Any) -> Any:
 
 
 @bare
-def _unicode(given: Words, size: int, out: F32) -> int:
+def _unicode(given: InputLayer, size: int, out: F32) -> int:
     """As `_ascii`, for any UTF-8."""
-    room, found, bits = given.room, given.found, given.bits
+    padded, found, bits = given.padded, given.found, given.bits
     minn, maxn = np.int64(given.numbers[1]), np.int64(given.numbers[2])
     count: Any = 0
     total: Any = 0
     for first in range(size):
-        if room[first] & 0xC0 == 0x80:
+        if padded[first] & 0xC0 == 0x80:
             continue
         hashed, at = uint32(_BASIS), first
         for n in range(1, maxn + 1):
             if at >= size:
                 break
-            hashed = _fnv(hashed, room[at])
+            hashed = _fnv(hashed, padded[at])
             at += 1
-            while room[at] & 0xC0 == 0x80:
-                hashed = _fnv(hashed, room[at])
+            while padded[at] & 0xC0 == 0x80:
+                hashed = _fnv(hashed, padded[at])
                 at += 1
             if n >= minn and not (n == 1 and (first == 0 or at == size)):
                 found[count] = place = uint32(_place(hashed, given.numbers))
@@ -228,16 +228,16 @@ def _unicode(given: Words, size: int, out: F32) -> int:
 
 
 @njit(inline="always")
-def features(data: U8, start: int, end: int, key: Any, plain: bool, given: Words, out: F32) -> int:
+def features(data: U8, start: int, end: int, key: Any, plain: bool, given: InputLayer, out: F32) -> int:
     """Put the sum of one token's rows into `out`; returns how many there were.
 
     Args:
-        key: of the token, as `fasttext_tokens.token` has it.
+        key: of the token, as `tokens.token` returns it.
         plain: whether it is ASCII.
-        given: with room for the token.
+        given: with buffers for the token.
     """
     clear(out)
-    word = known(data, start, end, key, given.words, given.ends, given.table)
+    word = word_number(data, start, end, key, given.words, given.ends, given.table)
     label = word < 0 and end - start >= _PREFIX.size
     for i in range(_PREFIX.size if label else 0):
         label &= data[start + i] == _PREFIX[i]
@@ -247,13 +247,13 @@ def features(data: U8, start: int, end: int, key: Any, plain: bool, given: Words
         add(out, given.rows[word])
     if given.numbers[2] == 0:
         return int(word >= 0)
-    room, size = given.room, end - start + 2
+    padded, size = given.padded, end - start + 2
     if end + 8 <= data.size:
         for i in range(0, end - start, 8):
-            write8(room, 1 + i, read8(data, start + i))
+            write8(padded, 1 + i, read8(data, start + i))
     else:
         for i in range(end - start):
-            room[1 + i] = data[start + i]
-    room[0], room[size - 1], room[size] = 60, 62, 0  # `<token>`, and no continuation after it
+            padded[1 + i] = data[start + i]
+    padded[0], padded[size - 1], padded[size] = 60, 62, 0  # `<token>`, and no continuation after it
     count = _ascii(given, size, out) if plain else _unicode(given, size, out)
     return int(count + (word >= 0))

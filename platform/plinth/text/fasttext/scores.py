@@ -17,29 +17,29 @@ from plinth.text.fasttext.model_file import F32, I32, LANES, FastTextModel
 from plinth.text.fasttext.tokens import bare
 from plinth.text.words.ngrams import I64
 
-#: What fastText adds to a probability before it takes the logarithm, and so its least probability.
+#: fastText adds this to a probability before the logarithm, so it is the least probability.
 FLOOR = 1e-5
 
 _LOG2_E, _LN_2 = np.float32(np.log2(np.e)), np.float32(np.log(2.0))
 #: 1/7, 1/6, … 1/2: the Taylor series of e^x, which is cut off below 1e-8 for |x| <= ln(2) / 2.
 _S7, _S6, _S5, _S4, _S3, _S2 = (np.float32(1 / n) for n in (7, 6, 5, 4, 3, 2))
 _ONE, _HALF = np.float32(1.0), np.float32(0.5)
-#: Beyond it a chance is 0 or 1 far within `FLOOR`.
+#: Beyond it a probability is 0 or 1 within far less than `FLOOR`.
 _FAR = np.float32(40.0)
-#: What of a `Judge` is written to.
-_ROOM = ("dots", "ready", "stack", "heights", "best", "top")
+#: Fields of `OutputLayer` that are written to.
+_BUFFERS = ("dots", "ready", "stack", "heights", "best", "top")
 
 
-class Judge(NamedTuple):
-    """Output rows as they are multiplied, the tree, and room to work in.
+class OutputLayer(NamedTuple):
+    """Output rows in the form in which they are multiplied, the tree, and buffers to work in.
 
     Args:
         nodes: [G, P, LANES].
         left, right: as those of `FastTextModel`.
         size: of labels, [1].
-        dots: of all nodes with the mean, or their chances, [G * LANES].
-        ready: number of this judgement, and for each group the last one that used it, [1 + G].
-        stack, heights: nodes that wait, with their probabilities.
+        dots: products of all nodes with the mean, or their probabilities, [G * LANES].
+        ready: number of this prediction, and for each group the last one that computed it, [1 + G].
+        stack, heights: nodes still to visit, with their probabilities.
         best, top: the two likeliest labels (-1: none) and their probabilities.
     """
 
@@ -55,27 +55,27 @@ class Judge(NamedTuple):
     top: F32
 
 
-def judge(model: FastTextModel) -> Judge:
-    """The output side of a model, with room for one caller at a time."""
+def output_layer(model: FastTextModel) -> OutputLayer:
+    """The output side of a model, with buffers for one caller at a time."""
     labels = len(model.labels)
     rows = model.output[: labels - 1][::-1] if model.hierarchical else model.output[:labels]
     groups = -(-rows.shape[0] // LANES)
     nodes = np.zeros((groups * LANES, rows.shape[1]), np.float32)
     nodes[: rows.shape[0]] = rows
     nodes = np.ascontiguousarray(nodes.reshape(groups, LANES, -1).transpose(0, 2, 1))
-    return Judge(
+    return OutputLayer(
         nodes, model.left, model.right, np.array([labels]), np.zeros(groups * LANES, np.float32),
         np.zeros(1 + groups, np.int64), np.zeros(4 * labels + 8, np.int64), np.zeros(4 * labels + 8, np.float32),
         np.zeros(2, np.int32), np.zeros(2, np.float32),
     )  # fmt: skip
 
 
-def room(made: Judge) -> Judge:
-    """The same model, with room of its own for another caller."""
-    return made._replace(**{name: getattr(made, name).copy() for name in _ROOM})
+def with_own_buffers(made: OutputLayer) -> OutputLayer:
+    """The same model, with buffers for another caller."""
+    return made._replace(**{name: getattr(made, name).copy() for name in _BUFFERS})
 
 
-# Slices, and division as numpy has it: without checks of their own these loops become vectors.
+# Slices, and numpy's division: without checks these loops vectorise.
 @bare
 def _products(nodes: F32, mean: F32, dots: F32) -> None:
     """Products of the mean [P] with the rows of one group [P, LANES], into [LANES]."""
@@ -93,7 +93,7 @@ def _products(nodes: F32, mean: F32, dots: F32) -> None:
 
 
 @bare
-def _chances(dots: F32) -> None:
+def _sigmoids(dots: F32) -> None:
     """1 / (1 + e^-x) of one group, in place: e^x is 2^k e^r with |r| <= ln(2) / 2."""
     for lane in range(LANES):
         value = -dots[lane]
@@ -108,17 +108,17 @@ def _chances(dots: F32) -> None:
 
 
 @bare
-def likeliest(mean: F32, most: int, judge: Judge) -> None:
-    """The `most` (1 or 2) likeliest labels into `judge.best`, their probabilities into `judge.top`.
+def likeliest(mean: F32, most: int, layer: OutputLayer) -> None:
+    """The `most` (1 or 2) likeliest labels into `layer.best`, their probabilities into `layer.top`.
 
     In a tree, branches below the last place, or below fastText's own floor of 1e-5, are not entered.
     """
-    best, top, dots, ready = judge.best, judge.top, judge.dots, judge.ready
+    best, top, dots, ready = layer.best, layer.top, layer.dots, layer.ready
     best[0], best[1], top[0], top[1] = -1, -1, 0.0, 0.0
-    if judge.left.size == 0:
-        _softmax(mean, most, judge)
+    if layer.left.size == 0:
+        _softmax(mean, most, layer)
         return
-    left, right, stack, heights = judge.left, judge.right, judge.stack, judge.heights
+    left, right, stack, heights = layer.left, layer.right, layer.stack, layer.heights
     turn = ready[0] + 1
     ready[0] = turn
     root = left.size - 1
@@ -135,13 +135,13 @@ def likeliest(mean: F32, most: int, judge: Judge) -> None:
             group = place // LANES
             if ready[1 + group] != turn:
                 part = dots[group * LANES : (group + 1) * LANES]
-                _products(judge.nodes[group], mean, part)
-                _chances(part)
+                _products(layer.nodes[group], mean, part)
+                _sigmoids(part)
                 ready[1 + group] = turn
             chance = np.float64(dots[place])
             # fastText adds log(x + 1e-5): the product of the same numbers
             no, yes = np.float32(score * (1.0 - chance + FLOOR)), np.float32(score * (chance + FLOOR))
-            # the likelier side first: it raises the bar for the other
+            # the likelier side is visited first: it raises the bound for the other
             stack[depth], heights[depth] = (left[node], no) if yes >= no else (right[node], yes)
             depth += 1
             node, score = (right[node], yes) if yes >= no else (left[node], no)
@@ -160,17 +160,17 @@ def _rank(label: int, score: Any, most: int, best: I32, top: F32) -> None:
 
 
 @bare
-def _softmax(mean: F32, most: int, judge: Judge) -> None:
-    best, top, dots = judge.best, judge.top, judge.dots
+def _softmax(mean: F32, most: int, layer: OutputLayer) -> None:
+    best, top, dots = layer.best, layer.top, layer.dots
     highest = np.float32(-np.inf)
     top[0], top[1] = -np.inf, -np.inf
-    for group in range(judge.nodes.shape[0]):
-        _products(judge.nodes[group], mean, dots[group * LANES : (group + 1) * LANES])
-    for label in range(judge.size[0]):
+    for group in range(layer.nodes.shape[0]):
+        _products(layer.nodes[group], mean, dots[group * LANES : (group + 1) * LANES])
+    for label in range(layer.size[0]):
         highest = max(highest, dots[label])
         _rank(label, dots[label], most, best, top)
     total = 0.0
-    for label in range(judge.size[0]):
+    for label in range(layer.size[0]):
         total += np.exp(np.float64(dots[label] - highest))
     for place in range(2):
         share = np.exp(np.float64(top[place] - highest)) / total + FLOOR

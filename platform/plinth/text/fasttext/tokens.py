@@ -1,6 +1,6 @@
-"""Where fastText's tokens end: eight bytes at a time, with what is counted on the way.
+"""Find the ends of fastText's tokens, eight bytes at a time; hash them and count their letters on the way.
 
-Does not belong here: what a token means (`fasttext_words`).
+Does not belong here: the features of a token (`rows`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba import uint64
 from plinth.compiled import njit
 from plinth.text.unicode.characters import ALPHA, flags
 from plinth.text.unicode.codepoints import decode
-from plinth.text.words.chunks import low_bytes, ones, read, read8
+from plinth.text.words.chunks import low_bytes, popcount, read, read8
 from plinth.text.words.ngrams import U8
 from plinth.text.words.word_hashes import mix
 
@@ -34,7 +34,7 @@ _SPACES = np.uint64(0x2020202020202020)
 
 
 def bare(function: _Function) -> _Function:
-    """Compile what makes no arrays: without reference counts, which cost a fifth of the time, and numpy's division.
+    """Compile a function that makes no arrays: without reference counts (a fifth of the time), with numpy's division.
 
     `_nrt` is numba's own switch for it; a kernel that did make an array would not compile.
     """
@@ -99,10 +99,10 @@ def token(data: U8, at: Any, stop: Any, points: U8) -> Any:
         eight = read8(data, at) if at + 8 <= data.size else (read(data, at, left) if left else uint64(0))
         ends = _ends(eight)
         ends |= uint64(0) if left == 8 else _TOPS << uint64(8 * left)
-        size = np.int64(ones((ends & (~ends + uint64(1))) - uint64(1)) >> uint64(3))  # zeros below the lowest bit
+        size = np.int64(popcount((ends & (~ends + uint64(1))) - uint64(1)) >> uint64(3))  # zeros below the lowest bit
         if size:
             eight = low_bytes(eight, size)
-            letters += ones(_letters(eight))
+            letters += popcount(_letters(eight))
             state = _mixed(state, eight)
             at += size
         if size == 8:
@@ -128,7 +128,7 @@ def token(data: U8, at: Any, stop: Any, points: U8) -> Any:
 
 @njit(inline="always")
 def _mojibake(first: Any, second: Any) -> Any:
-    """Whether two characters are what UTF-8 read as Latin-1 or Windows-1252 leaves behind."""
+    """Whether two characters come of UTF-8 that was read as Latin-1 or Windows-1252."""
     upper = 0x80 <= second <= 0xBF
     if first == 0xC2 or first == 0xC3 or first == 0xD0 or first == 0xD1:
         return upper or second == 0x20AC or second == 0x2122 or 0x2018 <= second <= 0x203A or 0x152 <= second <= 0x192
@@ -139,9 +139,9 @@ def _mojibake(first: Any, second: Any) -> Any:
 
 @bare
 def key_of(data: U8, start: int, end: int) -> Any:
-    """The key of `data[start:end]`, as `token` has it; of a run that ends before `end`, that run's."""
+    """The key of `data[start:end]`, as `token` returns it; of a run that ends before `end`, that run's."""
     return token(data, start, end, _NO_FLAGS)[1]
 
 
-#: Where nobody asks for counts.
+#: For `key_of`, which counts nothing.
 _NO_FLAGS = np.zeros(0x110000, dtype=np.uint8)

@@ -1,9 +1,9 @@
-"""The lines of a text with what C4's rules ask of each, and where they lie, so that lines can be cut.
+"""Facts of the lines of a text for C4's rules, and their positions, so that lines can be cut.
 
-C4 (Raffel et al. 2020, section 2.2) and those who rebuilt it agree on the questions and not on the answers: which
-rule comes first, whether a blank line counts, what ends a line. So a line has facts here, and `c4_lines` among the
-annotators judges them. Citations (`[3]`, `[edit]`, `[citation needed]`) are taken out before anything is asked but
-the length of words. Phrases are found in ASCII lower case.
+C4 (Raffel et al. 2020, section 2.2) and its reimplementations test the same facts and differ in the order of the rules,
+in whether a blank line counts and in what ends a line. So the facts are computed here, and the annotator `c4_lines`
+applies the rules. Citations (`[3]`, `[edit]`, `[citation needed]`) are removed before every test but that of the length
+of words. Phrases are found in ASCII lower case.
 
 Letters: D texts, L lines, C citations.
 """
@@ -73,7 +73,7 @@ class CitedLines(NamedTuple):
 
 
 def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations: bool = True) -> CitedLines:
-    """Find and judge the lines of every text.
+    """Find the lines of every text, and their facts.
 
     Args:
         all_breaks: split as `str.splitlines` does; else at every `\\n`, and the last line is always one, as in
@@ -102,7 +102,7 @@ def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations
 
 @njit(nogil=True, cache=True)
 def _most(data: U8, offsets: I64, breaks: Any) -> tuple[int, int]:
-    """Not fewer lines and citations than there are."""
+    """Upper bounds of the lines and citations."""
     lines, citations = offsets.size, 0
     for at in range(offsets[0], offsets[-1]):
         lines += breaks[data[at]]
@@ -156,7 +156,7 @@ def _lines(
                 at += size + pair
                 cp += 1 + pair
             numbers[0, line], numbers[1, line] = begin, cp
-            _judge(scratch, n, table, line, numbers, facts)
+            _add_facts(scratch, n, table, line, numbers, facts)
             line += 1
             more = broke and (at < end or not all_breaks)
         starts[doc + 1] = line
@@ -206,7 +206,7 @@ def _citation(data: U8, at: int, right: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _judge(text: U8, n: int, table: U8, line: int, numbers: I32, facts: U16) -> None:
+def _add_facts(text: U8, n: int, table: U8, line: int, numbers: I32, facts: U16) -> None:
     """Words, sentences and facts of a line without citations."""
     words, sentences, in_word, open_text, skip, bare = 0, 0, False, False, 0, 0
     at = 0

@@ -1,12 +1,12 @@
 """C4's line and page rules as counts (Raffel et al. 2020, section 2.2, and its published code).
 
 A line is one of `str.splitlines`, stripped; citations like `[3]` or `[edit]` are taken out of it; then the
-first rule that fires says what becomes of it, in the order of datatrove: an overlong word, no terminal
+first rule that fires decides, in the order of datatrove: an overlong word, no terminal
 punctuation, too few words, lorem ipsum (stops the page), javascript, a curly bracket (stops the page), a policy
 notice. Sentences are counted in the lines that stay: a run of `.`, `!` or `?`, closing quotes after it, and
 then white space or the end; a line is at least one sentence.
 
-Most texts hold none of the phrases and most lines no citation: a look at the whole text says so first.
+Most texts hold none of the phrases and most lines no citation: a scan of the whole text rules them out first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plinth.compiled import njit
 from plinth.text.unicode.characters import SPACE, flags
 from plinth.text.unicode.codepoints import decode, utf8
 from plinth.text.words.ngrams import I64, U8
-from plinth.text.words.split import breaks, room
+from plinth.text.words.split import breaks, edge_buffer
 
 #: Columns of `page_counts`.
 (LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)
@@ -45,8 +45,8 @@ _CITATION_BYTES = np.frombuffer(b"".join(_CITATIONS), dtype=np.uint8)
 
 
 def page_counts(texts: pa.Array, min_words: int, max_word_characters: int, ends_required: bool = True) -> I64:
-    """Lines of each text by what became of them, [documents, 10]: all, kept, sentences of the kept, and the
-    lines that each rule caught first.
+    """Lines of each text by outcome, [documents, 10]: all, kept, sentences of the kept, and the lines that each rule
+    caught first.
 
     Args:
         min_words: fewer words than this and the line does not count.
@@ -55,7 +55,7 @@ def page_counts(texts: pa.Array, min_words: int, max_word_characters: int, ends_
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
-    ends = room(offsets)
+    ends = edge_buffer(offsets)
     line = np.zeros(ends.size, dtype=np.uint8)
     _pages(data, offsets, flags(), min_words, max_word_characters, ends_required, ends, line, out)
     return out

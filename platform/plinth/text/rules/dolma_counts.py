@@ -1,6 +1,6 @@
 """Counts behind Gopher's rules as Dolma's tagger `gopher_v1` makes them (Soldaini et al. 2024; dolma 1.2).
 
-Words are what white space separates, lines what `\\n` separates. What differs from `quality` and `repetition`: the
+Words are separated by white space, lines by `\\n`. Differences from `gopher_quality` and `repetition`: the
 median word length; a word with a symbol counts once; stop words count every time; **all** copies of a line that
 repeats are duplicates, blank lines too; n-grams are measured without spaces, against the characters of words (top
 n-gram) or of all n-grams, overlaps counted again (repeated n-grams).
@@ -17,9 +17,9 @@ import pyarrow as pa
 from plinth.compiled import njit
 from plinth.text.unicode.characters import ALPHA, SPACE, flags
 from plinth.text.unicode.codepoints import decode, utf8
-from plinth.text.words.hash_sets import FNV, PRIME, room_for, shift_for, slot_of
+from plinth.text.words.hash_sets import FNV, PRIME, shift_for, slot_count, slot_of
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.repeated_ngrams import extend, in_all_copies, in_every_gram, repeated_words, room
+from plinth.text.words.repeated_ngrams import extend, in_all_copies, in_every_gram, ngram_buffers, repeated_words
 
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
@@ -60,7 +60,7 @@ def shares(texts: pa.Array, join_blank_lines: bool = False) -> F64:
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
-    scratch = room(int(np.diff(offsets).max(initial=0)))
+    scratch = ngram_buffers(int(np.diff(offsets).max(initial=0)))
     _shares(data, offsets, flags(), join_blank_lines, *scratch, out)
     return out
 
@@ -165,7 +165,7 @@ def _lines(data: U8, start: int, end: int, join: bool, keys: U64, counts: I32, l
     ends = 1
     for at in range(start, end):
         ends += data[at] == _NEWLINE
-    space = room_for(min(ends, (end - start) // 2 + 3))  # as many different lines as fit: a blank one is one
+    space = slot_count(min(ends, (end - start) // 2 + 3))  # as many different lines as fit: a blank one is one
     shift = shift_for(space)
     keys[:space] = 0
     value, size, head = FNV, 0, start

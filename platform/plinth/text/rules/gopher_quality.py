@@ -1,6 +1,6 @@
 """Counts behind Gopher's quality rules (Rae et al. 2021, table A1) and FineWeb's (Penedo et al. 2024).
 
-Words are what white space separates. Lines of the Gopher counts are those of `str.splitlines`, lines of the
+Words are separated by white space. Lines of the Gopher counts are those of `str.splitlines`, lines of the
 FineWeb counts are separated by `\\n`, as in datatrove. Words are found first and then looked at eight bytes at a
 time; lines end between words.
 """
@@ -17,9 +17,9 @@ from plinth.compiled import njit
 from plinth.text.unicode.characters import ALPHA, BREAK, PUNCTUATION, SPACE, TERMINAL, flags
 from plinth.text.unicode.codepoints import decode, utf8
 from plinth.text.words.chunks import characters, hash_run, is_ascii, read
-from plinth.text.words.hash_sets import room_for, seen, shift_for, slots
+from plinth.text.words.hash_sets import seen, shift_for, slot_count, slots
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import count_words, line_ends, room, split
+from plinth.text.words.split import count_words, edge_buffer, line_ends, split
 
 #: Columns of `gopher_counts`.
 (WORDS, PLAIN_WORDS, PLAIN_CHARACTERS, HASHES, ELLIPSES, LINES, BULLETS, ELLIPSIS_LINES, ALPHA_WORDS, STOP_WORDS) = (
@@ -51,7 +51,7 @@ def gopher_counts(texts: pa.Array) -> I64:
     letter, and how many of Gopher's eight stop words occur."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
-    _gopher(data, offsets, flags(), room(offsets), out)
+    _gopher(data, offsets, flags(), edge_buffer(offsets), out)
     return out
 
 
@@ -62,7 +62,7 @@ def fineweb_counts(texts: pa.Array, short_line: int) -> I64:
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 7), dtype=np.int64)
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
-    _fineweb(data, offsets, flags(), short_line, room(offsets), keys, out)
+    _fineweb(data, offsets, flags(), short_line, edge_buffer(offsets), keys, out)
     return out
 
 
@@ -206,7 +206,7 @@ def _fineweb(data: U8, offsets: I64, table: U8, short_line: int, ends: I64, keys
         counts[NEWLINES] = found
         counts[CHARACTERS] = (end - start if plain else characters(data, start, end)) - found
         counts[ALL_WORDS] = count_words(data, start, end, plain, table)
-        slots = room_for(min(found, (end - start) // 2) + 1)
+        slots = slot_count(min(found, (end - start) // 2) + 1)
         shift = shift_for(slots)
         keys[:slots] = 0
         ends[found] = end

@@ -1,6 +1,6 @@
-"""How often a text says the same few tokens in a row: Dolma 1.6's rule against degenerate text.
+"""Sequences of a few tokens that repeat in a row: Dolma 1.6's rule against degenerate text.
 
-A token is a run of `\\w` or a run of what is neither `\\w` nor white space: Dolma's own are those of a BPE tokenizer,
+A token is a run of `\\w`, or a run of characters that are neither `\\w` nor white space. Dolma uses a BPE tokenizer,
 which is no part of this package. Repeats are sought at periods of 1 to 13 tokens, of at least three times.
 """
 
@@ -25,8 +25,8 @@ TOKENS, TIMES, LONGEST = range(3)
 
 
 def periods(texts: pa.Array) -> I64:
-    """Of each text, [documents, 3]: tokens, how often the most repeated sequence stands in a row (0 below three
-    times), and the tokens of the longest stretch that repeats."""
+    """Counts of each text, [documents, 3]: tokens, the most times that a sequence occurs in a row (0 below three), and
+    the tokens of the longest repeated run."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 3), dtype=np.int64)
     tokens = np.empty(int(np.diff(offsets).max(initial=0)) + 1, dtype=np.uint64)
@@ -48,7 +48,7 @@ def _periods(data: U8, offsets: I64, table: U16, tokens: U64, out: I64) -> None:
 
 @njit(nogil=True, cache=True)
 def _longest(tokens: U64, n: int, period: int) -> int:
-    """Of the stretches in which every token is that of one period before, the longest."""
+    """Length of the longest run in which every token equals the one a period before."""
     run, longest = 0, 0
     for k in range(period, n):
         run = run + 1 if tokens[k] == tokens[k - period] else 0

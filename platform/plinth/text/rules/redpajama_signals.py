@@ -1,8 +1,9 @@
 """RedPajama-v2's heuristic quality signals of a text (Weber et al. 2024, table 2; RedPajama-Data, `quality_signals`).
 
-Two kinds of words: **raw** ones are runs of `\\w` or of what is neither `\\w` nor white space; **normalised** ones are
-what white space separates in the text without ASCII punctuation, in lower case and in Unicode's form NFD, in which
-characters are counted. Lines end with `\\n`, which is part of them. Signals of lines are averaged over the lines.
+Two kinds of words: **raw** ones are runs of `\\w`, or of characters that are neither `\\w` nor white space;
+**normalised** ones are separated by white space in the text without ASCII punctuation, in lower case and in Unicode's
+form NFD, in which characters are counted. Lines end with `\\n`, which is part of them. Signals of lines are averaged
+over the lines.
 
 A code point is normalised by a table; a text with a capital sigma, or with combining marks that change places, is
 normalised by Python instead.
@@ -23,7 +24,7 @@ from plinth.text.unicode.classes import NOT_UPPER, SPACE, UPPER, WORD, classes, 
 from plinth.text.unicode.codepoints import decode, utf8
 from plinth.text.words.hash_sets import FNV, PRIME
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.repeated_ngrams import covered, extend, repeated_words, room
+from plinth.text.words.repeated_ngrams import covered, extend, ngram_buffers, repeated_words
 
 F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
@@ -62,7 +63,7 @@ _LOREM_WORD, _IPSUM_WORD, _FIVE = _packed("lorem"), _packed("ipsum"), np.uint64(
 
 
 def word_hash(word: str) -> int:
-    """The hash by which raw words are looked up among stop words, and normalised ones are told apart."""
+    """The hash of a word, for look-ups among stop words and for equality of normalised words."""
     value = int(FNV)
     for character in word:
         value = ((value ^ ord(character)) * int(PRIME)) & 0xFFFFFFFFFFFFFFFF
@@ -92,10 +93,10 @@ def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
 
 
 def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
-    """The signals of normalised words; says which texts the table cannot normalise. `plain` ones are normalised."""
+    """The signals of normalised words; returns which texts the table cannot normalise. `plain`: already normalised."""
     data, offsets = utf8(texts)
     hard = np.zeros(len(texts), dtype=np.bool_)
-    keys, counts, spots, ids, words, characters = room(int(np.diff(offsets).max(initial=0)))
+    keys, counts, spots, ids, words, characters = ngram_buffers(int(np.diff(offsets).max(initial=0)))
     form = expansions()
     _normal(
         data, offsets, classes(), form.starts, form.points, form.numeric, form.combines, plain, keys, counts, spots,

@@ -6,7 +6,7 @@ ten words "items in cart", a closing "read more" with three characters behind it
 out. Between the steps the page loses the white space at its ends. Words that count are those of fastText's splitter,
 which knows ASCII white space only, when they begin with a letter or digit.
 
-Pages with one of the three phrases, which are few, are left to `web_lines_slow`, which works on Python strings.
+The few pages with one of the three phrases are left to `refinedweb_reference`, which works on Python strings.
 
 Letters: D texts, L lines.
 """
@@ -34,7 +34,7 @@ MAX_UPPER, MAX_DIGITS = 0.5, 0.999999
 #: Fewer words than this and a line goes; phrases are looked for in lines of at most so many.
 MIN_WORDS, MAX_NAVIGATION_WORDS = 2, 10
 
-#: What a counter counts.
+#: Nouns of a counter.
 COUNTED = (
     "likes", "shares", "comments", "retweets", "reposts", "quotes", "bookmarks", "upvotes", "downvotes", "downloads",
     "views", "followers",
@@ -47,14 +47,14 @@ _SEPARATES = np.zeros(128, dtype=np.bool_)
 _SEPARATES[[0, 9, 10, 11, 12, 13, 32]] = True
 
 
-class Cuts(NamedTuple):
-    """What the rules make of a column of texts.
+class LineCuts(NamedTuple):
+    """The lines that the rules cut from a column of texts.
 
     Args:
         words, left: [D] words before and after.
         emptied: [D] whether a step left nothing.
         of, begin, end, why: [L] the lines that are cut: text, code points (half open, the line end inside), reason.
-        hard: [D] texts that `web_lines_slow` must judge; nothing is said of them here.
+        hard: [D] texts that `refinedweb_reference` must judge; the other fields leave them out.
     """
 
     words: I64
@@ -67,8 +67,8 @@ class Cuts(NamedTuple):
     hard: npt.NDArray[np.bool_]
 
 
-def cuts(texts: pa.Array) -> Cuts:
-    """The lines that go."""
+def line_cuts(texts: pa.Array) -> LineCuts:
+    """Apply the rules to every text."""
     data, offsets = utf8(texts)
     documents = offsets.size - 1
     most = int(np.count_nonzero(data[offsets[0] : offsets[-1]] == 10)) + documents
@@ -78,7 +78,7 @@ def cuts(texts: pa.Array) -> Cuts:
     why = np.zeros(most, dtype=np.uint8)
     facts = np.zeros((_FACTS, most + 1), dtype=np.int32)
     n = _cuts(data, offsets, classes(), facts, per_text, emptied, hard, of, places, why)
-    return Cuts(per_text[0], per_text[1], emptied, of[:n], places[0, :n], places[1, :n], why[:n], hard)
+    return LineCuts(per_text[0], per_text[1], emptied, of[:n], places[0, :n], places[1, :n], why[:n], hard)
 
 
 #: Rows of a line's facts: first code point, one past the last with the line end, characters, upper-case ones, digits,
@@ -143,7 +143,7 @@ def _apply(data: U8, start: int, n: int, table: U16, facts: I32) -> None:
 
 @njit(nogil=True, cache=True)
 def _strip(n: int, facts: I32) -> None:
-    """What `str.strip` does to the page that is left."""
+    """`str.strip` on the rest of the page."""
     first, last = 0, n - 1
     while first < n and (facts[_CUT, first] or not facts[_WORDS, first]):
         facts[_CUT, first] = facts[_CUT, first] or 100

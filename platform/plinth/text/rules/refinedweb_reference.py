@@ -1,7 +1,7 @@
-"""RefinedWeb's line rules on one Python string, phrases of navigation included: the few pages that the kernel leaves.
+"""RefinedWeb's line rules on one Python string, phrases of navigation included: for the pages that the kernel leaves.
 
-A page is a list of lines, each its number and its characters with their places in the text, so that steps may take
-characters away and what is left still knows where it came from. The rules are those of `web_lines`.
+A page is a list of lines, each with its number, its characters and their positions in the text, so that the positions
+survive steps that remove characters. The rules are those of `refinedweb_kernel`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Line(NamedTuple):
         return _Line(self.number, "".join(self.text[i] for i in chosen), tuple(self.places[i] for i in chosen))
 
 
-def slow(text: str) -> tuple[int, int, bool, list[tuple[int, int, int]]]:
+def judge(text: str) -> tuple[int, int, bool, list[tuple[int, int, int]]]:
     """Judge one text.
 
     Returns:
@@ -82,7 +82,7 @@ def _words(text: str) -> int:
 
 
 def _stripped(page: list[_Line]) -> list[_Line]:
-    """The page without white space at its ends, which is not cut: it only does not count."""
+    """The page without white space at its ends; it is not cut, only not counted."""
     full = [index for index, line in enumerate(page) if line.text.strip()]
     page = page[full[0] : full[-1] + 1] if full else []
     if page:

@@ -2,8 +2,7 @@
 
 Counted as datatrove 0.10 counts: the first copy of a line is no duplicate; the top n-gram counts all its
 copies, also when there is one; a repeated n-gram is skipped whole, so that its characters count once, and is
-compared without the spaces between its words. Words are what white space separates. Equality is that of 64-bit
-hashes.
+compared without the spaces between its words. Words are separated by white space. Equality is that of 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import pyarrow as pa
 
 from plinth.compiled import njit
 from plinth.text.rules import copies
-from plinth.text.rules.copies import Room, place, repeated, tops
+from plinth.text.rules.copies import CopyBuffers, pack, repeated, tops
 from plinth.text.unicode.characters import flags
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.chunks import characters, hash_run, is_ascii
-from plinth.text.words.hash_sets import room_for, seen, shift_for
+from plinth.text.words.hash_sets import seen, shift_for, slot_count
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import line_ends, room, split
+from plinth.text.words.split import edge_buffer, line_ends, split
 
 F64 = npt.NDArray[np.float64]
 
@@ -37,13 +36,13 @@ def repetition_shares(texts: pa.Array) -> F64:
     """Shares of each text, [documents, 13] in the order of `COLUMNS`, of lines, paragraphs or characters."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
-    my = copies.room(int(np.diff(offsets).max(initial=0)))
-    _repetition(data, offsets, flags(), room(offsets), my, out)
+    buffers = copies.copy_buffers(int(np.diff(offsets).max(initial=0)))
+    _repetition(data, offsets, flags(), edge_buffer(offsets), buffers, out)
     return out
 
 
 @njit(nogil=True, cache=True)
-def _repetition(data: U8, offsets: I64, table: U8, edges: I64, my: Room, out: F64) -> None:
+def _repetition(data: U8, offsets: I64, table: U8, edges: I64, buffers: CopyBuffers, out: F64) -> None:
     grams = np.zeros(9, dtype=np.int64)
     for doc in range(offsets.size - 1):
         start, end = offsets[doc], offsets[doc + 1]
@@ -53,16 +52,16 @@ def _repetition(data: U8, offsets: I64, table: U8, edges: I64, my: Room, out: F6
         total = end - start if plain else characters(data, start, end)
         n = split(data, start, end, table, edges)
         left, right = (edges[0], edges[2 * n - 1]) if n else (start, start)
-        place(data, edges, n, my)
-        tops(n, plain, my, grams[:3])
-        repeated(n, plain, my, grams[3:])
+        pack(data, edges, n, buffers)
+        tops(n, plain, buffers, grams[:3])
+        repeated(n, plain, buffers, grams[3:])
         for k in range(9):
             out[doc, 4 + k] = grams[k] / total
         ends = edges  # the words are placed: their edges are not needed any more
         found = line_ends(data, start, end, ends)
-        pieces, again, size = _pieces(data, start, end, ends, found, 1, plain, my.keys)
+        pieces, again, size = _pieces(data, start, end, ends, found, 1, plain, buffers.keys)
         out[doc, 0], out[doc, 1] = again / pieces, size / total
-        pieces, again, size = _pieces(data, left, right, ends, found, 2, plain, my.keys)
+        pieces, again, size = _pieces(data, left, right, ends, found, 2, plain, buffers.keys)
         out[doc, 2], out[doc, 3] = again / pieces, size / total
 
 
@@ -71,7 +70,7 @@ def _pieces(
     data: U8, start: int, end: int, ends: I64, found: int, breaks: int, plain: bool, keys: U64
 ) -> tuple[int, int, int]:
     """Split at runs of at least `breaks` line ends: all pieces, the repeated ones, and their characters."""
-    size = room_for(min(found + 1, (end - start) // 2 + 3))
+    size = slot_count(min(found + 1, (end - start) // 2 + 3))
     shift = shift_for(size)
     keys[:size] = 0
     pieces, again, repeated = 0, 0, 0

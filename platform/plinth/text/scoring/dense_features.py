@@ -1,7 +1,7 @@
-"""What a text looks like, as a few numbers: lengths, shares of character classes, lines, repetition.
+"""Surface features of a text: lengths, shares of character classes, lines, repetition.
 
-Of the kind that Gopher, C4 and FineWeb judge by (Rae et al. 2021; Raffel et al. 2020; Penedo et al. 2024), and that
-a page's layout betrays. Not those rules themselves: see `quality`. One pass over the bytes for characters and lines,
+Quantities like those of Gopher, C4 and FineWeb (Rae et al. 2021; Raffel et al. 2020; Penedo et al. 2024), and of a
+page's layout. The rules themselves are in `text.rules`. One pass over the bytes for characters and lines,
 one over the words.
 
 Letters: D texts, N features.
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from plinth.compiled import njit
 from plinth.text.unicode.codepoints import LOWER, SEPARATOR, decode, kind, utf8
-from plinth.text.words.hash_sets import FNV, PRIME, room_for, seen, shift_for, slots
+from plinth.text.words.hash_sets import FNV, PRIME, seen, shift_for, slot_count, slots
 from plinth.text.words.ngrams import I64, U8, U64
 from plinth.text.words.word_hashes import hash_words, scratch
 
@@ -59,10 +59,10 @@ _CLASSES = _classes()
 
 def dense(texts: pa.Array) -> npt.NDArray[np.float32]:
     """Features of every text, [D, N], all finite; shares are 0 where there is nothing to divide by."""
-    return of_counts(counts(texts))
+    return from_counts(counts(texts))
 
 
-def of_counts(counted: I64) -> npt.NDArray[np.float32]:
+def from_counts(counted: I64) -> npt.NDArray[np.float32]:
     """The same from counts, [D, 21]."""
     n = counted.astype(np.float64)
 
@@ -105,9 +105,9 @@ def _common_hashes() -> U64:
 def _characters(data: U8, offsets: I64, table: Any, keys: U64, out: I64) -> None:
     for doc in range(offsets.size - 1):
         n, at, end = out[doc], offsets[doc], offsets[doc + 1]
-        room = room_for(min(_line_ends(data, at, end), (end - at) // 2) + 1)
-        shift = shift_for(room)
-        keys[:room] = 0
+        slots_used = slot_count(min(_line_ends(data, at, end), (end - at) // 2) + 1)
+        shift = shift_for(slots_used)
+        keys[:slots_used] = 0
         size, value, in_chunk, run, before = 0, FNV, False, 0, np.int64(-1)
         first: Any = 0
         last: Any = 0
@@ -144,7 +144,7 @@ def _characters(data: U8, offsets: I64, table: Any, keys: U64, out: I64) -> None
                     n[ENDED] += (last & _END) != 0
                     n[SHORT] += size <= SHORT_LINE
                     n[BULLETS] += (first & _BULLET) != 0
-                    if seen(keys, room, shift, value):
+                    if seen(keys, slots_used, shift, value):
                         n[COPIES] += 1
                         n[COPIED] += size
                 size, first, last, value = 0, 0, 0, FNV
@@ -179,14 +179,14 @@ def _words(data: U8, offsets: I64, common: U64, words: U64, keys: U64, out: I64)
     for doc in range(offsets.size - 1):
         n = out[doc]
         count = hash_words(data, offsets[doc], offsets[doc + 1], words)
-        room = room_for(count)
-        shift = shift_for(room)
-        keys[:room] = 0
+        slots_used = slot_count(count)
+        shift = shift_for(slots_used)
+        keys[:slots_used] = 0
         n[WORDS] = count
         for i in range(count):
-            n[DISTINCT] += not seen(keys, room, shift, words[i])
+            n[DISTINCT] += not seen(keys, slots_used, shift, words[i])
             place = np.searchsorted(common, words[i])
             n[COMMON] += place < common.size and common[place] == words[i]
-        keys[:room] = 0
+        keys[:slots_used] = 0
         for i in range(count - 1):
-            n[PAIRS] += not seen(keys, room, shift, words[i] * PRIME + words[i + 1])
+            n[PAIRS] += not seen(keys, slots_used, shift, words[i] * PRIME + words[i + 1])

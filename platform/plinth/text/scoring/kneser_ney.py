@@ -26,7 +26,7 @@ MAX_ORDER = 4
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-class Tables:
+class NGramTables:
     """The model's n-grams of two words and more in one pair of arrays; orders lie behind one another.
 
     Args:
@@ -44,7 +44,7 @@ class Tables:
             _fill(self.keys[start:stop], self.values[start:stop], key, np.ascontiguousarray(value))
 
 
-def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, tables: Tables) -> tuple[F64, I64]:
+def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, tables: NGramTables) -> tuple[F64, I64]:
     """Log10 probability of every text under the model.
 
     Args:
@@ -69,8 +69,8 @@ def vocabulary_table(words: U64, numbers: U16) -> tuple[U64, U16]:
     return table, value
 
 
-def numbered(hashes: U64, table: U64, numbers: U16) -> U16:
-    """Numbers of tokens; `END` for boundaries, `UNKNOWN` for strangers."""
+def word_numbers(hashes: U64, table: U64, numbers: U16) -> U16:
+    """Numbers of tokens; `END` for boundaries, `UNKNOWN` for tokens outside the vocabulary."""
     out = np.empty(hashes.size, dtype=np.uint16)
     _number(hashes, table, numbers, out)
     return out

@@ -1,4 +1,4 @@
-"""Lines of Arrow `large_string` columns: where they lie, what they hold, and two hashes of each, in one pass.
+"""Lines of Arrow `large_string` columns: positions, sizes and two hashes of each, in one pass.
 
 A line ends with U+000A and includes it. Its hashes are over its text folded as in `fold`: lower-cased, runs of
 white space one space, none at the ends; so lines that differ in case or white space alone are equal. A line
@@ -54,7 +54,7 @@ class HashedLines:
         high, low: [L] hashes; both 0 for a blank line.
         size: [L] characters that are no white space.
         words: [L] words, as `ngrams` counts them but for those that a line end splits.
-        telling: [L] whether there is a letter or digit.
+        alphanumeric: [L] whether the line has a letter or digit.
     """
 
     starts: I64
@@ -65,7 +65,7 @@ class HashedLines:
     low: U64
     size: I32
     words: I32
-    telling: Bools
+    alphanumeric: Bools
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Paragraphs:
     high: U64
     low: U64
     size: I64
-    telling: Bools
+    alphanumeric: Bools
 
 
 def lines(texts: pa.Array) -> HashedLines:
@@ -86,23 +86,25 @@ def lines(texts: pa.Array) -> HashedLines:
     count = int(np.count_nonzero(data[offsets[0] : offsets[-1]] == 10)) + offsets.size - 1
     starts, byte = np.zeros(offsets.size, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
     cp, numbers = np.zeros((2, count), dtype=np.int32), np.zeros((2, count), dtype=np.int32)
-    hashes, telling = np.zeros((2, count), dtype=np.uint64), np.zeros(count, dtype=np.bool_)
-    found = _scan(data, offsets, starts, byte, cp, hashes, numbers, telling)
+    hashes, alphanumeric = np.zeros((2, count), dtype=np.uint64), np.zeros(count, dtype=np.bool_)
+    found = _scan(data, offsets, starts, byte, cp, hashes, numbers, alphanumeric)
     byte[found] = offsets[-1]
     return HashedLines(
         starts, byte[: found + 1], cp[0, :found], cp[1, :found], hashes[0, :found], hashes[1, :found],
-        numbers[0, :found], numbers[1, :found], telling[:found],
+        numbers[0, :found], numbers[1, :found], alphanumeric[:found],
     )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
-def _scan(data: U8, offsets: I64, starts: I64, byte: I64, cp: Any, hashes: U64, numbers: Any, telling: Bools) -> int:
+def _scan(
+    data: U8, offsets: I64, starts: I64, byte: I64, cp: Any, hashes: U64, numbers: Any, alphanumeric: Bools
+) -> int:
     count = 0
     for doc in range(offsets.size - 1):
         at, end, point = offsets[doc], offsets[doc + 1], 0
         while at < end:
             byte[count], cp[0, count] = at, point
-            at, point = _line(data, at, end, point, count, hashes, numbers, telling)
+            at, point = _line(data, at, end, point, count, hashes, numbers, alphanumeric)
             cp[1, count] = point
             count += 1
         starts[doc + 1] = count
@@ -110,10 +112,10 @@ def _scan(data: U8, offsets: I64, starts: I64, byte: I64, cp: Any, hashes: U64, 
 
 
 @njit(inline="always")
-def _line(data: Any, at: Any, end: Any, cp: Any, line: Any, hashes: Any, numbers: Any, telling: Any) -> Any:
+def _line(data: Any, at: Any, end: Any, cp: Any, line: Any, hashes: Any, numbers: Any, alphanumeric: Any) -> Any:
     """One line from `data[at]` on; returns where the next begins, in bytes and code points."""
     high, low = uint64(0), uint64(0)
-    size, words, inside, pending, tells = 0, 0, False, False, False
+    size, words, inside, pending, has_alphanumeric = 0, 0, False, False, False
     while at < end:
         first = data[at]
         if first < 128:
@@ -137,14 +139,14 @@ def _line(data: Any, at: Any, end: Any, cp: Any, line: Any, hashes: Any, numbers
             high ^= high >> uint64(29)
             pending = False
             size += 1
-            tells |= what == _WORD
+            has_alphanumeric |= what == _WORD
         words += word and not (inside and joins)
         inside = word and joins
         if first == 10:
             break
     hashes[0, line], hashes[1, line] = (mix(high), mix(low)) if size else (uint64(0), uint64(0))
     numbers[0, line], numbers[1, line] = size, words
-    telling[line] = tells
+    alphanumeric[line] = has_alphanumeric
     return at, cp
 
 
@@ -158,17 +160,19 @@ def _wide_space(point: Any) -> Any:
 
 def paragraphs(found: HashedLines) -> Paragraphs:
     """The paragraphs of every text, in order."""
-    room = found.high.size
-    spans, hashes = np.zeros((3, room), dtype=np.int64), np.zeros((2, room), dtype=np.uint64)
-    telling = np.zeros(room, dtype=np.bool_)
-    count = _blocks(found.starts, found.high, found.low, found.size, found.telling, spans, hashes, telling)
+    most = found.high.size
+    spans, hashes = np.zeros((3, most), dtype=np.int64), np.zeros((2, most), dtype=np.uint64)
+    alphanumeric = np.zeros(most, dtype=np.bool_)
+    count = _blocks(found.starts, found.high, found.low, found.size, found.alphanumeric, spans, hashes, alphanumeric)
     return Paragraphs(
-        spans[0, :count], spans[1, :count], hashes[0, :count], hashes[1, :count], spans[2, :count], telling[:count]
+        spans[0, :count], spans[1, :count], hashes[0, :count], hashes[1, :count], spans[2, :count], alphanumeric[:count]
     )
 
 
 @njit(nogil=True, cache=True)
-def _blocks(starts: I64, high: U64, low: U64, size: I32, tells: Bools, spans: I64, hashes: U64, telling: Bools) -> int:
+def _blocks(
+    starts: I64, high: U64, low: U64, size: I32, by_line: Bools, spans: I64, hashes: U64, alphanumeric: Bools
+) -> int:
     count = -1
     for doc in range(starts.size - 1):
         within = False
@@ -182,7 +186,7 @@ def _blocks(starts: I64, high: U64, low: U64, size: I32, tells: Bools, spans: I6
                 spans[2, count] += size[line]
                 hashes[0, count] = mix((hashes[0, count] ^ high[line]) * _HIGH + uint64(1))
                 hashes[1, count] = mix((hashes[1, count] ^ low[line]) * _LOW + uint64(1))
-                telling[count] |= tells[line]
+                alphanumeric[count] |= by_line[line]
     return count + 1
 
 

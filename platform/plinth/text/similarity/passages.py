@@ -1,9 +1,9 @@
-"""Passages of n words: which of them could occur elsewhere, their hashes, and where words lie in the text.
+"""Passages of n words: anchors that rule out repetition, hashes, and positions of words in the text.
 
 Words are those of `ngrams`. A **window** is n successive words of one text; a text of fewer has none. A window's
 **anchor** is the smallest hash of the k-grams in it, of equal ones the last (winnowing: Schleimer, Wilkerson
 and Aiken 2003). Equal windows have equal anchors, wherever they are; successive windows mostly share one. So
-the anchors, one in about (n - k) / 2 words, tell which windows cannot be repeated, and most need no second look.
+the anchors, one in about (n - k) / 2 words, show which windows cannot be repeated; most windows are never hashed.
 
 Letters: D texts of a column, W words of all of them, N windows.
 """
@@ -115,8 +115,8 @@ def _keys(words: U64, word_starts: I64, starts: I64, n: int, wanted: Bools, high
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The words of one text, V of them: where each lies, and all of them folded.
+class WordPositions:
+    """The V words of one text: their positions, and their folded form.
 
     Args:
         start_cp, end_cp: [V] code points; start_byte, end_byte: [V] bytes of its UTF-8; half open.
@@ -131,19 +131,19 @@ class Placed:
     ends: I64
 
     def passage(self, first: int, count: int) -> bytes:
-        """The folded words from one on."""
+        """`count` folded words from word `first` on."""
         return self.folded[self.ends[first] : self.ends[first + count]]
 
 
-def placed(text: str) -> Placed:
-    """Where the words of a text are: the same words, in number and order, as `ngrams` hashes."""
+def word_positions(text: str) -> WordPositions:
+    """Positions of the words of a text: the same words, in number and order, as `ngrams` hashes."""
     data, offsets = utf8(pa.array([text], pa.large_string()))
     size = int(offsets[1])
     places, ends = np.zeros((4, size // 2 + 2), dtype=np.int64), np.zeros(size // 2 + 3, dtype=np.int64)
     folded = np.empty(2 * size + 2, dtype=np.uint8)
     count = _place(data, size, places, ends, folded)
     start_cp, end_cp, start_byte, end_byte = (row[:count] for row in places)
-    return Placed(start_cp, end_cp, start_byte, end_byte, folded[: ends[count]].tobytes(), ends[: count + 1])
+    return WordPositions(start_cp, end_cp, start_byte, end_byte, folded[: ends[count]].tobytes(), ends[: count + 1])
 
 
 @njit(nogil=True, cache=True)

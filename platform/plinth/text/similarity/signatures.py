@@ -6,7 +6,7 @@ h_k(x) = (a_k x + b_k mod 2^64) >> 32 on 32-bit x, strongly universal by Dietzfe
 of an n-gram's 64-bit hash. The shift is taken after the minimum, which it does not change.
 
 With `bands` bands of `rows` rows, a pair of similarity s shares a band key with probability
-1 - (1 - s^rows)^bands. A key only nominates: who uses it must verify the pair.
+1 - (1 - s^rows)^bands. A key only nominates a pair: the caller must verify it.
 
 Letters: D texts, K = bands * rows permutations.
 """
@@ -73,8 +73,8 @@ def _sign(data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64
 
 @njit(nogil=True, cache=True)
 def _lower(grams: U64, a: U64, b: U64, minima: U64) -> None:
-    """Take n-grams into the upper halves of the minima, eight at a time, and all permutations over them: the length of
-    that loop does not depend on the text, so that short texts are as fast as long ones."""
+    """Lower the upper halves of the minima by n-grams, eight at a time; the inner loop runs over all permutations, so
+    its length does not depend on the text, and short texts are as fast as long ones."""
     eights, lanes = grams.size // 8 * 8, a.size // LANES * LANES
     for i in range(0, eights, 8):
         p, q, r, s = grams[i], grams[i + 1], grams[i + 2], grams[i + 3]

@@ -1,4 +1,4 @@
-"""One vector instruction by name, where the compiler does not find it on its own: minima of upper halves.
+"""SIMD MinHash: minima of upper halves by a vector instruction that the compiler does not find on its own.
 
 For MinHash only the upper 32 bits of the least of many 64-bit values count. The least upper halves are those bits, and
 processors compare 32-bit lanes twice as fast as 64-bit ones (AVX-512 on Zen 4), or have no instruction for the latter
@@ -59,5 +59,5 @@ def _lower_upper_halves(typingctx: Any, minima: Any, a: Any, b: Any, at: Any, va
 
 #: `lower_upper_halves(minima, a, b, at, values)`: for the `LANES` places k from `at` on, the upper 32 bits of
 #: `minima[k]` become the least of themselves and those of `a[k] * value + b[k]` for each value of a tuple. The lower
-#: 32 bits then mean nothing. Reads and writes past the end of the arrays if asked to.
+#: 32 bits are then undefined. The caller keeps `at + LANES` inside the arrays.
 lower_upper_halves: Any = intrinsic(_lower_upper_halves)

@@ -6,9 +6,10 @@ makes them, as often as they occur; a sum of 0 gives 0. A text without words has
 
 Manku, Jain and Das Sarma (2007) find near hashes through tables of bits that must agree. Here the 64 bits are four
 blocks of 16: of two hashes that differ in at most `distance` bits, one block differs in at most distance // 4. So
-every block is looked up with that many bits turned, and what is found is counted out. The answer is exact.
+every block is looked up with up to that many bits flipped, and the distance of every hit is counted. The answer is
+exact.
 
-Letters: D texts, N listed hashes, Q hashes sought.
+Letters: D texts, N listed hashes, Q queries.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ I32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
 BLOCKS, BLOCK_BITS = 4, 16
-#: Beyond it so many entries of a block are read that a list might as well be read through.
+#: Beyond it a search would read so many entries of a block that a scan of the list is as fast.
 MAX_DISTANCE = 11
 #: Votes are counted bit by bit across all 64 sums, in so many binary digits at a time.
 _DIGITS = 16
@@ -80,7 +81,7 @@ def _vote(grams: U64, digits: U64, votes: I64) -> None:
                 votes[bit] += np.int64((digits[k] >> uint64(bit)) & uint64(1)) << k
 
 
-class Near:
+class SimHashIndex:
     """Listed hashes, ready to be searched.
 
     Args:
@@ -102,35 +103,35 @@ class Near:
             self._orders[block] = np.argsort(keys, kind="stable")
             counts = np.bincount(keys.astype(np.int64), minlength=1 << BLOCK_BITS)
             self._starts[block, 1:] = np.cumsum(counts)
-        turned = range(distance // BLOCKS + 1)
-        masks = [sum(1 << bit for bit in bits) for size in turned for bits in combinations(range(BLOCK_BITS), size)]
+        flipped = range(distance // BLOCKS + 1)
+        masks = [sum(1 << bit for bit in bits) for size in flipped for bits in combinations(range(BLOCK_BITS), size)]
         self._masks = np.array(masks, dtype=np.int64)
 
-    def nearest(self, sought: U64) -> tuple[I64, I64]:
+    def nearest(self, queries: U64) -> tuple[I64, I64]:
         """The nearest listed hash of each, the first one listed among equals.
 
         Returns:
             Positions in the list and distances in bits, [Q] each; -1 where none is near enough.
         """
-        places, bits = np.full(sought.size, -1, np.int64), np.full(sought.size, -1, np.int64)
+        places, bits = np.full(queries.size, -1, np.int64), np.full(queries.size, -1, np.int64)
         if self.hashes.size:
-            _search(sought, self.hashes, self._orders, self._starts, self._masks, self.distance, places, bits)
+            _search(queries, self.hashes, self._orders, self._starts, self._masks, self.distance, places, bits)
         return places, bits
 
 
 @njit(nogil=True, cache=True)
 def _search(
-    sought: U64, hashes: U64, orders: I32, starts: I32, masks: I64, distance: int, places: I64, bits: I64
+    queries: U64, hashes: U64, orders: I32, starts: I32, masks: I64, distance: int, places: I64, bits: I64
 ) -> None:
-    for i in range(sought.size):
+    for i in range(queries.size):
         best, place = distance + 1, np.int64(-1)
         for block in range(BLOCKS):
-            key = np.int64((sought[i] >> uint64(block * BLOCK_BITS)) & uint64(0xFFFF))
+            key = np.int64((queries[i] >> uint64(block * BLOCK_BITS)) & uint64(0xFFFF))
             for mask in masks:
                 near = key ^ mask
                 for at in range(starts[block, near], starts[block, near + 1]):
                     listed = np.int64(orders[block, at])
-                    apart = _differing(hashes[listed] ^ sought[i])
+                    apart = _differing(hashes[listed] ^ queries[i])
                     if apart < best or (apart == best and apart <= distance and listed < place):
                         best, place = apart, listed
         if place >= 0:

@@ -1,7 +1,7 @@
-"""Words and phrases of lexicons, obfuscated terms, places of personal data.
+"""Terms of lexicons, obfuscated terms, and candidates for personal data.
 
-    obfuscation  Terms in thin disguise: pieces whose letters show that somebody hid a word, and words spelt in single
-    pii_scan     Where a text can hold personal data: one pass over the bytes that stops only at places worth a rule.
-    pii_words    Words that say what the number beside them is, in the languages of the rules, as hashes with one bit
-    terms        Find the words and phrases of a lexicon in texts: whole words only, whatever their case, and thinly d
+    terms        the words and phrases of a lexicon in texts
+    obfuscation  obfuscated terms: signs for letters, letters apart, repeated letters
+    pii_scan     candidates for personal data, in one pass over the bytes
+    pii_words    words that give the meaning of a number beside them
 """

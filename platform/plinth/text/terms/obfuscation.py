@@ -1,8 +1,8 @@
-"""Terms in thin disguise: pieces whose letters show that somebody hid a word, and words spelt in single letters.
+"""Obfuscated terms: words written with signs for letters or with repeated letters, and words in single letters.
 
-A piece is a run of letters and of what may stand for one (`fold_letters`). Its letters are hashed only where it shows a
-disguise: a sign, a digit, an accent or another alphabet's letter among plain ones, or one letter three times in a row.
-Does not belong here: what a term is, and which hits count (`terms`).
+A piece is a run of letters and of characters that may stand for one (`fold_letters`). Its letters are hashed only where
+it shows obfuscation: a sign, a digit, an accent or another alphabet's letter among plain ones, or one letter three
+times in a row. Does not belong here: the lexicon, and which hits count (`terms`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN = np.array([byte < 128 and chr(byte).isalpha() for byte in range(256)])
 
 
 @njit(nogil=True, cache=True)
-def room_in(rows: I64, count: int) -> I64:
+def grown(rows: I64, count: int) -> I64:
     """The same rows, twice as many where they are full."""
     if count < rows.shape[0]:
         return rows
@@ -37,7 +37,7 @@ def room_in(rows: I64, count: int) -> I64:
 
 @njit(inline="always")
 def look_up(table: Any, bits: Any, value: Any) -> Any:
-    """Where a hash stands in a sorted table, or -1."""
+    """Position of a hash in a sorted table, or -1."""
     found = np.int64(-1)
     if bits[value >> np.uint64(64 - FILTER_BITS)]:
         at = np.searchsorted(table, value)
@@ -47,15 +47,15 @@ def look_up(table: Any, bits: Any, value: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def hidden_terms(
+def obfuscated_terms(
     data: U8, start: int, end: int, out: I64, skeletons: U64, terms: I64, bits: Any, runs: U64, run_terms: I64,
     run_bits: Any,
 ) -> tuple[I64, int]:  # fmt: skip
-    """Terms in pieces (letters and what may stand for them) that show a disguise, and in runs of single letters."""
+    """Terms in pieces that show obfuscation, and in runs of single letters."""
     count = 0
     before: Any = np.int64(-1)
     at: Any = start
-    # of the piece: bytes, letters, what shows, the run of one letter
+    # of the piece: bytes, letters, signs of obfuscation, the run of one letter
     first: Any = np.int64(-1)
     last: Any = start
     letters: Any = 0
@@ -66,7 +66,7 @@ def hidden_terms(
     last_single: Any = start
     while at <= end:
         here = at
-        while at < end and _PLAIN[data[at]]:  # most of any text, and never a disguise but by repetition
+        while at < end and _PLAIN[data[at]]:  # most of any text, and obfuscated only by repetition
             lower = np.int64(data[at]) | 32
             row = row + 1 if lower == before else 1
             repeated |= row >= 3
@@ -102,7 +102,7 @@ def hidden_terms(
                     found = look_up(runs, run_bits, once)
                     term = run_terms[found] if found >= 0 else term
                 if term >= 0:
-                    out = room_in(out, count)
+                    out = grown(out, count)
                     out[count] = first, last, term
                     count += 1
             single = size == 1 and letters == 1
@@ -168,7 +168,7 @@ def _apart(
             if found >= 0:
                 taken, term = j - i + 1, terms[found]
         if taken:
-            out = room_in(out, count)
+            out = grown(out, count)
             out[count] = places[i], (places[i + taken] - 1 if i + taken < run else end), term
             count += 1
         i += max(taken, 1)

@@ -1,9 +1,9 @@
-"""Where a text can hold personal data: one pass over the bytes that stops only at places worth a rule.
+"""Candidates for personal data: one pass over the bytes that stops only where a rule may match.
 
-The pass walks over runs of letters, digits, `_` and `-`; only runs with digits, long runs, `@` and `:` are looked at,
-each time over a bounded number of bytes, so the time is linear in the text whatever it holds. What it reports is a
-superset of what the rules of the `pii` annotator accept; the rules decide. Numbers that mean nothing without words
-beside them are reported only where such words stand near (`pii_words`).
+The pass walks over runs of letters, digits, `_` and `-`; only runs with digits, long runs, `@` and `:` are examined,
+each over a bounded number of bytes, so the time is linear in any text. The candidates are a superset of the matches of
+the `pii` annotator, whose rules decide. Numbers without a form of their own are reported only near words that give
+their meaning (`pii_words`).
 
 Does not belong here: check digits, registries of addresses, replacements.
 """
@@ -23,7 +23,8 @@ from plinth.text.terms.pii_words import HASHES, OTHER, SIZE, WORD_MEANINGS
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8
 
-#: What a place is: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM line.
+#: Kinds of candidates: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM
+#: line.
 AT, DOTTED, HEXES, NUMBER, LETTERED, RUN, PEM = range(7)
 #: Bytes before and after a number in which words are looked for.
 BEFORE, AFTER = 64, 32
@@ -46,7 +47,7 @@ def _classes() -> npt.NDArray[np.uint8]:
 
 
 _CLASSES = _classes()
-#: How keys begin that say what they are; three bytes are compared, the rules look at the rest.
+#: Prefixes of keys; three bytes are compared here, the rest by the rules.
 PREFIXES = (
     b"AKIA", b"ASIA", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"gith", b"glpa", b"xoxa", b"xoxb", b"xoxe", b"xoxo",
     b"xoxp", b"xoxr", b"xoxs", b"xapp", b"sk_l", b"rk_l", b"AIza", b"npm_", b"pypi", b"sk-", b"hf_", b"eyJ", b"dop_",
@@ -60,12 +61,12 @@ _BEGIN = np.frombuffer(b"-----BEGIN", dtype=np.uint8)
 
 @dataclass(frozen=True)
 class PiiPlaces:
-    """Places in the order of the texts, [P].
+    """Candidates in the order of the texts, [P].
 
     Args:
         doc: row of the text.
         kind: one of `AT`, …, `PEM`.
-        start, end: bytes from the beginning of the text; a rule may look further than `end`.
+        start, end: bytes from the beginning of the text; a rule may read further than `end`.
         meaning: bits of `pii_words` of the words near it.
     """
 
@@ -77,20 +78,20 @@ class PiiPlaces:
 
 
 def places(texts: pa.Array) -> PiiPlaces:
-    """All places of a column of texts."""
+    """All candidates of a column of texts."""
     data, offsets = utf8(texts)
-    room = 1024 + int(offsets[-1] - offsets[0]) // 128
+    capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
     while True:
-        found = np.empty((room, 5), np.int64)
+        found = np.empty((capacity, 5), np.int64)
         size = _scan(data, offsets, found)
-        if size <= room:
+        if size <= capacity:
             return PiiPlaces(*found[:size].T.copy())
-        room = size
+        capacity = size
 
 
 @njit(inline="always")
 def _put(found: I64, size: Any, doc: Any, kind: Any, start: Any, end: Any, meaning: Any) -> Any:
-    """Note a place, or count it only where there is no room left."""
+    """Note a candidate, or count it only once `found` is full."""
     if size < found.shape[0]:
         found[size, 0], found[size, 1], found[size, 2], found[size, 3] = doc, kind, start, end
         found[size, 4] = meaning
@@ -296,7 +297,7 @@ def _lettered(data: U8, first: int, at: int, end: int, doc: int, found: I64, siz
 
 @njit(nogil=True, cache=True)
 def _number(data: U8, first: int, at: int, end: int, doc: int, found: I64, size: int) -> int:
-    """Note a number by its form (see `_strong`), or because words near it say what it is."""
+    """Note a number by its form (see `_strong`), or because words near it give its meaning."""
     before = data[at - 1] if at > first else np.uint8(32)
     if before == 36 or before == 37:  # money, escapes
         return size

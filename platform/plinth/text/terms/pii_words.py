@@ -1,7 +1,7 @@
-"""Words that say what the number beside them is, in the languages of the rules, as hashes with one bit per meaning.
+"""Words that give the meaning of a number beside them, in the languages of the rules, as hashes with a bit per meaning.
 
 A word is a run of ASCII letters and bytes above 127, lower-cased in ASCII; words with other capitals are listed in
-both forms. Words that say that a number is something else (an order, a version, a book) end the search for context.
+both forms. Words for other numbers (an order, a version, a book) end the search for context.
 """
 
 from __future__ import annotations

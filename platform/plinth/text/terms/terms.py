@@ -1,7 +1,7 @@
-"""Find the words and phrases of a lexicon in texts: whole words only, whatever their case, and thinly disguised ones.
+"""Find the words and phrases of a lexicon in texts: whole words only, in any case, and lightly obfuscated ones.
 
 A term matches where its words stand one after the other, by the words of `ngrams`; of terms that begin at one word the
-longest counts. A term of one word is found in disguise, too, but only where a disguise shows:
+longest counts. A term of one word is also found obfuscated, where the text shows one of these signs:
 
 - digits and signs for letters (`h3ll0`, `$pam`), at least one letter among them;
 - a letter three times or more in a row (`spaaaam`): then runs count once, in text and term;
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compiled import njit
-from plinth.text.terms.obfuscation import FILTER_BITS, MIN_LETTERS, hidden_terms, look_up, room_in
+from plinth.text.terms.obfuscation import FILTER_BITS, MIN_LETTERS, grown, look_up, obfuscated_terms
 from plinth.text.unicode.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind, utf8
 from plinth.text.unicode.fold_letters import FOLDED, INVISIBLE, code
 from plinth.text.words.hash_sets import FNV, PRIME
@@ -35,20 +35,20 @@ _NEXT = np.uint64(0xD6E8FEB86659FD93)
 
 
 @dataclass(frozen=True)
-class Hits:
+class TermHits:
     """Hits of all texts in reading order, disjoint: those of text d are `starts[d]:starts[d + 1]`.
 
     Args:
         starts: [D + 1].
         terms: [H], positions in the list of terms.
         spans: [H, 2], first code point and the one after the last.
-        disguised: [H], whether the text hid the term.
+        obfuscated: [H], whether the text obfuscated the term.
     """
 
     starts: I64
     terms: I64
     spans: I64
-    disguised: npt.NDArray[np.bool_]
+    obfuscated: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Table:
 
 
 class TermTable:
-    """Terms ready to be sought.
+    """Terms, ready to be searched for.
 
     Raises:
         ValueError: a term without words, or with more than `MAX_WORDS`.
@@ -86,11 +86,11 @@ class TermTable:
                     collapsed.setdefault(runs, index)
         self._tables = tuple(_table(one) for one in (firsts, phrases, skeletons, collapsed))
 
-    def find(self, texts: pa.Array, disguised: bool = True) -> Hits:
+    def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
         """All hits.
 
         Args:
-            disguised: whether disguises are looked through.
+            obfuscated: whether to find obfuscated terms as well.
         """
         data, offsets = utf8(texts)
         words = scratch(offsets)
@@ -98,14 +98,14 @@ class TermTable:
         starts = np.zeros(offsets.size, dtype=np.int64)
         one, two, three, four = self._tables
         found = _find(
-            data, offsets, words, ends, starts, disguised,
+            data, offsets, words, ends, starts, obfuscated,
             one.hashes, one.terms, one.bits, two.hashes, two.terms, two.bits,
             three.hashes, three.terms, three.bits, four.hashes, four.terms, four.bits,
         )  # fmt: skip
-        return Hits(starts, found[:, 0].copy(), found[:, 1:3].copy(), found[:, 3].astype(np.bool_))
+        return TermHits(starts, found[:, 0].copy(), found[:, 1:3].copy(), found[:, 3].astype(np.bool_))
 
     @staticmethod
-    def words(texts: pa.Array) -> I64:
+    def word_counts(texts: pa.Array) -> I64:
         """The number of words of every text, [D]."""
         data, offsets = utf8(texts)
         words = scratch(offsets)
@@ -148,7 +148,7 @@ def _fnv(value: int, point: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _find(
-    data: U8, offsets: I64, words: U64, ends: I64, starts: I64, disguised: bool,
+    data: U8, offsets: I64, words: U64, ends: I64, starts: I64, obfuscated: bool,
     firsts: U64, lengths: I64, first_bits: Any, phrases: U64, terms: I64, phrase_bits: Any,
     skeletons: U64, skeleton_terms: I64, skeleton_bits: Any, runs: U64, run_terms: I64, run_bits: Any,
 ) -> I64:  # fmt: skip
@@ -166,13 +166,13 @@ def _find(
                     at = look_up(phrases, phrase_bits, _joined(words, i, length))
                     if at >= 0 and taken == 0:
                         taken = length
-                        plain = room_in(plain, clear)
+                        plain = grown(plain, clear)
                         plain[clear] = ends[i, 0], ends[i + length - 1, 1], terms[at]
                         clear += 1
             i += max(taken, 1)
         covered = 0
-        if disguised:
-            hidden, covered = hidden_terms(data, start, end, hidden, skeletons, skeleton_terms, skeleton_bits,
+        if obfuscated:
+            hidden, covered = obfuscated_terms(data, start, end, hidden, skeletons, skeleton_terms, skeleton_bits,
                                          runs, run_terms, run_bits)  # fmt: skip
         a, b, points = 0, 0, 0
         reached: Any = start
@@ -181,7 +181,7 @@ def _find(
             take_plain = b >= covered or (a < clear and plain[a, 0] <= hidden[b, 0])
             hit = plain[a] if take_plain else hidden[b]
             if hit[0] >= reached:
-                found = room_in(found, count)
+                found = grown(found, count)
                 while byte < hit[0]:
                     points += (data[byte] & 0xC0) != 0x80
                     byte += 1

@@ -1,8 +1,8 @@
-"""Code points: classes, decoding, case folding.
+"""Code points: decoding, classes, case folding.
 
-    characters    What a code point is, as one byte of flags each: the same answers as Python's `str` methods.
-    classes       What a code point is, as flags: the classes that profiles beyond datatrove's ask for.
-    codepoints    Code points in UTF-8 buffers: decode one, lower-case it, and say whether it separates words.
-    fold          Fold texts so that those which differ in case and white space alone become equal.
-    fold_letters  The plain letter that a character stands for where somebody disguises a word: accents, lookalikes, s
+    codepoints    decode UTF-8 in place, lower-case, word separators; the buffers of a string column
+    characters    flags of `str` methods, as datatrove counts: white space, line break, letter, punctuation
+    classes       flags of `str` methods and regular expressions, for the other rule sets; NFD of a code point
+    fold          texts in the form in which they count as equal
+    fold_letters  the plain letter that an obfuscated character stands for
 """

@@ -1,7 +1,7 @@
-"""What a code point is, as one byte of flags each: the same answers as Python's `str` methods.
+"""Classes of code points as one byte of flags each: the same answers as Python's `str` methods.
 
 `SPACE`, `BREAK` and `ALPHA` follow `str.isspace`, `str.splitlines` and `str.isalpha` of the running Python;
-whoever stores results that rest on them states `unicodedata.unidata_version`. `PUNCTUATION` and `TERMINAL` are
+results that depend on them are stored with `unicodedata.unidata_version`. `PUNCTUATION` and `TERMINAL` are
 fixed ranges: the characters that datatrove 0.10 counts as symbols, and those it lets a line end with
 (Unicode's Sentence_Terminal, as of its release).
 """

@@ -1,8 +1,8 @@
-"""What a code point is, as flags: the classes that profiles beyond datatrove's ask for.
+"""Classes of code points as flags, and their normal forms, for the rule sets beyond datatrove's.
 
 `characters` has the few flags of datatrove's counts in one byte; here are the classes of `str` methods and regular
-expressions that RedPajama, Dolma and DCLM use, and what RedPajama's normalisation makes of a code point. All follow
-the running Python's Unicode tables; whoever stores results that rest on them states `unicodedata.unidata_version`.
+expressions that RedPajama, Dolma and DCLM use, and RedPajama's normal form of a code point. All follow the running
+Python's Unicode tables: results that depend on them are stored with `unicodedata.unidata_version`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _flags(character: str) -> int:
 
 
 class Expansions(NamedTuple):
-    """What `unicodedata.normalize("NFD", character.lower())` gives, by code point.
+    """The result of `unicodedata.normalize("NFD", character.lower())`, by code point.
 
     Args:
         starts: [0x30001] the result of p is `points[starts[p]:starts[p + 1]]`; beyond, a code point is itself.
@@ -75,7 +75,7 @@ class Expansions(NamedTuple):
 
 @lru_cache(maxsize=1)
 def expansions() -> Expansions:
-    """The table; text with capital sigma, or with marks in another order, is not covered by single characters."""
+    """The table. It does not cover text with a capital sigma, or with marks that normalisation reorders."""
     starts, points = np.zeros(0x30001, dtype=np.int32), []
     numeric, combines = np.zeros(0x30000, dtype=np.uint8), np.zeros(0x30000, dtype=np.uint8)
     for point in range(0x30000):

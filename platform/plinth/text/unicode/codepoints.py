@@ -1,7 +1,7 @@
-"""Code points in UTF-8 buffers: decode one, lower-case it, and say whether it separates words.
+"""Code points in UTF-8 buffers: decode one, lower-case it, and test whether it separates words.
 
-The classes are ranges written out here, not tables of the Python that runs: the same text gives the same
-words under every version. Does not belong here: what a kernel does with the words.
+The classes are ranges written out here, not tables of the running Python: the same text gives the same words under
+every version.
 """
 
 from __future__ import annotations

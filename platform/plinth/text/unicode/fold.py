@@ -1,4 +1,4 @@
-"""Fold texts so that those which differ in case and white space alone become equal.
+"""Fold texts: texts that differ only in case and white space become equal.
 
 Letters are lower-cased as in `ngrams`; runs of white space (ASCII and Unicode) become one space, none at the
 ends. The rest, punctuation included, stays as it is.
@@ -59,7 +59,7 @@ def fold(data: U8, start: int, end: int, out: U8) -> int:
 
 @njit(inline="always")
 def _ascii(data: Any, start: Any, end: Any, out: Any, length: Any, within: Any) -> Any:
-    """On until a byte that is not ASCII. A space after a space is written over by what follows: no branch."""
+    """Fold up to a byte that is not ASCII. A space after a space is overwritten by the next byte: no branch."""
     at, last, size, space, one = uint64(start), uint64(end), uint64(length), uint64(within), uint64(1)
     while at < last and data[at] < 128:
         byte = data[at]
@@ -89,10 +89,3 @@ def _copy(data: U8, at: int, point: int, length: int, out: U8, size: int) -> int
         for i in range(length):
             out[size + i] = data[at + i]
     return size + length
-
-
-def fold_text(text: str) -> str:
-    """One folded text, for people and tests."""
-    data, offsets = utf8(pa.array([text], pa.large_string()))
-    out = np.empty(int(offsets[1]) + 1, dtype=np.uint8)
-    return out[: fold(data, offsets[0], offsets[1], out)].tobytes().decode("utf-8", "replace")

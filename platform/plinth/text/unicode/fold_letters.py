@@ -1,7 +1,7 @@
-"""The plain letter that a character stands for where somebody disguises a word: accents, lookalikes, signs.
+"""The plain letter that a character stands for in an obfuscated word: accents, lookalikes, signs.
 
-A small table for code points below U+2100, and arithmetic for wide letters. Python's decompositions of Latin letters
-are used; Unicode's stability policy keeps them as they are. The lookalikes are those of Unicode's confusables (UTS
+A small table for code points below U+2100, and arithmetic for wide letters. It uses Python's decompositions of Latin
+letters, which Unicode's stability policy never changes. The lookalikes are those of Unicode's confusables (UTS
 39) that are letters of Cyrillic and Greek with the shape of one Latin letter.
 """
 
@@ -16,11 +16,11 @@ from plinth.compiled import njit
 
 #: A code of the table: the letter's code point, and flags.
 FOLDED = 0x1FFFFF  # bits of the letter; 0: separates pieces
-LEET = 1 << 21  # shows a disguise: anything but a plain letter
+LEET = 1 << 21  # a sign of obfuscation: anything but a plain letter
 BOTH = 1 << 22  # may be i or l
 SIGN = 1 << 23  # by itself no letter that could be meant: a digit, a sign, a letter of another alphabet
 MARK = 1 << 24  # a punctuation mark that ends sentences or separates: a letter only before another one
-INVISIBLE = 1  # the letter of what shows nothing
+INVISIBLE = 1  # the letter of a character without a glyph
 LEET_L = ord("l")
 
 _SIGNS = {"0": "o", "3": "e", "4": "a", "5": "s", "6": "g", "7": "t", "8": "b", "9": "g", "@": "a", "$": "s", "€": "e"}

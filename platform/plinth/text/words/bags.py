@@ -29,7 +29,7 @@ _MASK = np.uint64((1 << TABLE_BITS) - 1)
 
 
 def frequencies(texts: pa.Array, min_words: int) -> tuple[I64, int]:
-    """In how many texts of at least `min_words` words each cell's words are, [2^TABLE_BITS]; and how many texts."""
+    """Document frequencies of cells, [2^TABLE_BITS], over texts of at least `min_words` words; and how many texts."""
     starts, words = ngram_hashes(texts, 1)
     out = np.zeros(1 << TABLE_BITS, dtype=np.int64)
     return out, _frequencies(starts, words, min_words, out)
@@ -51,7 +51,7 @@ def _frequencies(starts: I64, words: U64, min_words: int, out: I64) -> int:
 
 
 def vectors(texts: pa.Array, df: I64, count: int, dimensions: int, min_words: int) -> tuple[I16, npt.NDArray[np.bool_]]:
-    """Vectors [D, dimensions] of texts, and which have one: those of at least `min_words` words.
+    """Vectors [D, dimensions] of texts, and a mask of the texts that have one: at least `min_words` words.
 
     Args:
         df, count: summed over the corpus, from `frequencies`.
@@ -61,7 +61,7 @@ def vectors(texts: pa.Array, df: I64, count: int, dimensions: int, min_words: in
     out = np.zeros((starts.size - 1, dimensions), dtype=np.float64)
     for doc in np.flatnonzero(np.diff(starts) >= min_words):
         _add(np.sort(words[starts[doc] : starts[doc + 1]]), idf, out[doc])
-    return whole(out), np.diff(starts) >= min_words
+    return quantised(out), np.diff(starts) >= min_words
 
 
 @njit(nogil=True, cache=True)
@@ -78,7 +78,7 @@ def _add(words: U64, idf: npt.NDArray[np.float64], out: npt.NDArray[np.float64])
         begin = end
 
 
-def whole(values: npt.NDArray[np.float64]) -> I16:
+def quantised(values: npt.NDArray[np.float64]) -> I16:
     """Rows scaled to length `SCALE` and rounded; rows of zeros stay."""
     lengths = np.sqrt((values * values).sum(axis=1, keepdims=True))
     scaled = np.divide(values, lengths, out=np.zeros_like(values), where=lengths > 0)

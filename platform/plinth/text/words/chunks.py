@@ -1,4 +1,4 @@
-"""Eight bytes at a time: read, compare and hash runs of bytes in a buffer.
+"""Read, compare and hash runs of bytes in a buffer, eight bytes at a time.
 
 Hashes of this module are compared within one call and never stored: they depend on the byte order of the machine.
 """
@@ -46,21 +46,21 @@ def _write8(typingctx: Any, data: Any, at: Any, value: Any) -> Any:
     return types.void(data, at, types.uint64), generate
 
 
-#: `read8(data, at)`: the eight bytes from `data[at]` on as one integer. Reads past the end if asked to.
+#: `read8(data, at)`: the eight bytes from `data[at]` on as one integer. The caller keeps them inside the buffer.
 read8: Any = intrinsic(_read8)
-#: `write8(data, at, value)`: the eight bytes of a value from `data[at]` on. Writes past the end if asked to.
+#: `write8(data, at, value)`: the eight bytes of a value from `data[at]` on. The caller keeps them inside the buffer.
 write8: Any = intrinsic(_write8)
 
 
-def _ones(typingctx: Any, value: Any) -> Any:
+def _popcount(typingctx: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate
 
 
-#: `ones(value)`: number of bits that are set in a uint64.
-ones: Any = intrinsic(_ones)
+#: `popcount(value)`: number of bits that are set in a uint64.
+popcount: Any = intrinsic(_popcount)
 
 
 @njit(inline="always")
@@ -108,14 +108,14 @@ def hash_run(data: U8, start: int, end: int) -> Any:
     """As `hash_padded`, without reading past the end of the buffer."""
     if end + 8 <= data.size:
         return hash_padded(data, start, end)
-    room = np.zeros(end - start + 8, dtype=np.uint8)
-    room[: end - start] = data[start:end]
-    return hash_padded(room, 0, end - start)
+    padded = np.zeros(end - start + 8, dtype=np.uint8)
+    padded[: end - start] = data[start:end]
+    return hash_padded(padded, 0, end - start)
 
 
 @njit(nogil=True, cache=True)
 def characters(data: U8, start: int, end: int) -> int:
-    """Code points in `data[start:end]`: bytes that continue none."""
+    """Code points in `data[start:end]`: bytes that are no continuation."""
     count = 0
     for byte in data[start:end]:
         count += (byte & 0xC0) != 0x80

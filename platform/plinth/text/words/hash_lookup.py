@@ -1,6 +1,6 @@
 """Find 64-bit hashes in a large sorted array: a bit filter in front of a binary search.
 
-The filter has at least 16 bits per value, so 15 of 16 strangers cost one look at memory.
+The filter has at least 16 bits per value, so 15 of 16 absent hashes cost one read of memory.
 """
 
 from __future__ import annotations

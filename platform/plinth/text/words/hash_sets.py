@@ -1,7 +1,7 @@
 """Sets of 64-bit hashes for kernels: open addressing in a table that many texts share.
 
-A set uses the first `room` slots of `keys`, a power of two; `clear` them before use. Small texts so stay in a
-corner of the table that the cache holds. Slots of 0 are empty.
+A set uses the first `slot_count` slots of `keys`, a power of two; set them to 0 before use. So the sets of small texts
+stay in a part of the table that the cache holds. A slot of 0 is empty.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: the high bits of
 
 def slots(entries: int) -> U64:
     """Slots for sets of up to so many entries; untouched slots cost no memory."""
-    return np.zeros(room_for(entries), dtype=np.uint64)
+    return np.zeros(slot_count(entries), dtype=np.uint64)
 
 
 @njit(nogil=True, cache=True)
-def room_for(entries: int) -> int:
+def slot_count(entries: int) -> int:
     """How many slots a set of so many entries uses: a power of two, at least twice as many."""
-    room = 16
-    while room < 2 * entries:
-        room *= 2
-    return room
+    size = 16
+    while size < 2 * entries:
+        size *= 2
+    return size
 
 
 @njit(inline="always")
-def shift_for(room: Any) -> Any:
-    """How far to shift a spread hash so that it numbers one of `room` slots."""
+def shift_for(size: Any) -> Any:
+    """How far to shift a spread hash to the number of one of `size` slots."""
     shift = 64
-    while room > 1:
-        room >>= 1
+    while size > 1:
+        size >>= 1
         shift -= 1
     return np.uint64(shift)
 
 
 @njit(inline="always")
-def slot_of(keys: Any, room: Any, shift: Any, value: Any) -> Any:
+def slot_of(keys: Any, size: Any, shift: Any, value: Any) -> Any:
     """The slot that holds this hash (not 0), or the empty slot where it belongs."""
     slot = np.int64((value * _SPREAD) >> shift)
     while keys[slot] != 0 and keys[slot] != value:
-        slot = (slot + 1) & (room - 1)
+        slot = (slot + 1) & (size - 1)
     return slot
 
 
 @njit(inline="always")
-def seen(keys: Any, room: Any, shift: Any, value: Any) -> Any:
+def seen(keys: Any, size: Any, shift: Any, value: Any) -> Any:
     """Whether a hash is in the set; it is afterwards."""
     value = np.uint64(value) | np.uint64(value == 0)
-    slot = slot_of(keys, room, shift, value)
+    slot = slot_of(keys, size, shift, value)
     found = keys[slot] == value
     keys[slot] = value
     return found

@@ -1,10 +1,10 @@
-"""Repeated word n-grams of one text, from one length to the next: only what repeats can repeat when it is longer.
+"""Repeated word n-grams of one text, length by length: a longer n-gram repeats only where its parts repeat.
 
-An (n+1)-gram occurs twice only if both n-grams inside it do. So words are counted once, and every longer length
-looks only at the places that are left, which in prose are few. n-grams are numbered by the table's slots, and a
-longer one is named by the numbers of its two halves: no second hash, equality is exact after that of the words.
+An (n+1)-gram occurs twice only if both n-grams inside it do. So words are counted once, and every greater length
+reads only the places that are left, which in prose are few. An n-gram has the number of its slot in the table, and a
+longer one is identified by the numbers of its two halves: equality is exact after that of the words.
 
-Does not belong here: what a profile makes of the places.
+Does not belong here: how a rule set uses the places.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from plinth.compiled import njit
-from plinth.text.words.hash_sets import room_for, shift_for, slot_of
+from plinth.text.words.hash_sets import shift_for, slot_count, slot_of
 from plinth.text.words.ngrams import I64, U64
 
 I32 = npt.NDArray[np.int32]
@@ -27,19 +27,19 @@ def repeated_words(words: U64, n: int, keys: U64, counts: I32, spots: I32, ids: 
 
     Args:
         words: hashes of the text's `n` words.
-        keys, counts: room for a table of n entries; afterwards the used slots of `counts` say how often each word
-            occurs, for `distinct`.
+        keys, counts: buffers for a table of n entries; the used slots of `counts` are filled with how often each word
+            occurs.
         spots, ids: [n] filled with the places and the numbers of the words there.
 
     Returns:
         How many places, and slots in use.
     """
-    room = room_for(n)
-    shift = shift_for(room)
-    keys[:room] = 0
+    slots = slot_count(n)
+    shift = shift_for(slots)
+    keys[:slots] = 0
     for i in range(n):
         value = words[i] | np.uint64(words[i] == 0)
-        slot = slot_of(keys, room, shift, value)
+        slot = slot_of(keys, slots, shift, value)
         if keys[slot] == 0:
             keys[slot], counts[slot] = value, 0
         counts[slot] += 1
@@ -48,7 +48,7 @@ def repeated_words(words: U64, n: int, keys: U64, counts: I32, spots: I32, ids: 
     for i in range(n):
         spots[found], ids[found] = i, ids[i]
         found += counts[ids[i]] > 1
-    return found, room
+    return found, slots
 
 
 @njit(nogil=True, cache=True)
@@ -59,14 +59,14 @@ def extend(spots: I32, ids: I32, found: int, keys: U64, counts: I32) -> tuple[in
         How many places, and of the most frequent (n+1)-gram, the earliest of several: its place and its count;
         0, -1, 0 when none repeats.
     """
-    tried, room = 0, room_for(found)
-    shift = shift_for(room)
-    keys[:room] = 0
+    tried, slots = 0, slot_count(found)
+    shift = shift_for(slots)
+    keys[:slots] = 0
     for k in range(found - 1):
         if spots[k + 1] != spots[k] + 1:
             continue
         pair = np.uint64(ids[k] + 1) << np.uint64(32) | np.uint64(ids[k + 1])  # never 0, which is an empty slot
-        slot = slot_of(keys, room, shift, pair)
+        slot = slot_of(keys, slots, shift, pair)
         if keys[slot] == 0:
             keys[slot], counts[slot] = pair, 0
         counts[slot] += 1
@@ -112,10 +112,10 @@ def in_every_gram(n: Any, size: Any, characters: Any) -> Any:
     return total
 
 
-def room(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:
-    """Scratch for texts of up to so many bytes: keys, counts, spots, ids, word hashes, characters before a word."""
+def ngram_buffers(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:
+    """Buffers for texts of up to `longest` bytes: keys, counts, spots, ids, word hashes, characters before a word."""
     most = longest // 2 + 3  # a word is a byte, and another one separates it
-    slots = room_for(most)
+    slots = slot_count(most)
     spots, ids = (np.empty(most, dtype=np.int32) for _ in range(2))
     return (
         np.zeros(slots, dtype=np.uint64), np.empty(slots, dtype=np.int32), spots, ids,

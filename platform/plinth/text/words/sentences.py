@@ -19,7 +19,7 @@ from plinth.text.words.ngrams import I64, U8, U64
 #: Ends a sentence in the stream of hashes.
 BOUNDARY = np.uint64(0)
 
-#: What the kernel was told of a byte: its letter in lower case, 0 for white space, 1 for a mark, 2 for a line end.
+#: By byte: its letter in lower case, 0 for white space, 1 for a mark, 2 for a line end.
 _ASCII = np.array(
     [
         2
@@ -47,19 +47,19 @@ def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
         offsets: [documents + 1] where each text's stream starts.
     """
     data, offsets = utf8(texts)
-    room = int(offsets[-1] - offsets[0]) * 2 + len(texts) + 1
-    hashes, places = np.empty(room, dtype=np.uint64), np.empty((room, 2), dtype=np.int64)
+    most = int(offsets[-1] - offsets[0]) * 2 + len(texts) + 1
+    hashes, places = np.empty(most, dtype=np.uint64), np.empty((most, 2), dtype=np.int64)
     out = np.zeros(len(texts) + 1, dtype=np.int64)
     size = _tokens(data, offsets, hashes, places, out)
     return hashes[:size], places[:size], out
 
 
-def spelt(text: str) -> str:
-    """A token as the kernel reads it, for people and ARPA files."""
-    return "".join(_spelt(char) for char in text)
+def normalised_token(text: str) -> str:
+    """A token in the form that the kernel hashes, for people and ARPA files."""
+    return "".join(_normalised_character(char) for char in text)
 
 
-def _spelt(char: str) -> str:
+def _normalised_character(char: str) -> str:
     point = ord(char)
     if point < 128:
         return "0" if char.isdigit() else char.lower()
@@ -102,7 +102,7 @@ def _tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) -> int:
 
 @njit(inline="always")
 def _wide(point: Any) -> Any:
-    """Lower case of a code point beyond ASCII, and what it is, as in the table of ASCII."""
+    """Lower case of a code point beyond ASCII, and its class, as in the table of ASCII."""
     for i in range(WIDE_SPACES.size):
         if WIDE_SPACES[i] == point:
             return point, np.int64(2 if point in (0x85, 0x2028, 0x2029) else 0)

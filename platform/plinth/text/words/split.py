@@ -1,4 +1,4 @@
-"""Where the words and line ends of a text lie: what several kernels start from.
+"""Positions of the words and line ends of a text, for the kernels that count by word or line.
 
 Words are the pieces between white space, as `str.split` has them. Positions are bytes of the buffer.
 """
@@ -21,8 +21,8 @@ _SPACES = (flags()[:256] & SPACE).astype(np.uint64)
 _BREAKS = ((flags()[:256] & BREAK) > 0).astype(np.uint64)
 
 
-def room(offsets: I64) -> npt.NDArray[np.int64]:
-    """Room for the edges of the words, or the line ends, of the longest text of a column."""
+def edge_buffer(offsets: I64) -> npt.NDArray[np.int64]:
+    """A buffer for the edges of the words, or the line ends, of the longest text of a column."""
     return np.empty(int(np.diff(offsets).max(initial=0)) + 2, dtype=np.int64)
 
 
@@ -32,7 +32,7 @@ def split(data: U8, start: int, end: int, table: U8, edges: I64) -> int:
 
     Args:
         table: `characters.flags()`.
-        edges: room for (end - start) + 2 positions.
+        edges: at least (end - start) + 2 positions.
     """
     count, at, inside = 0, start, 0
     while at < end:
@@ -91,7 +91,7 @@ def _ascii_space(byte: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def line_ends(data: U8, start: int, end: int, out: I64) -> int:
-    """Where `\\n` is; returns how often."""
+    """Positions of `\\n`; returns how many."""
     count, at, last, one = uint64(0), uint64(start), uint64(end), uint64(1)
     while at < last:
         out[count] = at
@@ -103,7 +103,7 @@ def line_ends(data: U8, start: int, end: int, out: I64) -> int:
 
 @njit(nogil=True, cache=True)
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
-    """Where the characters are that end lines for `str.splitlines`; returns how many. `\\r\\n` are two."""
+    """Positions of the characters that end lines for `str.splitlines`; returns how many. `\\r\\n` are two."""
     count, at = 0, start
     while at < end:
         at, count = _ascii_breaks(data, at, end, out, count)

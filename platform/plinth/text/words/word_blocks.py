@@ -1,4 +1,4 @@
-"""Hashes of ASCII words, many bytes and many words at once: what `word_hashes` does byte by byte, in wide steps.
+"""Hashes of ASCII words, many bytes and many words at once; the same hashes as those of `word_hashes`.
 
 A block of text is folded (word characters in lower case, zero for everything else), then the first byte of every word
 is found, then all words are hashed side by side: their first eight bytes, then the next eight of those that are
@@ -24,15 +24,15 @@ U64 = npt.NDArray[np.uint64]
 
 #: Bytes of a block; of 1 to 16 KiB, 2 and 4 KiB are the fastest.
 BLOCK = 4096
-#: Loops over numbers in our own room go on to a multiple of this, so that none is left for a loop without vectors.
+#: Loops over numbers in the buffer go on to a multiple of this, so that none is left for a loop without vectors.
 _STRIDE = 32
 #: Words of a block at most, and those of eight bytes or more, in whole strides.
 _WORDS, _LONGER = BLOCK // 2 + _STRIDE, BLOCK // 8 + _STRIDE
-#: Where in the room the parts lie, in bytes: folded text, marks, positions; then numbers of 64 bits.
+#: Where in the buffer the parts lie, in bytes: folded text, marks, positions; then numbers of 64 bits.
 _MARKS = BLOCK + 8 * _STRIDE + 32
 _PLACES = _MARKS + BLOCK // 8 + _STRIDE
 _NUMBERS = _PLACES + 2 * _WORDS + 32
-ROOM = _NUMBERS + 8 * (_WORDS + 3 * _LONGER)
+BUFFER_BYTES = _NUMBERS + 8 * (_WORDS + 3 * _LONGER)
 
 #: What a word's state is multiplied by for every character.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)
@@ -68,17 +68,17 @@ _PACKED, _COUNTS = _places()
 
 
 @njit(nogil=True, cache=True)
-def hash_block(data: U8, start: int, size: int, lower: U64, room: U8, out: U64) -> Any:
+def hash_block(data: U8, start: int, size: int, lower: U64, buffer: U8, out: U64) -> Any:
     """Hash the words of `data[start:start + size]`, ASCII that cuts no word; returns how many there are.
 
     Args:
         size: at most `BLOCK`.
         lower: by byte, its lower case for a word character, else 0.
-        room: `ROOM` bytes.
-        out: room for size // 2 + 1 states; a word's is not mixed yet.
+        buffer: `BUFFER_BYTES` bytes of scratch memory.
+        out: at least size // 2 + 1 states; a word's is not mixed yet.
     """
-    folded, marks, places = room[:_MARKS], room[_MARKS:_PLACES], room[_PLACES:_NUMBERS]
-    numbers = room[_NUMBERS:].view(np.uint64)
+    folded, marks, places = buffer[:_MARKS], buffer[_MARKS:_PLACES], buffer[_PLACES:_NUMBERS]
+    numbers = buffer[_NUMBERS:].view(np.uint64)
     states, long = numbers[:_WORDS], numbers[_WORDS:]
     _fold(data, start, size, lower, folded)
     groups = (size + 7) // 8

@@ -20,7 +20,7 @@ from numba import uint64
 from plinth.compiled import njit
 from plinth.text.unicode.codepoints import LOWER, SEPARATOR, SINGLE, decode, kind
 from plinth.text.words.chunks import ascii_end
-from plinth.text.words.word_blocks import BLOCK, ROOM, WORD_FACTOR, hash_block
+from plinth.text.words.word_blocks import BLOCK, BUFFER_BYTES, WORD_FACTOR, hash_block
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
@@ -51,7 +51,7 @@ def mix(value: Any) -> Any:
 
 
 def scratch(offsets: I64) -> U64:
-    """Room for the word hashes of the longest text of a column."""
+    """A buffer for the word hashes of the longest text of a column."""
     longest = int(np.diff(offsets).max(initial=0))
     return np.empty(longest // 2 + 4, dtype=np.uint64)
 
@@ -64,11 +64,11 @@ def hash_words(data: U8, start: int, end: int, out: U64) -> int:
     """
     count, at, inside = 0, start, 0
     state = uint64(0)
-    room = np.empty(ROOM if end - start >= WIDE else 0, dtype=np.uint8)
+    buffer = np.empty(BUFFER_BYTES if end - start >= WIDE else 0, dtype=np.uint8)
     while at < end:
         stop = ascii_end(data, at, end)
         if stop - at >= WIDE:
-            at, count, state, inside = _ascii_blocks(data, at, stop, room, out, count, state, inside)
+            at, count, state, inside = _ascii_blocks(data, at, stop, buffer, out, count, state, inside)
         else:
             at, count, state, inside = _ascii_run(data, at, stop, out, count, state, inside)
         while at < end and data[at] >= 128:
@@ -94,14 +94,14 @@ def hash_words(data: U8, start: int, end: int, out: U64) -> int:
 
 
 @njit(inline="always")
-def _ascii_blocks(data: Any, start: Any, end: Any, room: Any, out: Any, words: Any, state: Any, inside: Any) -> Any:
+def _ascii_blocks(data: Any, start: Any, end: Any, buffer: Any, out: Any, words: Any, state: Any, inside: Any) -> Any:
     """As `_ascii_run`, in blocks that end at a separator; a word that is open at `start`, and one longer than a block,
     go byte by byte."""
     at, count = start, words
     while at < end:
         stop = at if inside else _after_separator(data, at, min(at + BLOCK, end))
         if stop > at:
-            count += hash_block(data, at, stop - at, _ASCII_LOWER, room, out[count:])
+            count += hash_block(data, at, stop - at, _ASCII_LOWER, buffer, out[count:])
             at = stop
         else:
             while stop < end and _ASCII_WORD[data[stop]]:

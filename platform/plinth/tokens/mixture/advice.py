@@ -1,4 +1,4 @@
-"""What to know about a mixture before training on it: streams with too little text, and what would mend it."""
+"""Advice on a mixture before training: streams with too little text, and the change that would help."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 #: (Muennighoff et al., "Scaling Data-Constrained Language Models", arXiv:2305.16264).
 GOOD_EPOCHS = 4.0
 NEAR = 0.9
-HARDLY = 0.01
+RARELY = 0.01
 
 
 def advice(stats: Mapping[str, Any]) -> list[str]:
-    """Sentences for people, the weightiest first; empty where there is nothing to say."""
-    return [*_capped(stats), *_repeated(stats), *_near(stats), *_hardly(stats), *_off(stats)]
+    """Sentences for people, the most important first; empty where none applies."""
+    return [*_capped(stats), *_repeated(stats), *_near(stats), *_rarely_used(stats), *_inexact(stats)]
 
 
 def _capped(stats: Mapping[str, Any]) -> Iterator[str]:
@@ -25,7 +25,7 @@ def _capped(stats: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"{name} reached its bound of {own['max_epochs']:g} epochs: {sequences * width:,.0f} tokens of its weight "
             f"went to other streams. {lacking * width:,.0f} more tokens of text, or a bound of "
-            f"{_epochs_asked(own, sequences):.2f} epochs, would give it what its weight says."
+            f"{_epochs_asked(own, sequences):.2f} epochs, would give it its full weight."
         )
 
 
@@ -48,20 +48,20 @@ def _repeated(stats: Mapping[str, Any]) -> Iterator[str]:
 def _near(stats: Mapping[str, Any]) -> Iterator[str]:
     for name, own in stats["buckets"].items():
         if NEAR * own["max_epochs"] < own["epochs"] <= GOOD_EPOCHS and name not in stats["capped"]:
-            room = own["max_epochs"] / own["epochs"] - 1
+            slack = own["max_epochs"] / own["epochs"] - 1
             yield (
-                f"{name} needs {own['epochs']:.2f} of at most {own['max_epochs']:g} epochs: a run {room:.0%} longer, "
+                f"{name} needs {own['epochs']:.2f} of at most {own['max_epochs']:g} epochs: a run {slack:.0%} longer, "
                 "or as much less text, would be refused."
             )
 
 
-def _hardly(stats: Mapping[str, Any]) -> Iterator[str]:
+def _rarely_used(stats: Mapping[str, Any]) -> Iterator[str]:
     for name, own in stats["buckets"].items():
-        if own["sequences"] and 0 < own["epochs"] < HARDLY:
+        if own["sequences"] and 0 < own["epochs"] < RARELY:
             yield f"{name} is hardly seen: {own['epochs']:.2%} of its text. More weight or a longer run would use it."
 
 
-def _off(stats: Mapping[str, Any]) -> Iterator[str]:
+def _inexact(stats: Mapping[str, Any]) -> Iterator[str]:
     realised = stats["realised"]
     if not realised["within"]:
         yield (

@@ -1,9 +1,9 @@
-"""Bounds on epochs: what they take away, and who gets it.
+"""Bounds on epochs, and redistribution of the shares that exceed them.
 
 The rule is water-filling over the whole run. As long as a stream needs more than its bound, its shares are lowered by
-one factor everywhere, so that it gives exactly its bound and keeps its course in time; what that frees in a leg goes
-to the streams of the same leg that have not reached theirs, in proportion to their weights there. Each round settles
-at least one stream, so it ends. Where a leg has no stream left to give, the run is refused: there is too little text.
+one factor everywhere, so that it gives exactly its bound and keeps its shape in time; the share that this frees in a
+leg goes to the streams of the same leg below their bounds, in proportion to their weights there. Each round settles at
+least one stream, so it ends. Where a leg has no stream left to give, the run is refused: there is too little text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 from plinth.errors import RecipeError
 from plinth.tokens.mixture.curriculum import Leg
 from plinth.tokens.mixture.parameters import Mixture
-from plinth.tokens.mixture.weights import Shares, Text, claims
+from plinth.tokens.mixture.weights import Shares, Text, streams_by_key
 
 
 def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
@@ -25,18 +25,18 @@ def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
         RecipeError: a key of `epoch_caps` names no stream.
     """
     found = dict.fromkeys(names, params.max_epochs)
-    for key, own in claims("epoch_caps", params.epoch_caps, names).items():
+    for key, own in streams_by_key("epoch_caps", params.epoch_caps, names).items():
         found |= dict.fromkeys(own, params.epoch_caps[key])
     return found
 
 
-def most(limits: Mapping[str, float], text: Text) -> dict[str, int]:
+def max_sequences(limits: Mapping[str, float], text: Text) -> dict[str, int]:
     """Sequences that each stream may give in the whole run."""
     return {name: int(Fraction(repr(float(limit))) * text[name]) for name, limit in limits.items()}
 
 
-def needed(legs: list[Leg]) -> Shares:
-    """Sequences that the legs ask of each stream, before they are whole."""
+def requested_sequences(legs: list[Leg]) -> Shares:
+    """Sequences of each stream by the legs' shares, before rounding."""
     sums: Shares = {}
     for leg in legs:
         for name, share in leg.middle.items():
@@ -44,15 +44,15 @@ def needed(legs: list[Leg]) -> Shares:
     return sums
 
 
-def fill(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: int) -> list[Leg]:
+def redistribute(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: int) -> list[Leg]:
     """The same legs with no stream above its limit, in sequences.
 
     Raises:
         RecipeError: a leg has no stream left that may give more.
     """
-    asked, settled = legs, set[str]()
+    requested, settled = legs, set[str]()
     while True:
-        wanted = needed(legs)
+        wanted = requested_sequences(legs)
         over = {name for name, amount in wanted.items() if amount > limits[name]} - settled
         if not over:
             return legs
@@ -64,21 +64,63 @@ def fill(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: int) -> li
                 start=_level(leg, leg.start, first.start, factors, settled, sequence_tokens),
                 end=_level(leg, leg.end, first.end, factors, settled, sequence_tokens),
             )
-            for leg, first in zip(legs, asked, strict=True)
+            for leg, first in zip(legs, requested, strict=True)
         ]
 
 
+def require_within(params: Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> None:
+    """Compare whole counts with the bounds, all streams at once, so that one edit of the recipe can correct them.
+
+    Raises:
+        RecipeError: streams need more epochs than their bounds.
+    """
+    over = [name for name in needed if needed[name] > Fraction(repr(float(limits[name]))) * available[name]]
+    if not over:
+        return
+    lines = [
+        f"{name}: {needed[name]:,} sequences needed, {available[name]:,} available"
+        + (f" = {needed[name] / available[name]:.2f} epochs" if available[name] else "")
+        for name in over
+    ]
+    expected = "; ".join(f"at most {limits[name]} epochs of {name}" for name in over)
+    raise RecipeError(
+        f"the mixture repeats {', '.join(over)} more often than mixture.max_epochs allows",
+        found="; ".join(lines),
+        expected=expected,
+        remedy=_remedy(params, over[0], needed, available, limits),
+    )
+
+
+def _remedy(params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> str:
+    """The numbers that would do, for the first stream that has too little text."""
+    most = int(Fraction(repr(float(limits[name]))) * available[name])
+    short = needed[name] - most
+    per_epoch = max(1.0, limits[name])
+    text = -(-short * params.sequence_tokens // int(per_epoch))
+    total = int(params.total_tokens * most / needed[name]) // params.sequence_tokens * params.sequence_tokens
+    return (
+        f"for {name}: add {text:,} tokens of text, or lower its weights to {most / needed[name]:.3g} of what they are, "
+        f"or mixture.total_tokens to {total:,}, or raise max_epochs or epoch_caps; "
+        "`over_cap: redistribute` gives the rest to the other streams"
+    )
+
+
 def _level(
-    leg: Leg, shares: Shares, asked: Shares, factors: Mapping[str, Fraction], settled: set[str], sequence_tokens: int
+    leg: Leg,
+    shares: Shares,
+    requested: Shares,
+    factors: Mapping[str, Fraction],
+    settled: set[str],
+    sequence_tokens: int,
 ) -> Shares:
     kept = {name: share * factors.get(name, 1) for name, share in shares.items() if name in settled}
-    open_to = {name: asked[name] for name in shares if name not in settled}
+    open_to = {name: requested[name] for name in shares if name not in settled}
     rest, weight = 1 - sum(kept.values(), Fraction(0)), sum(open_to.values(), Fraction(0))
     if rest and not weight:
         lacking = int(rest * leg.size * sequence_tokens)
         raise RecipeError(
             f"mixture.phases.{leg.phase}: its streams reach their bounds on epochs before the phase is full",
-            found=f"about {lacking:,} tokens too few from {', '.join(sorted(name for name in kept if asked[name]))}",
+            found=f"about {lacking:,} tokens too few from {', '.join(sorted(n for n in kept if requested[n]))}",
             expected="a stream with text left in every phase",
             remedy="add text, give another bucket a weight in this phase, raise max_epochs or epoch_caps, or lower "
             "mixture.total_tokens",

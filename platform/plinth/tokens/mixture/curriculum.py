@@ -1,12 +1,12 @@
-"""A phase as legs: stretches whose shares go along a line, or stay.
+"""A phase as legs: stretches whose shares move along a line, or stay.
 
     weights                        one leg that stays
     to_weights                     one leg that rises; with `ramp_steps: n`, n that stay
     curriculum, ramp               one leg from early to late
     curriculum, turns              one leg per value, in order
 
-A curriculum moves text in time: a leg's two ends are the phase's shares tilted one way and the other, so what the
-phase gives over all of its tokens is what its weights say (curriculum learning: Bengio et al., ICML 2009).
+A curriculum moves text in time: the two ends of a leg are the phase's shares tilted one way and the other, so over all
+of its tokens the phase has the shares of its weights (curriculum learning: Bengio et al., ICML 2009).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import accumulate
 from plinth.errors import RecipeError
 from plinth.tokens.mixture.parameters import Curriculum, Phase
 from plinth.tokens.mixture.selectors import nearest
-from plinth.tokens.mixture.weights import Shares, Text, ends, group_of
+from plinth.tokens.mixture.weights import Shares, Text, group_of, shares_at_ends
 from plinth.tokens.shards.streams import parse
 
 
@@ -48,9 +48,9 @@ def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) 
     """The legs of a phase, in order; those too short for a sequence are left out.
 
     Raises:
-        RecipeError: as `weigh.ends`, or a curriculum names a value that no stream has.
+        RecipeError: as `shares_at_ends`, or a curriculum names a value that no stream has.
     """
-    start, end = ends(phase, text, stop - first, sequence_tokens)
+    start, end = shares_at_ends(phase, text, stop - first, sequence_tokens)
     if phase.curriculum is not None:
         made = _curriculum(phase, phase.curriculum, start)
     elif phase.ramp_steps:
@@ -97,7 +97,7 @@ def _tilt(ranks: dict[str, int], shares: Shares) -> Shares:
     """How early each ranked stream is, from 1 to -1: its value's middle place among all ranked text.
 
     Places are shares, not numbers, so that a rare value at an end does not hold the others together. Their weighted
-    mean is the middle, so what is gained by some is lost by others, and shares still add up to 1.
+    mean is the middle, so gains and losses cancel, and shares still add up to 1.
     """
     whole = sum((shares[name] for name in ranks), Fraction(0))
     if not whole:

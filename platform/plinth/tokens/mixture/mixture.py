@@ -1,8 +1,8 @@
-"""Phases and weights to exact counts of sequences: what the run will see, decided before it starts.
+"""Phases and weights to exact counts of sequences, decided before the run starts.
 
-    recipe  -> shares of streams   (`weigh`)       -> legs of phases        (`curriculum`)
-    legs    -> within the bounds on epochs (`caps`) -> counts per block     (`apportion`)
-    counts  -> measured against the recipe at every 1,000 blocks            (`realised`)
+    recipe  -> shares of streams (`weights`)        -> legs of phases        (`curriculum`)
+    legs    -> within the bounds on epochs (`caps`) -> counts per block      (`apportion`)
+    counts  -> compared with the recipe at every 1,000 blocks                (`mixture_audit`)
 
 The run has `total_tokens // sequence_tokens` sequences. Phases divide them by cumulative rounding; each leg of a phase
 is cut into blocks of `block_sequences` and a shorter tail, and gets whole counts per stream. Everything `order` needs
@@ -23,18 +23,18 @@ from plinth.records import Manifest, Step
 from plinth.tokens.mixture import caps, selectors
 from plinth.tokens.mixture.apportion import Ramp, largest_remainder, shares
 from plinth.tokens.mixture.curriculum import Leg, legs
-from plinth.tokens.mixture.mixture_audit import measured
+from plinth.tokens.mixture.mixture_audit import audit
 from plinth.tokens.mixture.parameters import Mixture, Phase
-from plinth.tokens.mixture.weights import Text, used
+from plinth.tokens.mixture.weights import used_streams
 from plinth.tokens.packing.packed import counts_of
 from plinth.tokens.packing.packing import PackingCounts, measure
 from plinth.tokens.shards.reader import ShardReader
-from plinth.tokens.shards.streams import Stream, every_stream
+from plinth.tokens.shards.streams import Stream, streams_of_all
 
 ASSET = "mixture"
 VERSION = "3"
 
-#: Bounds are lowered by what whole counts went over them, at most this often.
+#: Rounds in which a bound is lowered by the excess of whole counts.
 ROUNDS = 8
 
 
@@ -44,7 +44,7 @@ def run(
     shards: Mapping[str, Manifest],
     packed: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Fix what every block of the run takes from every stream; stats only.
+    """Fix the sequences that every block of the run takes from every stream; stats only.
 
     Args:
         shards: of the buckets.
@@ -53,17 +53,17 @@ def run(
     Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
     first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
     `buckets`, by stream (sequences, needed, epochs, max_epochs, packing,
-    and its index: tokens and parts); `realised` (see `tokens.realised`);
-    `capped`, what bounds on epochs took from streams, in sequences; `packing` of the whole run (shares of padding,
+    and its index: tokens and parts); `realised` (see `mixture_audit.audit`);
+    `capped`, sequences that bounds on epochs took from streams; `packing` of the whole run (shares of padding,
     masked targets, document starts, dropped tokens and split documents; r_pad).
 
     Raises:
         RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
             no sequence.
     """
-    streams = {stream.name: stream for stream in every_stream(shards)}
+    streams = {stream.name: stream for stream in streams_of_all(shards)}
     _require_buckets(params, shards)
-    names = used(params.phases, sorted(streams))
+    names = used_streams(params.phases, sorted(streams))
     packing = {name: _packing(ctx, params, streams[name], shards, packed or {}) for name in names}
     stats = plan(params, {name: own.sequences for name, own in packing.items()})
     for name, own in packing.items():
@@ -85,17 +85,17 @@ def plan(params: Mixture, available: Mapping[str, int]) -> dict[str, Any]:
     """
     names = sorted(available)
     sequences = params.total_tokens // params.sequence_tokens
-    asked = [
+    requested = [
         leg
         for phase, first, stop in _cut(params, sequences)
         for leg in legs(phase, first, stop, available, params.sequence_tokens)
     ]
     limits = caps.bounds(params, names)
-    made, rows = _within(params, asked, caps.most(limits, available), names)
+    made, rows = _within(params, requested, caps.max_sequences(limits, available), names)
     needed = {name: sum(row["counts"][name] for row in rows) for name in names}
-    _check_epochs(params, needed, available, limits)
-    before = caps.needed(asked)
-    taken = {name: float(before[name] - amount) for name, amount in caps.needed(made).items() if amount < before[name]}
+    caps.require_within(params, needed, available, limits)
+    before, after = caps.requested_sequences(requested), caps.requested_sequences(made)
+    taken = {name: float(before[name] - amount) for name, amount in after.items() if amount < before[name]}
     return {
         "sequences": sequences,
         "tokens": sequences * params.sequence_tokens,
@@ -113,12 +113,12 @@ def plan(params: Mixture, available: Mapping[str, int]) -> dict[str, Any]:
             for name in names
         },
         "capped": taken,
-        "realised": measured(made, rows, params.block_sequences, names),
+        "realised": audit(made, rows, params.block_sequences, names),
     }
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:
-    """A row per phase and stream: weight asked, share realised, and the difference; for checks and plots."""
+    """A row per phase and stream: weight, actual share, and the difference; for checks and plots."""
     stats = mixture.stats
     made: list[dict[str, Any]] = []
     for phase, group in groupby(stats["phases"], key=lambda leg: leg["phase"]):
@@ -162,17 +162,17 @@ def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
 
 
 def _within(
-    params: Mixture, asked: list[Leg], most: Mapping[str, int], names: Sequence[str]
+    params: Mixture, requested: list[Leg], most: Mapping[str, int], names: Sequence[str]
 ) -> tuple[list[Leg], list[dict[str, Any]]]:
-    """Legs and their counts, within the bounds where the recipe says `redistribute`.
+    """Legs and their counts, within the bounds where the recipe sets `redistribute`.
 
     Whole counts may lie a sequence or two above exact shares; the bound is then lowered by that, and filled again.
     """
     if params.over_cap == "refuse":
-        return asked, [_row(params, leg, names) for leg in asked]
+        return requested, [_row(params, leg, names) for leg in requested]
     limits = dict(most)
     for _ in range(ROUNDS):
-        made = caps.fill(asked, limits, params.sequence_tokens)
+        made = caps.redistribute(requested, limits, params.sequence_tokens)
         rows = [_row(params, leg, names) for leg in made]
         over = {name: sum(row["counts"][name] for row in rows) - most[name] for name in names}
         if max(over.values()) <= 0:
@@ -182,7 +182,7 @@ def _within(
 
 
 def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
-    """A leg in whole numbers. Full blocks first; what they and the tail give is as near as can be to its shares."""
+    """A leg in whole numbers: counts of its full blocks and of its tail, as near to its shares as can be."""
     exact = [leg.middle[name] for name in names]
     blocks = leg.size // params.block_sequences
     ramp = _ramp(params, leg, names) if leg.start != leg.end and blocks else None
@@ -219,8 +219,8 @@ def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
 
 
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
-    """What the shorter block at the end gives: what makes the whole leg exact, where that asks for no negative
-    count, else its own share."""
+    """Counts of the shorter block at the end: those that make the whole leg exact, unless one would be negative; else
+    its own shares."""
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
 
@@ -254,39 +254,6 @@ def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
     """The stream's document index, named here so that a step is listed without opening manifests of all shards."""
     parts = shards[stream.bucket].named(f"{stream.folder}index-")
     return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
-
-
-def _check_epochs(params: Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> None:
-    """Every stream at once, so that one edit of the recipe can mend them all."""
-    over = [name for name in needed if needed[name] > Fraction(repr(float(limits[name]))) * available[name]]
-    if not over:
-        return
-    lines = [
-        f"{name}: {needed[name]:,} sequences needed, {available[name]:,} available"
-        + (f" = {needed[name] / available[name]:.2f} epochs" if available[name] else "")
-        for name in over
-    ]
-    expected = "; ".join(f"at most {limits[name]} epochs of {name}" for name in over)
-    raise RecipeError(
-        f"the mixture repeats {', '.join(over)} more often than mixture.max_epochs allows",
-        found="; ".join(lines),
-        expected=expected,
-        remedy=_mends(params, over[0], needed, available, limits),
-    )
-
-
-def _mends(params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> str:
-    """The numbers that would do, for the first stream that has too little text."""
-    most = int(Fraction(repr(float(limits[name]))) * available[name])
-    short = needed[name] - most
-    per_epoch = max(1.0, limits[name])
-    text = -(-short * params.sequence_tokens // int(per_epoch))
-    total = int(params.total_tokens * most / needed[name]) // params.sequence_tokens * params.sequence_tokens
-    return (
-        f"for {name}: add {text:,} tokens of text, or lower its weights to {most / needed[name]:.3g} of what they are, "
-        f"or mixture.total_tokens to {total:,}, or raise max_epochs or epoch_caps; "
-        "`over_cap: redistribute` gives the rest to the other streams"
-    )
 
 
 def _overall(stats: Mapping[str, Any], packed: Mapping[str, PackingCounts]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The mixture that comes out, against the one that the recipe states: at every 1,000 blocks, from the counts alone.
+"""Compare the mixture's counts with the recipe's shares, at every 1,000 blocks.
 
 Counts before any block cost O(log blocks), so a run of a million blocks is measured without walking through it.
 """
@@ -25,15 +25,15 @@ def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]
     return Blocks(row["blocks"], tuple(row["block_totals"][name] for name in names))
 
 
-def measured(
+def audit(
     legs: Sequence[Leg], rows: Sequence[Mapping[str, Any]], block_sequences: int, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Every stretch of 1,000 blocks, and what is left at the end of a leg, against the exact shares there.
+    """Compare every stretch of 1,000 blocks, and the rest at the end of a leg, with the exact shares there.
 
     Returns:
         every_blocks; stretches (how many were compared); max_share_error over the whole stretches, with `stream` and
         `first` (position of that stretch); rest_share_error over the shorter ones at the ends of legs;
-        max_drift_sequences, the most that counts from the beginning of a leg on were away from the exact ones; within.
+        max_drift_sequences, the largest difference of cumulative counts in a leg from the exact ones; within.
     """
     worst: dict[str, Any] = {"max_share_error": 0.0, "stream": None, "first": None}
     rest = drift = 0.0
@@ -66,8 +66,8 @@ def measured(
     }
 
 
-def course(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
-    """The mixture along the run in about `points` stretches: by stream the share asked for and the share realised.
+def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
+    """The mixture along the run in about `points` stretches: the recipe's shares (`asked`), the actual (`realised`).
 
     Returns:
         rows of first, stop (sequences), phase, asked, realised.

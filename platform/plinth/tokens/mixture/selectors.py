@@ -1,11 +1,11 @@
-"""What a weight of the mixture names: a bucket, a stream of one, or every stream with certain values.
+"""Keys of weights: a bucket, a stream of a bucket, or every stream with certain values.
 
     web                          all of the bucket
     web/language=de              its German streams, whatever else they are
     web/language=de,tier=high    and of those the best
     language=de                  the German streams of every bucket
     *                            everything
-    web/other                    what was too rare in `web` for a stream of its own
+    web/other                    values too rare in `web` for a stream of their own
 
 A stream takes the weight of the most precise key that names it: the one with the most values, then the one that
 names the bucket.
@@ -20,13 +20,13 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 EVERYTHING = "*"
-#: Label of the stream of what was too rare for one of its own; see `tokens.streams`.
+#: Label of the stream of rare values; see `tokens.shards.streams`.
 REST = "other"
 
 
 @dataclass(frozen=True)
 class Selector:
-    """A parsed key. `bucket` is None where it is of every bucket."""
+    """A parsed key. `bucket` is None for every bucket."""
 
     text: str
     bucket: str | None
@@ -47,7 +47,7 @@ class Selector:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Selector:
-    """A key from what the recipe says.
+    """Parse a key of the recipe.
 
     Raises:
         ValueError: it is none of the forms above.
@@ -66,14 +66,14 @@ def parse(text: str) -> Selector:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` or what there is, for messages about unknown names."""
+    """`; did you mean …?` or the known names, for messages about unknown names."""
     have = sorted(known)
     near = difflib.get_close_matches(name, have, n=1, cutoff=0.5)
     return f"; did you mean `{near[0]}`?" if near else f"; have: {', '.join(have) or 'none'}"
 
 
 def problems(text: str, buckets: Iterable[str], axes: Iterable[str]) -> Iterator[str]:
-    """What is wrong with a key, as far as the recipe alone can tell: values are known once there are shards."""
+    """Errors of a key that the recipe alone shows; values are known once there are shards."""
     try:
         key = parse(text)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""From what a phase says to the exact share of every stream, at its beginning and at its end.
+"""From the weights of a phase to the exact share of every stream, at its beginning and at its end.
 
-    keys -> streams          each stream takes the most precise key that names it       (`recipe.keys`)
+    keys -> streams          each stream takes the most precise key that names it       (`selectors`)
     weight of a key          divided over its streams by their text
     upsample, temperature    factors, then an exponent, on those
     epochs, tokens           given first, in sequences; weights share the rest
@@ -26,8 +26,8 @@ Text = Mapping[str, int]
 Shares = dict[str, Fraction]
 
 
-def used(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
-    """The streams that some phase gives a share, whatever their text.
+def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
+    """The streams that some phase gives a share, even without text.
 
     Raises:
         RecipeError: a key names no stream, or a stream is named twice with the same precision.
@@ -35,21 +35,21 @@ def used(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
     found: set[str] = set()
     for phase in phases:
         for weights in (phase.weights, phase.to_weights):
-            claimed = _claims(phase, weights or {}, names)
+            claimed = _phase_streams_by_key(phase, weights or {}, names)
             fixed = {*phase.epochs, *phase.tokens}
             found |= {n for key, own in claimed.items() if key in fixed or (weights or {}).get(key, 0) > 0 for n in own}
-        claims(f"phases.{phase.name}.upsample", phase.upsample, names)
+        streams_by_key(f"phases.{phase.name}.upsample", phase.upsample, names)
     return sorted(found)
 
 
-def ends(phase: Phase, text: Text, size: int, sequence_tokens: int) -> tuple[Shares, Shares]:
+def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) -> tuple[Shares, Shares]:
     """Shares of the streams at the two ends of a phase of `size` sequences; both add up to 1.
 
     Args:
         text: sequences of each stream.
 
     Raises:
-        RecipeError: as `used`, or what is fixed by `epochs` and `tokens` does not fit the phase.
+        RecipeError: as `used_streams`, or the amounts of `epochs` and `tokens` do not fit the phase.
     """
     start = _shares(phase, phase.weights, text, size, sequence_tokens)
     if phase.to_weights is None:
@@ -57,7 +57,7 @@ def ends(phase: Phase, text: Text, size: int, sequence_tokens: int) -> tuple[Sha
     return start, _shares(phase, phase.to_weights, text, size, sequence_tokens)
 
 
-def claims(where: str, listed: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:
+def streams_by_key(where: str, listed: Iterable[str], names: Sequence[str]) -> dict[str, list[str]]:
     """The streams of each key: every stream goes to the most precise one that names it.
 
     Raises:
@@ -101,14 +101,14 @@ def _selectors(names: Sequence[str]) -> set[str]:
     return {stream.bucket for stream in streams} | {f"{a}={v}" for one in streams for a, v in one.values.items()}
 
 
-def _claims(phase: Phase, weights: Mapping[str, float], names: Sequence[str]) -> dict[str, list[str]]:
+def _phase_streams_by_key(phase: Phase, weights: Mapping[str, float], names: Sequence[str]) -> dict[str, list[str]]:
     listed = dict.fromkeys([*weights, *phase.epochs, *phase.tokens])
-    return claims(f"phases.{phase.name}", listed, names)
+    return streams_by_key(f"phases.{phase.name}", listed, names)
 
 
 def _shares(phase: Phase, given: Weights | None, text: Text, size: int, sequence_tokens: int) -> Shares:
     names, weights = sorted(text), given or {}
-    claimed = _claims(phase, weights, names)
+    claimed = _phase_streams_by_key(phase, weights, names)
     fixed: Shares = {}
     for key, own in claimed.items():
         if key in phase.epochs:
@@ -138,10 +138,10 @@ def _stretched(phase: Phase, fixed: Shares, size: int, sequence_tokens: int) -> 
     return {name: amount / whole for name, amount in fixed.items()}
 
 
-def _too_much(phase: Phase, asked: Fraction, size: int, sequence_tokens: int) -> RecipeError:
+def _too_much(phase: Phase, requested: Fraction, size: int, sequence_tokens: int) -> RecipeError:
     return RecipeError(
         f"mixture.phases.{phase.name}: `epochs` and `tokens` do not fit the phase",
-        found=f"{int(asked * sequence_tokens):,} tokens asked for",
+        found=f"{int(requested * sequence_tokens):,} tokens requested",
         expected=f"{size * sequence_tokens:,} tokens, the phase's fraction of mixture.total_tokens"
         + (", or less" if phase.weights is not None else ""),
         remedy="change the amounts, the phase's fraction or mixture.total_tokens"
@@ -156,7 +156,7 @@ def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
 
 
 def _upsampled(phase: Phase, weighed: Shares, names: Sequence[str]) -> Shares:
-    claimed = claims(f"phases.{phase.name}.upsample", phase.upsample, names)
+    claimed = streams_by_key(f"phases.{phase.name}.upsample", phase.upsample, names)
     factors = {name: _exact(phase.upsample[key]) for key, own in claimed.items() for name in own}
     return {name: weight * factors.get(name, 1) for name, weight in weighed.items()}
 
@@ -183,5 +183,5 @@ def group_of(stream: Stream, by: str) -> str:
 
 
 def _exact(value: float) -> Fraction:
-    """The decimal that was written."""
+    """The value as the decimal that was written."""
     return Fraction(repr(float(value)))

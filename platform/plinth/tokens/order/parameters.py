@@ -39,7 +39,7 @@ class LengthChange(Change):
 
 
 class Amendment(Change):
-    """A change of a run that has begun; of the two it names, it replaces what was scheduled after it."""
+    """A change of a running run; it replaces later scheduled changes of the batch or length that it sets."""
 
     global_batch_sequences: int | None = Field(
         None, ge=1, description="Sequences per optimizer step from there on; left out, they stay as they are."
@@ -94,7 +94,7 @@ def problems(
 
 
 def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
-    """Every length of rows that is named: its key below `training`, and the length."""
+    """Every length of rows in the recipe: its key below `training`, and the length."""
     for name in ("length_schedule", "amendments"):
         for index, change in enumerate(getattr(training, name)):
             if change.sequence_tokens is not None:

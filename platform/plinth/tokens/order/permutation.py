@@ -64,7 +64,7 @@ class Permutation:
         for index, key in enumerate(keys):
             if index % 2 == 0:
                 column += _word(row, key, self._width)
-                column = np.minimum(column, column - self._width)  # below 0 is far above: what is within is less
+                column = np.minimum(column, column - self._width)  # below 0 wraps round: the minimum is in range
             else:
                 row += _word(column, key, self._height)
                 row = np.minimum(row, row - self._height)

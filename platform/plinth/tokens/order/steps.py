@@ -1,4 +1,4 @@
-"""Which positions of the order a training step takes, when the global batch may change at a boundary.
+"""The positions of the order that each training step takes, where the global batch may change at a boundary.
 
     stretch   steps of one global batch and one row length; a run has a handful
     step      -> stretch by bisection -> first position and count          O(log stretches)
@@ -6,9 +6,9 @@
 
 Steps count from 0 here, as in `order`; step n of training is step n - 1. A step takes whole sequences of S tokens
 whatever the length of its rows: a shorter length l cuts each sequence into S / l rows, so the tokens and their
-order stay. What does not fill the last step is not used.
+order stay. Sequences that do not fill the last step are not used.
 
-Does not belong here: what is at a position (`order`), and the learning rate (`training.schedule`).
+Does not belong here: the sequence at a position (`order`), and the learning rate (`training.schedule`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from plinth.errors import MissingError, RecipeError
 from plinth.tokens.order.parameters import Amendment, BatchChange, Change, LengthChange
 
 
-class Misplaced(RecipeError):
+class MisplacedChange(RecipeError):
     """A change of a schedule takes effect no later than the one listed before it, or never.
 
-    `key` and `why` say so for a reader who knows the recipe's lines; a copy from another process has them empty.
+    `key` and `why` are for a reader that knows the recipe's lines; a copy from another process has them empty.
     """
 
     key: tuple[str, int] = ("", 0)
@@ -63,13 +63,13 @@ class Steps:
 
     @property
     def used(self) -> int:
-        """Positions that some step takes; those after it are not used."""
+        """Positions that the steps take; later positions are not used."""
         last = self.stretches[-1]
         return last.first_position + (self.total - last.first_step) * last.batch
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Every global batch that occurs, in order of size."""
+        """Every global batch of the run, in order of size."""
         return tuple(sorted({stretch.batch for stretch in self.stretches}))
 
     def take(self, step: int) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class Steps:
         return stretch.first_step + step, row
 
     def through(self, step: int) -> list[list[int]]:
-        """What decided the steps before `step`: first step, batch and length of the stretches that begin before it."""
+        """The stretches that begin before `step`: first step, batch and length of each."""
         return [[each.first_step, each.batch, each.length] for each in self.stretches if each.first_step < step]
 
     def _at(self, step: int) -> StepRange:
@@ -176,10 +176,11 @@ def schedule(
         index, change = listed[kind] - len(queues[kind]), queues[kind].pop(0)
         if step <= last[kind] or step < now.first_step:
             why = f"it takes effect at step {step + 1:,}, no later than the one before"
-            raise _misplaced(names[kind], index, change, why)
+            raise _misplaced_change(names[kind], index, change, why)
         position = now.first_position + (step - now.first_step) * now.batch
         if position + _batch(change, now) > sequences:
-            raise _misplaced(names[kind], index, change, f"the run ends before, with its {sequences:,} sequences")
+            why = f"the run ends before, with its {sequences:,} sequences"
+            raise _misplaced_change(names[kind], index, change, why)
         last[kind] = step
         if isinstance(change, Amendment):
             for queue, named in ((queues[1], change.global_batch_sequences), (queues[2], change.sequence_tokens)):
@@ -190,10 +191,10 @@ def schedule(
     return Steps(sequences, sequence_tokens, tuple(made))
 
 
-def _misplaced(name: str, index: int, change: Change, why: str) -> Misplaced:
+def _misplaced_change(name: str, index: int, change: Change, why: str) -> MisplacedChange:
     tokens, step = change.from_tokens, change.from_step
     point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
-    error = Misplaced(
+    error = MisplacedChange(
         f"training.{name}[{index}]: the change {point} has no place in the run",
         found=why,
         remedy="list changes in the order in which they take effect, all before the end of the run",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def timed(made: Iterator[RankBatch]) -> Iterator[RankBatch]:
-    """The same batches with `wait_s` set, made when the consumer asks."""
+    """The same batches with `wait_s` set, made on demand."""
     while True:
         started = time.perf_counter()
         batch = next(made, None)

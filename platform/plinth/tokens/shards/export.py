@@ -4,8 +4,8 @@
     bin        NAME.bin, NAME.npy     tokens alone, as nanoGPT reads them; [documents + 1] int64 offsets in tokens
     shards     ASSET/PART             every file under its name, as `training.reading.layout: names` reads them
 
-NAME is the stream's. Every shard's SHA-256 is compared as it is copied; a file is there whole or not at all, and
-`NAME.json` (counts, digests) comes last. Memory is one copy buffer and one row group of the index, whatever the size.
+NAME is the stream's. Every shard's SHA-256 is compared as it is copied; a file appears whole or not at all, and
+`NAME.json` (counts, digests) is written last. Memory is one copy buffer and one batch of the index.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _NUMBERS = 2**20
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """A destination of bytes."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> list[dict[str, Any]]:
-    """Write the streams of shard sets below a folder or `s3://` prefix; what was written, by stream or asset.
+    """Write the streams of shard sets below a folder or `s3://` prefix; returns facts by stream or asset.
 
     Raises:
-        IntegrityError: a shard has changed; the file that it was for is not there.
+        IntegrityError: a shard has changed; the file that it belongs to is not written.
         StorageError: the place cannot be written, or a document is too long for the format.
     """
     if kind == "shards":
@@ -59,7 +59,7 @@ def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> l
 def _megatron(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
     files = {"bin": _file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
     files["idx"] = _file(f"{prefix}.idx", lambda out: _megatron_index(reader, out))
-    return _told(reader, prefix, "megatron", files)
+    return _write_facts(reader, prefix, "megatron", files)
 
 
 def _megatron_index(reader: ShardReader, out: Sink) -> None:
@@ -84,7 +84,7 @@ def _megatron_index(reader: ShardReader, out: Sink) -> None:
 def _plain(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
     files = {"bin": _file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
     files["npy"] = _file(f"{prefix}.npy", lambda out: _offsets(reader, out))
-    return _told(reader, prefix, "bin", files)
+    return _write_facts(reader, prefix, "bin", files)
 
 
 def _offsets(reader: ShardReader, out: Sink) -> None:
@@ -104,7 +104,7 @@ def _named(store: Store, made: Manifest, to: str) -> dict[str, Any]:
     return {**facts, "at": root}
 
 
-def _told(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     facts = {
         "stream": reader.stream.name,
         "format": kind,
@@ -112,7 +112,7 @@ def _told(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, Mappi
         "documents": reader.documents_count,
         "dtype": "<i4" if kind == "megatron" and reader.dtype.itemsize == 4 else reader.dtype.str,
         "end_of_text": reader.end_of_text,
-        "files": {f"{prefix.rsplit('/', 1)[1]}.{suffix}": dict(told) for suffix, told in files.items()},
+        "files": {f"{prefix.rsplit('/', 1)[1]}.{suffix}": dict(written) for suffix, written in files.items()},
     }
     _file(f"{prefix}.json", lambda out: out.write(json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"))
     return {**facts, "at": prefix}
@@ -135,8 +135,8 @@ def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
             )
 
 
-class _Counted:
-    """Digest and length of what passes."""
+class _DigestWriter:
+    """Counts and hashes the bytes that it writes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._digest, self.bytes = stream, hashlib.sha256(), 0
@@ -146,16 +146,16 @@ class _Counted:
         self._digest.update(data)
         self.bytes += len(data)
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return {"bytes": self.bytes, "sha256": self._digest.hexdigest()}
 
 
 def _file(uri: str, write: Callable[[Sink], object]) -> dict[str, Any]:
-    """Write a file that appears when it is whole; its length and digest."""
+    """Write a file that appears when it is whole; returns its length and digest."""
     with _appearing(uri) as stream:
-        counted = _Counted(stream)
+        counted = _DigestWriter(stream)
         write(counted)
-    return counted.told()
+    return counted.facts()
 
 
 @contextmanager
@@ -166,10 +166,10 @@ def _appearing(uri: str) -> Iterator[IO[bytes]]:
         return
     fs, path = filesystem(uri)
     try:
-        if not uri.startswith("s3://"):  # there it would make the bucket
+        if not uri.startswith("s3://"):  # on S3 this would create the bucket
             fs.makedirs(fs._parent(path), exist_ok=True)
         stream = fs.open(path, "wb", autocommit=False)
-    except Exception as error:  # drivers raise what they like
+    except Exception as error:  # drivers raise any type
         raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error
     try:
         yield stream
@@ -177,7 +177,7 @@ def _appearing(uri: str) -> Iterator[IO[bytes]]:
         stream.commit()
     except BaseException as error:
         stream.discard()
-        stream.closed = True  # or it would write what it holds when it is collected
+        stream.closed = True  # otherwise its buffer is written when it is collected
         if isinstance(error, StorageError) or not isinstance(error, Exception):
             raise
         raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Token shards."""
+"""Parameters of shards: their size, and the axes of streams."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Streams of a shard set: a bucket's documents by the values of the recipe's axes.
 
 A shard set without axes has one stream, named as its bucket (`web`). With axes it has one for every combination of
-values that is large enough, `web/language=en,tier=high`, and `web/other` for what is too rare for one of its own.
-The stream is what a mixture weighs and what an order counts; its parts are `{label}/shard-*` and `{label}/index-*`
+values that is large enough, `web/language=en,tier=high`, and `web/other` for rare values. A mixture
+weighs streams, and an order counts their sequences. The parts of a stream are `{label}/shard-*` and `{label}/index-*`
 of the manifest, or `shard-*` and `index-*` where there is only one.
 """
 
@@ -18,7 +18,7 @@ from plinth.errors import MissingError
 from plinth.records import Manifest
 
 OTHER = "other"
-#: The value of a document of which an axis says nothing.
+#: The value of a document without a value of the axis.
 UNKNOWN = "unknown"
 
 _PAIR = re.compile(r"([a-z0-9_.]+)=(.+)")
@@ -47,7 +47,7 @@ class Stream:
 
     @property
     def folder(self) -> str:
-        """What the names of its parts begin with."""
+        """Prefix of the names of its parts."""
         return f"{self.label}/" if self.label else ""
 
 
@@ -63,7 +63,7 @@ def name_of(bucket: str, label: str = "") -> str:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> Stream:
-    """Bucket, label and values that a stream's name says; its counts are those of the manifest alone.
+    """Bucket, label and values of a stream's name; counts, which only the manifest has, are 0.
 
     Raises:
         ValueError: the name is not one of a stream.
@@ -80,7 +80,7 @@ def parse(name: str) -> Stream:
 
 
 def streams_of(shards: Manifest) -> tuple[Stream, ...]:
-    """The streams of a `{bucket}/shards` manifest with their counts, in order of name; never none."""
+    """The streams of a `{bucket}/shards` manifest with their counts, in order of name; at least one."""
     bucket = shards.asset.rsplit("/", 1)[0]
     labels: Mapping[str, Mapping[str, int]] | None = shards.stats.get("streams")
     if labels is None:
@@ -104,7 +104,7 @@ def stream_of(shards: Manifest, name: str) -> Stream:
     return every[name]
 
 
-def every_stream(shards: Mapping[str, Manifest] | Iterable[Manifest]) -> tuple[Stream, ...]:
+def streams_of_all(shards: Mapping[str, Manifest] | Iterable[Manifest]) -> tuple[Stream, ...]:
     """The streams of several shard sets, in order of name."""
     manifests: Sequence[Manifest] = list(shards.values() if isinstance(shards, Mapping) else shards)
     return tuple(sorted((one for made in manifests for one in streams_of(made)), key=lambda stream: stream.name))

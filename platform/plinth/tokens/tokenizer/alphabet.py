@@ -1,7 +1,7 @@
-"""Which characters get tokens of their own, and texts prepared for a trainer that must not learn some things.
+"""The characters that get tokens of their own, and texts prepared for a trainer that must not learn the others.
 
-Shared by the vocabularies of characters (`bpe-fallback`, `unigram`). A byte-level vocabulary needs none of it:
-its alphabet is the 256 bytes.
+Shared by the vocabularies of characters (`bpe-fallback`, `unigram`). The alphabet of a byte-level vocabulary is the
+256 bytes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-#: Always in the alphabet: whatever the sample, the characters of programs and of English are no rarities.
+#: Always in the alphabet: the characters of programs and of English, whatever the sample.
 ALWAYS = frozenset(string.printable) - {"\x0b", "\x0c"}
 
-#: What a character without a token becomes before training. It is in no alphabet, so trainers drop it.
+#: Replaces a character without a token before training. It is in no alphabet, so trainers drop it.
 RARE = "\x00"
 
-#: A merge that spells `<0x41>` would be taken for the byte it names; no merge crosses this place.
+#: A merge spelt `<0x41>` would be read as that byte; no merge crosses this position.
 _BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
 
 

@@ -1,7 +1,7 @@
 """Byte-pair encoding (Sennrich et al. 2016): merges of bytes, or of characters with bytes to fall back on.
 
-The library's trainer counts words in memory: its needs follow the sample, which the recipe caps. Its merges do
-not depend on threads.
+The library's trainer counts words in memory: memory follows the sample, which the recipe caps. Its merges do not
+depend on threads.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def train_characters(params: TokenizerParameters, texts: Iterable[str], alphabet
         alphabet: characters that have tokens; all others are written in bytes.
     """
     learnt = pipeline(params)
-    room = params.vocab_size - BYTES - len(params.special_tokens)
-    _train(learnt, prepared(texts, alphabet), params, room, (), alphabet)
+    free = params.vocab_size - BYTES - len(params.special_tokens)
+    _train(learnt, prepared(texts, alphabet), params, free, (), alphabet)
     model = json.loads(learnt.to_str())["model"]
     ordered = sorted(model["vocab"], key=model["vocab"].__getitem__)
     names = [*params.special_tokens, *BYTE_TOKENS, *(name for name in ordered if name not in params.special_tokens)]

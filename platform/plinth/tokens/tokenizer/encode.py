@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +22,8 @@ from plinth.storage.store import Store
 from plinth.tokens.tokenizer.encoder import Encoder
 from plinth.tokens.tokenizer.words import pattern_of
 
-#: An encoding of the library takes about a hundred times the memory of its text, so texts go in by small batches,
-#: and a longer text by pieces.
+#: An encoding of the library takes about a hundred times the memory of its text, so texts are encoded in small batches,
+#: and a longer text in pieces.
 BATCH_CHARACTERS = 2**19
 
 #: Between two words the pre-tokenizer always cuts, so a piece that ends here changes no token.
@@ -38,12 +37,20 @@ def load(store: Store, blob: Blob) -> Tokenizer:
     Raises:
         MissingError, IntegrityError: absent, changed, or not a tokenizer.
     """
-    return _load(store.root, blob)
+    data = store.read_bytes(blob)
+    try:
+        tokenizer = Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library raises bare `Exception`
+        raise IntegrityError(
+            f"blob {blob.md5} is not a tokenizer", found=error, expected="JSON of Hugging Face tokenizers"
+        ) from error
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 @contextmanager
 def parallel(on: bool) -> Iterator[None]:
-    """Let the library use its own threads, or not (where the parts already keep every core busy)."""
+    """Switch the library's own threads on, or off where parts already keep every core busy."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if on else "false"
     try:
@@ -148,16 +155,3 @@ def _encode_batch(
     encodings = tokenizer.encode_batch_fast([piece for piece, _ in batch], add_special_tokens=False)
     for encoding, (_, last) in zip(encodings, batch, strict=True):
         yield np.array(encoding.ids, dtype=dtype), last
-
-
-@lru_cache(maxsize=4)
-def _load(store_root: os.PathLike[str], blob: Blob) -> Tokenizer:
-    data = Store(str(store_root)).read_bytes(blob)
-    try:
-        tokenizer = Tokenizer.from_str(data.decode())
-    except Exception as error:  # the library raises bare `Exception`
-        raise IntegrityError(
-            f"blob {blob.md5} is not a tokenizer", found=error, expected="JSON of Hugging Face tokenizers"
-        ) from error
-    tokenizer.encode_special_tokens = True
-    return tokenizer

@@ -1,8 +1,8 @@
-"""Encode columns of text: words by a scan, tokens of a word from a table, the library only for words not seen yet.
+"""Encode columns of text: words by a scan, tokens of a word from a table, the library only for new words.
 
-No token crosses the border of two words, so a text's tokens are its words' tokens one after the other. Text
-repeats its words: after some megabytes nearly all are known, and encoding runs at the speed of cutting and
-looking up. What the table holds never shows in the result.
+No token crosses the border of two words, so a text's tokens are its words' tokens one after the other. Text repeats
+its words: after some megabytes nearly all are in the table, and encoding costs a scan and a look-up per word. The
+result does not depend on the state of the table.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from tokenizers import Tokenizer
 from plinth.compiled import njit
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.chunks import hash_run, read, spread
-from plinth.tokens.tokenizer.words import Pattern, classes, pattern_of, word_end
+from plinth.tokens.tokenizer.words import WordPattern, classes, pattern_of, word_end
 
 U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
-#: Slots of the table. It is emptied when half of them may be taken, or the words held exceed `MOST_BYTES`.
+#: Slots of the table. It is emptied when half of them may be used, or its words exceed `MOST_BYTES`.
 SLOTS = 2**20
 MOST_BYTES = 2**26
 
-#: Texts are taken by this much, since each of their bytes might be a new word.
+#: Bytes of text per scan, since each of them might be a new word.
 BATCH_BYTES = 2**18
-
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: bits of a short key reach the whole hash
 
@@ -43,7 +42,7 @@ class Encoder:
         tokenizer: one of our pipelines (see `words.pattern_of`).
 
     Raises:
-        ValueError: its pipeline is another's.
+        ValueError: its pipeline is not one of ours.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -59,16 +58,16 @@ class Encoder:
         Memory is about ten times that of the longest text, and the ids.
         """
         data, offsets = utf8(texts)
-        made = [self._some(data, offsets[a : b + 1], dtype) for a, b in _slices(offsets)]
+        made = [self._encode(data, offsets[a : b + 1], dtype) for a, b in _slices(offsets)]
         if len(made) == 1:
             return made[0]
         lengths = np.concatenate([np.diff(first) for _, first in made]) if made else np.empty(0, np.int64)
         first = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         return np.concatenate([ids for ids, _ in made]) if made else np.empty(0, dtype), first
 
-    def _some(self, data: U8, offsets: I64, dtype: str) -> tuple[npt.NDArray[np.unsignedinteger], I64]:
+    def _encode(self, data: U8, offsets: I64, dtype: str) -> tuple[npt.NDArray[np.unsignedinteger], I64]:
         size = int(offsets[-1] - offsets[0])
-        self._make_room(size)
+        self._reserve(size)
         words, counts = np.empty(size, np.int32), np.zeros(offsets.size - 1, np.int64)
         held, used = _scan(
             data, offsets, self._classes, self._pattern, self._slots, self._starts, self._bytes, self._held,
@@ -87,8 +86,8 @@ class Encoder:
         self._held = 0
         self._token_starts, self._tokens = np.zeros(1, np.int64), np.empty(0, np.uint32)
 
-    def _make_room(self, size: int) -> None:
-        """For a word of every byte of the next texts."""
+    def _reserve(self, size: int) -> None:
+        """Grow the table for the worst case of the next texts: a new word per byte."""
         if self._held and (self._held + size > SLOTS // 2 or self._starts[self._held] + size > MOST_BYTES):
             self._forget()
         if size > SLOTS // 2:
@@ -97,7 +96,7 @@ class Encoder:
         self._bytes = _grown(self._bytes, int(self._starts[self._held]) + size + 8)
 
     def _learn(self, held: int) -> None:
-        """Ask the library for the tokens of the words that are new."""
+        """Encode the new words with the library."""
         if held == self._held:
             return
         edges = self._starts[self._held : held + 1].tolist()
@@ -115,7 +114,7 @@ class Encoder:
 
 
 def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
-    """Rows to take at once: some texts, or one long one."""
+    """Rows per scan: several texts, or one long one."""
     first, last = 0, offsets.size - 1
     while first < last:
         stop = int(np.searchsorted(offsets, offsets[first] + BATCH_BYTES, side="right")) - 1
@@ -125,7 +124,7 @@ def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
 
 
 def _grown(array: Any, size: int) -> Any:
-    """The array with room for `size` items, its contents kept."""
+    """The array with space for `size` items, its contents kept."""
     if array.size >= size:
         return array
     larger = np.zeros(max(size, 2 * array.size), array.dtype)
@@ -138,7 +137,7 @@ def _scan(
     data: U8,
     offsets: I64,
     table: U8,
-    pattern: Pattern,
+    pattern: WordPattern,
     slots: Any,
     starts: I64,
     known: U8,
@@ -146,7 +145,7 @@ def _scan(
     words: I32,
     counts: I64,
 ) -> tuple[int, int]:
-    """Number every word of the texts; new ones are added. Returns how many words are held, and how many there are.
+    """Number every word of the texts and add new ones. Returns how many words the table has, and how many the texts.
 
     A slot is a word's key and its length above its number + 1. The key of up to eight bytes is the bytes, which
     proves that words are equal; longer words are compared.

@@ -1,4 +1,4 @@
-"""The tokenizer."""
+"""Parameters of the tokenizer and bounds of its audit."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pydantic import Field, field_validator, model_validator
 
 from plinth.records import Frozen, internal
 
-#: All single bytes are in every vocabulary, so that every text can be written.
+#: Every vocabulary has all single bytes, so that it can encode any text.
 BYTES = 256
 
-#: Printable ASCII and white space, which every vocabulary of characters has.
+#: Printable ASCII and white space: tokens of every vocabulary of characters.
 ASCII = 98
 
 Kind = Literal["bpe-bytes", "bpe-fallback", "unigram"]
 
 
 class TokenizerParameters(Frozen):
-    """Trained on a weighted, capped sample of the curated buckets; every text can be written and comes back."""
+    """Trained on a weighted, capped sample of the curated buckets; every text round-trips."""
 
     kind: Kind = Field(
         "bpe-bytes",

@@ -1,8 +1,8 @@
-"""A capped sample of the buckets: the same documents whatever the workers, in documents' order.
+"""A capped sample of the buckets: the same documents on any number of workers, in documents' order.
 
-A document's place in line is a hash of its id. Two passes over the parts: the first weighs the hash range
-in logarithmic bins (so that a sample of a millionth is cut as finely as one of a half), the second keeps
-what lies below the cut. Memory is one row group; every part is cached on its own.
+Documents are ranked by a hash of their id. Two passes over the parts: the first sums bytes over the hash range in
+logarithmic bins (a sample of a millionth is cut as finely as one of a half), the second keeps the documents below the
+cut. Memory is one row group; every part is cached on its own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from plinth.tokens.splitmix import mix64
 VERSION = "1"
 WEIGH = Step(name="tokens.sample.weigh", version=VERSION)
 
-#: No document gives more than this to a sample: one giant must not be the vocabulary.
+#: Bytes of a document in a sample at most: one giant document must not decide the vocabulary.
 MAX_DOCUMENT_BYTES = 2**20
 
-_SALT = np.uint64(0x73616D706C65)  # not the order that any other choice by id uses
+_SALT = np.uint64(0x73616D706C65)  # so that no other choice by id has this order
 _WEIGHTS = pa.schema([pa.field("bin", pa.int32()), pa.field("bytes", pa.int64())])
 _TEXTS = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """What one bucket gives: parts with a `text` column, of which the first `budget_bytes` are the sample."""
+class BucketSample:
+    """The sample of one bucket: the first `budget_bytes` of parts with a `text` column."""
 
     bucket: str
     parts: tuple[Part, ...]
@@ -57,11 +57,11 @@ def sample(
     budget_bytes: int,
     label: str,
     weights_of: Mapping[str, float] | None = None,
-) -> list[Sampled]:
+) -> list[BucketSample]:
     """At most `budget_bytes` of text, shared by the buckets by weight (1 where none is given), in order of names.
 
     Raises:
-        RecipeError: a weight for a bucket that is not there.
+        RecipeError: a weight for a bucket that does not exist.
     """
     unknown = sorted(set(weights_of or {}) - set(curated))
     if unknown:
@@ -77,7 +77,7 @@ def sample(
 
 
 def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
-    """The budget by weight; what a small bucket cannot use goes to the others, by their weights."""
+    """The budget by weight; the share that a small bucket cannot fill goes to the others, by their weights."""
     exact = {bucket: Fraction((weights or {}).get(bucket, 1.0)) for bucket in available}
     granted = {bucket: 0 for bucket in available if not exact[bucket]}
     waiting = sorted(set(available) - set(granted), key=lambda bucket: (available[bucket] / exact[bucket], bucket))
@@ -88,7 +88,7 @@ def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, floa
     return granted
 
 
-def texts(store: Store, sampled: Sampled) -> Iterator[str]:
+def sampled_texts(store: Store, sampled: BucketSample) -> Iterator[str]:
     """Sampled texts in documents' order, exactly up to the budget; the last is cut between two characters."""
     left = sampled.budget_bytes
     for part in sampled.parts:
@@ -101,26 +101,26 @@ def texts(store: Store, sampled: Sampled) -> Iterator[str]:
                 yield data.decode(errors="ignore")
 
 
-def hashes(ids: pa.Array) -> NDArray[np.uint64]:
-    """A document's place in line, from its 16-byte id."""
+def sample_keys(ids: pa.Array) -> NDArray[np.uint64]:
+    """The rank of documents in a sample, by a hash of their 16-byte ids."""
     words = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids)) : 2]
     return mix64(words ^ _SALT)
 
 
 def _bins(ids: pa.Array) -> NDArray[np.int32]:
     """The hash bin of each id: 64 bins to every halving of the hash range, low hashes first."""
-    floats = hashes(ids).astype(np.float64).astype(np.float32)
+    floats = sample_keys(ids).astype(np.float64).astype(np.float32)
     return (floats.view(np.uint32) >> np.uint32(17)).astype(np.int32)  # exponent and six bits of mantissa
 
 
 def _sampled(
     ctx: Context, bucket: str, parts: Iterable[Part], bins: Mapping[int, int], budget: int, label: str
-) -> Sampled:
+) -> BucketSample:
     cut = _cut(bins, budget)
     step = Step(name="tokens.sample.pick", version=VERSION, params={"cut": cut})
     items = [Item((part.blob.sha256,), _Pick(part, cut), part.rows) for part in parts]
     picked = run_items(ctx, step, _pick, items, label=f"{label}: {bucket}")
-    return Sampled(bucket, tuple(part for (part,) in picked), budget)
+    return BucketSample(bucket, tuple(part for (part,) in picked), budget)
 
 
 def _weigh(store: Store, part: Part) -> tuple[Part, ...]:

@@ -1,8 +1,7 @@
 """Train a tokenizer on a sample of the curated buckets, and load it.
 
-Special tokens come first, so that the end-of-text token is id 0 whatever the vocabulary; then the 256 bytes;
-then what was learnt (a byte-level vocabulary mixes the last two). How each kind is trained is told in `bpe`
-and `unigram`, how text is cut into words in `pipelines`.
+Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learnt tokens
+(a byte-level vocabulary mixes the last two). `bpe` and `unigram` train the kinds; `pipelines` cuts text into words.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import alphabet, bpe, encode, unigram
 from plinth.tokens.tokenizer.parameters import BYTES, TokenizerParameters
-from plinth.tokens.tokenizer.sample import Sampled, sample, texts
+from plinth.tokens.tokenizer.sample import BucketSample, sample, sampled_texts
 
 ASSET = "tokenizer"
 VERSION = "2"
@@ -29,13 +28,13 @@ FILE = "tokenizer.json"
 #: The first special token closes every document.
 END_OF_TEXT = 0
 
-#: The trainer's time grows with the square of the longest word, and a megabyte of `=` is one word. Longer runs
-#: of letters or of spaces are learnt from in pieces of this many characters.
+#: The trainer's time grows with the square of the longest word, and a megabyte of `=` is one word. Longer runs of
+#: letters or of spaces are cut into pieces of this many characters for training.
 MAX_RUN = 256
 _RUN = re.compile(rf"(\S{{{MAX_RUN}}}|\s{{{MAX_RUN}}})")
 _BLANKS = re.compile(rf"\s{{{MAX_RUN}}}")
 
-#: Parameters that judge a tokenizer and do not make it.
+#: Parameters of the audit, which do not change the tokenizer.
 AUDIT_FIELDS = frozenset(
     {
         "audit_bytes_per_part",
@@ -54,7 +53,7 @@ ALPHABET_SHARE = 0.5
 @dataclass(frozen=True)
 class _Task:
     params: TokenizerParameters
-    sample: tuple[Sampled, ...]
+    sample: tuple[BucketSample, ...]
 
 
 def step(params: TokenizerParameters) -> Step:
@@ -79,7 +78,7 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
             "the tokenizer has no text to train on",
             found=f"empty buckets {[found.bucket for found in sampled]}",
             expected="curated documents",
-            remedy="`plinth funnel` shows where they were dropped",
+            remedy="`plinth funnel` shows where documents were dropped",
         )
     inputs = [f"{found.bucket}:{found.budget_bytes}" for found in sampled]
     inputs += [part.blob.sha256 for found in sampled for part in found.parts]
@@ -103,7 +102,7 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
     """Train on texts. The same texts give the same bytes, on any number of threads.
 
     Args:
-        corpus: the texts, or what gives them anew: kinds with an alphabet read them twice.
+        corpus: the texts, or a function that returns them anew: kinds with an alphabet read them twice.
 
     Raises:
         StageError: too little text for the vocabulary.
@@ -111,8 +110,8 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
     again = corpus if callable(corpus) else _twice(corpus, params)
     if params.kind == "bpe-bytes":
         return bpe.train_bytes(params, _short(again()))
-    room = params.vocab_size - BYTES - len(params.special_tokens)
-    letters = alphabet.choose(again(), params.character_coverage, int(room * ALPHABET_SHARE))
+    free = params.vocab_size - BYTES - len(params.special_tokens)
+    letters = alphabet.choose(again(), params.character_coverage, int(free * ALPHABET_SHARE))
     trainer = bpe.train_characters if params.kind == "bpe-fallback" else unigram.train
     return trainer(params, _short(again()), letters)
 
@@ -120,7 +119,7 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
 def short_runs(text: str) -> list[str]:
     """The text in pieces, cut within runs of `MAX_RUN` characters or more; almost always the text itself."""
     longest = max(map(len, text.split()), default=0)
-    if longest < MAX_RUN and not _BLANKS.search(text):  # ten times faster than looking for where to cut
+    if longest < MAX_RUN and not _BLANKS.search(text):  # ten times faster than a search for the cuts
         return [text]
     return [piece for piece in _RUN.split(text) if piece]
 
@@ -135,7 +134,7 @@ def _twice(corpus: Iterable[str], params: TokenizerParameters) -> Callable[[], I
 
 
 def _train(store: Store, task: _Task) -> tuple[Part, ...]:
-    trained = train(task.params, lambda: (text for found in task.sample for text in texts(store, found)))
+    trained = train(task.params, lambda: (text for found in task.sample for text in sampled_texts(store, found)))
     stats = {
         "vocab_size": trained.get_vocab_size(),
         "end_of_text": END_OF_TEXT,

@@ -1,8 +1,8 @@
 """Unigram language model (Kudo 2018, arXiv:1804.10959): pieces by likelihood, bytes to fall back on.
 
-SentencePiece trains: the trainer of the tokenizers library gives other pieces from run to run (its sums follow
-a hash map's order). It is fed the words of our own pipeline with their counts, so that it learns from exactly the
-words that will be encoded, and always with the same number of threads, because its sums are made by thread.
+SentencePiece trains: the trainer of the tokenizers library gives different pieces from run to run (its sums follow the
+order of a hash map). SentencePiece receives the words of our own pipeline with their counts, so it learns from exactly
+the words that will be encoded; its number of threads is fixed, because it sums by thread.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def train(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[
     """
     alphabet = [character for character in alphabet if character not in _SHOW_KEYS]
     counted = _words(params, prepared(texts, alphabet))
-    room = params.vocab_size - BYTES - len(params.special_tokens)
-    learnt = _pieces(counted, alphabet, room)
+    free = params.vocab_size - BYTES - len(params.special_tokens)
+    learnt = _pieces(counted, alphabet, free)
     special = [(name, BYTE_SCORE) for name in params.special_tokens]
     names = {*params.special_tokens, *BYTE_TOKENS}
     pieces = [(piece, score) for piece, score in learnt if piece not in names]
     vocabulary = [*special, *((name, BYTE_SCORE) for name in BYTE_TOKENS), *pieces]
-    # Every byte has a token, so that nothing is unknown; the library wants a name for it all the same.
+    # Every byte has a token, so nothing is unknown; the library requires an unknown token all the same.
     tokenizer = pipeline(params, models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in params.special_tokens])
     return tokenizer
@@ -70,18 +70,18 @@ def _words(params: TokenizerParameters, texts: Iterable[str]) -> Counter[str]:
     return counted
 
 
-def _pieces(counted: Counter[str], alphabet: Sequence[str], room: int) -> list[tuple[str, float]]:
+def _pieces(counted: Counter[str], alphabet: Sequence[str], free: int) -> list[tuple[str, float]]:
     """Pieces with their log probabilities, likeliest first."""
     import sentencepiece
 
-    # A word seen once of every character: SentencePiece's alphabet is what it sees.
+    # Every character once as a word: SentencePiece's alphabet is that of its input.
     lines = [f"{word.translate(_HIDE)}\t{count}" for word, count in sorted((counted + Counter(alphabet)).items())]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
-            vocab_size=room + 1,  # it insists on an unknown piece
+            vocab_size=free + 1,  # it requires an unknown piece
             model_type="unigram",
             input_format="tsv",
             hard_vocab_limit=False,
@@ -102,9 +102,9 @@ def _pieces(counted: Counter[str], alphabet: Sequence[str], room: int) -> list[t
         raise StageError(
             "the unigram tokenizer cannot be trained on this sample",
             found=f"{len(counted):,} different words; {error}",
-            expected=f"enough text for {room:,} pieces",
+            expected=f"enough text for {free:,} pieces",
             remedy="lower tokenizer.vocab_size, or raise tokenizer.sample_bytes",
         ) from error
     found = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     pieces = [(found.id_to_piece(i), found.get_score(i)) for i in range(1, found.get_piece_size())]
-    return [(piece.translate(_SHOW), score) for piece, score in pieces][:room]
+    return [(piece.translate(_SHOW), score) for piece, score in pieces][:free]

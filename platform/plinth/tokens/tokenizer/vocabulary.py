@@ -1,4 +1,4 @@
-"""What the tokens of a vocabulary stand for: bytes.
+"""The bytes that the tokens of a vocabulary stand for.
 
 A byte-level vocabulary spells every byte as a printable character; the others spell characters as they are,
 and the 256 single bytes as `<0x00>` … `<0xFF>`, for characters that have no token.

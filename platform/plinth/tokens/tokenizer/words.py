@@ -1,7 +1,7 @@
 """Cut UTF-8 text into the words of our pipelines, as their regular expressions do, at the speed of a scan.
 
-What is a letter, a mark, a digit or white space is asked of the library itself, once per process: its regular
-expressions and its digit splitter carry Unicode tables of their own, and the words must be theirs exactly.
+Letters, marks, digits and white space are classified by the library itself, once per process: its regular expressions
+and its digit splitter have Unicode tables of their own, and the words must agree exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plinth.tokens.tokenizer.parameters import TokenizerParameters
 
 U8 = npt.NDArray[np.uint8]
 
-#: Bits of a character's class. NUMERIC is what the digit splitter isolates, NUMBER the `\\p{N}` of the patterns.
+#: Bits of a character's class. NUMERIC: the digit splitter isolates it; NUMBER: the `\\p{N}` of the patterns.
 LETTER, MARK, NUMBER, SPACE, NUMERIC = 1, 2, 4, 8, 16
 
 #: A longer word is cut: an encoding takes a hundred times the memory of its text.
@@ -30,12 +30,12 @@ MAX_WORD_BYTES = 2**16
 _APOSTROPHE, _BLANK, _LINE_FEED, _RETURN = 0x27, 0x20, 0x0A, 0x0D
 
 
-class Pattern(NamedTuple):
+class WordPattern(NamedTuple):
     """How a pipeline cuts words.
 
     Attributes:
         letters: classes that make a word together.
-        alone: class whose characters are cut out before all else and end the text on either side; 0 for none.
+        alone: class whose characters are split off first and end the words on either side; 0 for none.
         group: digits of one word; 0 for any number, with the space before them.
         lines: line ends close a word of white space.
     """
@@ -46,13 +46,13 @@ class Pattern(NamedTuple):
     lines: bool
 
 
-def pattern_of(pre_tokenizer: Any) -> Pattern | None:
-    """The pattern of one of our pipelines, or None for another's."""
+def pattern_of(pre_tokenizer: Any) -> WordPattern | None:
+    """The pattern of one of our pipelines, or None for any other pre-tokenizer."""
     return _patterns().get(bytes(pre_tokenizer.__getstate__())) if pre_tokenizer is not None else None
 
 
 @cache
-def _patterns() -> dict[bytes, Pattern]:
+def _patterns() -> dict[bytes, WordPattern]:
     groups = {"single": 1, "triples": 3, "runs": 0}
     found = {}
     for digits, group in groups.items():
@@ -60,9 +60,9 @@ def _patterns() -> dict[bytes, Pattern]:
             params = TokenizerParameters(kind=kind, digits=digits)
             state = bytes(pipelines.pipeline(params).pre_tokenizer.__getstate__())
             if kind == "bpe-bytes":
-                found[state] = Pattern(LETTER, {1: NUMERIC, 3: NUMBER, 0: 0}[group], group, False)
+                found[state] = WordPattern(LETTER, {1: NUMERIC, 3: NUMBER, 0: 0}[group], group, False)
             else:
-                found[state] = Pattern(LETTER | MARK, 0, group, True)
+                found[state] = WordPattern(LETTER | MARK, 0, group, True)
     return found
 
 
@@ -77,7 +77,7 @@ def classes() -> U8:
 
 
 def _mark(table: U8, bit: int, splitter: Any) -> None:
-    """Set a bit for the characters that a splitter takes out."""
+    """Set a bit for the characters that a splitter isolates."""
     for text in _every_character():
         # The first character is in no class, and runs are as long as they can be: every second piece is one.
         for piece, _ in splitter.pre_tokenize_str(text)[1::2]:
@@ -91,7 +91,7 @@ def _every_character() -> Iterator[str]:
 
 
 @njit(inline="always")
-def _look(data: Any, at: Any, end: Any, table: Any) -> Any:
+def _class_at(data: Any, at: Any, end: Any, table: Any) -> Any:
     """Class and bytes of the character at a position."""
     byte = data[at]
     if byte < 128:
@@ -104,7 +104,7 @@ def _look(data: Any, at: Any, end: Any, table: Any) -> Any:
 def _run(data: Any, at: Any, end: Any, table: Any, mask: Any, limit: Any) -> Any:
     """The end of the characters with a class in `mask`."""
     while at < end and at < limit:
-        kind, size = _look(data, at, end, table)
+        kind, size = _class_at(data, at, end, table)
         if kind & mask == 0:
             break
         at += size
@@ -130,7 +130,7 @@ def _blanks(data: U8, at: int, end: int, table: U8, alone: int, lines: bool) -> 
     """The end of a word of white space: up to the last line end, else all but the last before other text."""
     limit, stop, last, line = at + MAX_WORD_BYTES, at, at, at
     while stop < end:
-        kind, size = _look(data, stop, end, table)
+        kind, size = _class_at(data, stop, end, table)
         if kind & SPACE == 0:
             break
         if stop >= limit:
@@ -143,7 +143,7 @@ def _blanks(data: U8, at: int, end: int, table: U8, alone: int, lines: bool) -> 
         return line
     if stop == end or last == at:
         return stop
-    kind, _ = _look(data, stop, end, table)
+    kind, _ = _class_at(data, stop, end, table)
     return stop if kind & alone else last
 
 
@@ -155,9 +155,9 @@ def word_end(data: U8, at: int, end: int, table: U8, letters: int, alone: int, g
         short = _short_form(data, at, end)
         if short > at:
             return short
-    kind, size = _look(data, at, end, table)
+    kind, size = _class_at(data, at, end, table)
     if first == _BLANK and at + 1 < end:
-        after, wide = _look(data, at + 1, end, table)
+        after, wide = _class_at(data, at + 1, end, table)
         digit = after & NUMBER and (group or after & alone)
         if not (after & (SPACE | alone) or (digit and not after & letters)):
             start, kind, size = at + 1, after, wide
@@ -173,7 +173,7 @@ def word_end(data: U8, at: int, end: int, table: U8, letters: int, alone: int, g
         return _blanks(data, at, end, table, alone, lines)
     stop = start + size
     while stop < end and stop < limit:
-        kind, size = _look(data, stop, end, table)
+        kind, size = _class_at(data, stop, end, table)
         if kind & (letters | NUMBER | SPACE | alone):
             break
         stop += size
@@ -186,7 +186,7 @@ def _digits(data: U8, at: int, end: int, table: U8, mask: int, group: int) -> in
     for _ in range(group):
         if at >= end:
             break
-        kind, size = _look(data, at, end, table)
+        kind, size = _class_at(data, at, end, table)
         if kind & mask == 0:
             break
         at += size

@@ -35,7 +35,7 @@ def test_planted_terms_are_there_and_strong_ones_only_where_the_text_is_bad() ->
         hits = everything.find(column)
         assert (len(hits.terms) > 0) == (row.bad or row.made_as == "reported")
         if row.made_as == "disguised":
-            assert hits.disguised.all()
+            assert hits.obfuscated.all()
 
 
 def test_sentences_to_train_with_are_not_those_to_measure_with() -> None:

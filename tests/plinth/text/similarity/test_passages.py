@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.text.similarity.passages import placed, window_keys, windows
+from plinth.text.similarity.passages import window_keys, windows, word_positions
 from plinth.text.words.ngrams import ngram_hashes
 
 #: No deadline: the first example of a test may compile a kernel.
@@ -21,14 +21,14 @@ def column(texts: list[str]) -> pa.Array:
 
 
 def words_of(text: str) -> list[str]:
-    found = placed(text)
+    found = word_positions(text)
     return [found.passage(i, 1).decode()[:-1] for i in range(found.start_cp.size)]
 
 
 @settings(deadline=None)
 @given(unicode)
 def test_places_are_on_the_characters(text: str) -> None:
-    found = placed(text)
+    found = word_positions(text)
     assert found.start_cp.size == ngram_hashes(column([text]), 1)[0][1]
     previous = 0
     for i, word in enumerate(words_of(text)):
@@ -51,7 +51,7 @@ def test_folded_words_are_equal_where_their_hashes_are(text: str) -> None:
 def test_ascii_words_are_those_of_a_pattern() -> None:
     text = "The quick-brown fox_2's  “jumped”, (twice)!\n\nEnd."
     assert words_of(text) == [word.lower() for word in re.findall(r"[A-Za-z0-9_]+", text)]
-    assert placed(text).passage(1, 2) == b"quick brown "
+    assert word_positions(text).passage(1, 2) == b"quick brown "
 
 
 @settings(deadline=None)

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plinth.text.similarity import simhash
-from plinth.text.similarity.simhash import MAX_DISTANCE, Near, simhashes
+from plinth.text.similarity.simhash import MAX_DISTANCE, SimHashIndex, simhashes
 from plinth.text.words.ngrams import ngram_hashes
 
 BITS = st.integers(0, 2**64 - 1)
@@ -64,7 +64,7 @@ def test_near_finds_what_a_search_through_all_finds(
     for at, turned, other in asked:  # near a listed one, or anywhere
         base = listed[at] if at < len(listed) else other
         sought.append(base ^ sum(1 << bit for bit in turned))
-    near = Near(np.array(listed, np.uint64), distance)
+    near = SimHashIndex(np.array(listed, np.uint64), distance)
     places, bits = near.nearest(np.array(sought, np.uint64))
     for value, place, apart in zip(sought, places.tolist(), bits.tolist(), strict=True):
         best = min(((bin(value ^ one).count("1"), at) for at, one in enumerate(listed)), default=(65, -1))
@@ -74,7 +74,7 @@ def test_near_finds_what_a_search_through_all_finds(
 def test_the_bound_is_the_bound() -> None:
     base = 0x0123456789ABCDEF
     for distance in range(MAX_DISTANCE + 1):
-        near = Near(np.array([base], np.uint64), distance)
+        near = SimHashIndex(np.array([base], np.uint64), distance)
         for spread in (1, 5, 16):  # in one block, across all, one in every block
             turned = [
                 sum(1 << (bit * spread % 64 + bit * spread // 64) for bit in range(n)) for n in range(distance + 2)
@@ -87,4 +87,4 @@ def test_the_bound_is_the_bound() -> None:
 
 def test_a_distance_beyond_what_is_searched() -> None:
     with pytest.raises(ValueError, match="expected 0 to 11"):
-        Near(np.zeros(0, np.uint64), 12)
+        SimHashIndex(np.zeros(0, np.uint64), 12)

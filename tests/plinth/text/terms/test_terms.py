@@ -12,12 +12,12 @@ from plinth.text.terms.terms import MAX_WORDS, TermTable
 TERMS = TermTable(["grumbok", "bad egg", "zill", "bad egg salad", "ünwort", "猫", "xox"])
 
 
-def found(text: str, disguised: bool = True) -> list[tuple[str, str, bool]]:
-    hits = TERMS.find(pa.array([text], pa.large_string()), disguised)
+def found(text: str, obfuscated: bool = True) -> list[tuple[str, str, bool]]:
+    hits = TERMS.find(pa.array([text], pa.large_string()), obfuscated)
     assert hits.starts.tolist() == [0, len(hits.terms)]
     return [
         (TERMS.terms[term], text[first:last], bool(hidden))
-        for term, (first, last), hidden in zip(hits.terms, hits.spans.tolist(), hits.disguised, strict=True)
+        for term, (first, last), hidden in zip(hits.terms, hits.spans.tolist(), hits.obfuscated, strict=True)
     ]
 
 
@@ -60,7 +60,7 @@ def test_whole_words_whatever_their_case(text: str, expected: list[tuple[str, st
 )
 def test_thin_disguises(text: str, term: str | None, piece: str) -> None:
     assert found(text) == ([(term, piece, True)] if term else [])
-    assert found(text, disguised=False) == []
+    assert found(text, obfuscated=False) == []
 
 
 def test_the_same_in_a_slice_of_a_column() -> None:
@@ -87,7 +87,7 @@ def test_spans_lie_in_the_text_and_open_hits_are_words(text: str) -> None:
     for first, last in hits.spans.tolist():
         assert reached <= first < last <= len(text)
         reached = last
-    clear = TERMS.find(pa.array([text], pa.large_string()), disguised=False)
+    clear = TERMS.find(pa.array([text], pa.large_string()), obfuscated=False)
     for term, (first, last) in zip(clear.terms, clear.spans.tolist(), strict=True):
         assert len(re.split(r"\W+", text[first:last])) == len(TERMS.terms[term].split())
 
@@ -104,7 +104,7 @@ def test_open_hits_are_those_of_a_slow_search(words: list[str]) -> None:
         elif lowered[at] in ("zill", "grumbok"):
             expected.append(lowered[at])
         at += 1
-    assert [term for term, _, _ in found(text, disguised=False)] == expected
+    assert [term for term, _, _ in found(text, obfuscated=False)] == expected
 
 
 def test_many_hits_in_one_text() -> None:

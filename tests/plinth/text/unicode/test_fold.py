@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plinth.text.unicode.codepoints import LOWER
-from plinth.text.unicode.fold import digests, fold_text
+from plinth.text.unicode.fold import digests
+from tests.plinth.text.folding import fold_text
 
 
 def folded(text: str) -> str:

@@ -7,7 +7,7 @@ from numba import njit
 from plinth.text.unicode.characters import flags
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.chunks import characters, hash_run, is_ascii, low_bytes, read, read8, write8
-from plinth.text.words.split import breaks, count_words, line_ends, room, split
+from plinth.text.words.split import breaks, count_words, edge_buffer, line_ends, split
 
 
 @njit
@@ -60,7 +60,7 @@ def test_words_and_lines_are_those_of_plain_python(
 ) -> None:
     texts = data.draw(any_texts)
     bytes_, offsets = utf8(pa.array(texts, pa.large_string()))
-    out = room(offsets)
+    out = edge_buffer(offsets)
     for text, start, end in zip(texts, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         raw = text.encode()
         plain = is_ascii(bytes_, start, end)

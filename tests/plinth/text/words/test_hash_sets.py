@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from plinth.text.words.hash_sets import room_for, seen, shift_for, slots
+from plinth.text.words.hash_sets import seen, shift_for, slot_count, slots
 
 
 @njit
@@ -22,7 +22,7 @@ def _repeats(values, keys, room):  # type: ignore[no-untyped-def]
 def test_a_set_knows_what_it_has_seen(values: list[int]) -> None:
     keys = slots(64)
     keys[:] = 7  # what another text left behind
-    room = room_for(max(1, len(values)))
+    room = slot_count(max(1, len(values)))
     # 0 marks an empty slot and counts as 1
     expected = [max(value, 1) in {max(before, 1) for before in values[:i]} for i, value in enumerate(values)]
     assert _repeats(np.array(values, dtype=np.uint64), keys, room).tolist() == expected
@@ -30,7 +30,7 @@ def test_a_set_knows_what_it_has_seen(values: list[int]) -> None:
 
 @given(st.integers(0, 10**6))
 def test_a_set_is_never_more_than_half_full(entries: int) -> None:
-    room = room_for(entries)
+    room = slot_count(entries)
     assert room >= 2 * entries
     assert room & (room - 1) == 0
     assert slots(entries).size == room

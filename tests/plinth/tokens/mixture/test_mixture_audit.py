@@ -16,7 +16,7 @@ from plinth.records import Manifest
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.advice import advice
 from plinth.tokens.mixture.apportion import Ramp, shares
-from plinth.tokens.mixture.mixture_audit import EVERY_BLOCKS, TOLERANCE, blocks_of, course
+from plinth.tokens.mixture.mixture_audit import EVERY_BLOCKS, TOLERANCE, blocks_of, shares_over_run
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
 
@@ -122,7 +122,7 @@ def test_a_ramp_of_a_million_blocks_is_one_row_and_as_exact() -> None:
 
 def test_the_course_of_a_run_adds_up() -> None:
     stats = made([8, 1, 1, 0, 0], [1, 1, 8, 0, 0], 16, 16 * 500).stats
-    rows = course(stats, points=20)
+    rows = shares_over_run(stats, points=20)
     assert (rows[0]["first"], rows[-1]["stop"]) == (0, 8000)
     assert all(before["stop"] == after["first"] for before, after in pairwise(rows))
     drawn = sum(row["realised"]["a"] * (row["stop"] - row["first"]) for row in rows)

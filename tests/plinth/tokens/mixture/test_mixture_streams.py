@@ -22,7 +22,7 @@ from plinth.tokens.reading.loader import Loader
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import open_streams
-from plinth.tokens.shards.streams import every_stream, parse
+from plinth.tokens.shards.streams import parse, streams_of_all
 
 BLOCK, SEQUENCES = 20, 400
 GROWING = (
@@ -52,7 +52,7 @@ def mixed(ctx: Context, cut: dict[str, Manifest], **fields: Any) -> Manifest:
 
 
 def test_a_selector_weighs_the_streams_of_every_bucket(ctx: Context, cut: dict[str, Manifest]) -> None:
-    lengths = sorted({one.values["length"] for one in every_stream(cut)}, key=int)
+    lengths = sorted({one.values["length"] for one in streams_of_all(cut)}, key=int)
     assert len(lengths) > 2
     made = mixed(ctx, cut, weights={f"length={lengths[-1]}": 3.0, "code": 1.0})
     names = list(made.stats["buckets"])
@@ -71,7 +71,7 @@ def test_a_selector_weighs_the_streams_of_every_bucket(ctx: Context, cut: dict[s
 
 
 def test_short_first_then_long_and_the_loader_reads_them(ctx: Context, cut: dict[str, Manifest]) -> None:
-    lengths = tuple(sorted({one.values["length"] for one in every_stream({"web": cut["web"]})}, key=int))
+    lengths = tuple(sorted({one.values["length"] for one in streams_of_all({"web": cut["web"]})}, key=int))
     plan = Curriculum(by="length", order=lengths)
     made = mixed(ctx, cut, weights={"web": 1.0}, curriculum=plan)
     order, readers = Order(made), open_streams(ctx.store, cut)

@@ -12,7 +12,7 @@ from plinth.errors import RecipeError
 from plinth.tokens.mixture import mixture, selectors
 from plinth.tokens.mixture.curriculum import legs
 from plinth.tokens.mixture.parameters import Curriculum, Mixture, Phase
-from plinth.tokens.mixture.weights import claims, ends, used
+from plinth.tokens.mixture.weights import shares_at_ends, streams_by_key, used_streams
 
 TEXT = {
     "code": 100,
@@ -30,14 +30,14 @@ def phase(**fields: Any) -> Phase:
 
 
 def shares(text: dict[str, int] = TEXT, size: int = 1000, **fields: Any) -> dict[str, Fraction]:
-    start, end = ends(phase(**fields), text, size, 8)
+    start, end = shares_at_ends(phase(**fields), text, size, 8)
     assert sum(start.values()) == sum(end.values()) == 1
     return {name: share for name, share in start.items() if share}
 
 
 def test_a_stream_takes_the_most_precise_key() -> None:
     listed = ["web", "web/language=de", "web/language=de,tier=high", "tier=low", "web/other", "code"]
-    assert claims("w", listed, sorted(TEXT)) == {
+    assert streams_by_key("w", listed, sorted(TEXT)) == {
         "web": ["web/language=en,tier=high"],
         "web/language=de": ["web/language=de,tier=low"],
         "web/language=de,tier=high": ["web/language=de,tier=high"],
@@ -92,8 +92,8 @@ def test_epochs_and_tokens_come_first() -> None:
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"epochs": {"code": 2.0, "web": 1.0}}, "8,800 tokens asked for"),
-        ({"epochs": {"code": 50.0}, "weights": {"web": 1.0}}, "40,000 tokens asked for"),
+        ({"epochs": {"code": 2.0, "web": 1.0}}, "8,800 tokens requested"),
+        ({"epochs": {"code": 50.0}, "weights": {"web": 1.0}}, "40,000 tokens requested"),
         ({"weights": {"wbe": 1.0}}, "did you mean `web`"),
         ({"weights": {"tier=hihg": 1.0}}, "did you mean `tier=high`"),
         ({"weights": {"language=de": 1.0, "tier=low": 1.0}}, "both name web/language=de,tier=low"),
@@ -105,7 +105,7 @@ def test_epochs_and_tokens_come_first() -> None:
 def test_what_does_not_fit_is_named(fields: dict[str, Any], what: str) -> None:
     asked = phase(**fields)
     with pytest.raises(RecipeError) as caught:
-        used([asked], sorted(TEXT)) and ends(asked, TEXT, 1000, 8)
+        used_streams([asked], sorted(TEXT)) and shares_at_ends(asked, TEXT, 1000, 8)
     assert what in str(caught.value)
 
 

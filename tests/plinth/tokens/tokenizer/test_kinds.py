@@ -155,7 +155,7 @@ def test_what_training_never_sees_is_found() -> None:
     counts = np.zeros(len(vocabulary), np.int64)
     documents = counts.copy()
     counts[-5:], documents[-5:] = (9, 99, 30, 0, 0), (4, 1, 2, 0, 0)
-    found = vocabulary_audit.facts(made, counts, documents)
+    found = vocabulary_audit.vocabulary_facts(made, counts, documents)
     assert [name.split()[1] for name in found["unreachable_examples"]] == ["'abc'"]
     assert found["one_document_examples"] == ["258 'b'"]
     assert found["unused_tokens"] == 256 + 2
@@ -185,5 +185,5 @@ def test_space_is_told() -> None:
     "wrong", [{"vocab_size": 300, "special_tokens": tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX")}]
 )
 def test_a_vocabulary_without_room_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="no room to learn"):
+    with pytest.raises(ValidationError, match="no tokens left to learn"):
         TokenizerParameters(**wrong)

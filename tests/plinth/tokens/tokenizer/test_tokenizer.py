@@ -15,7 +15,7 @@ from plinth.compute.engine import LocalEngine
 from plinth.errors import IntegrityError, StageError
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
-from plinth.tokens.tokenizer.sample import MAX_DOCUMENT_BYTES, sample, shares, texts
+from plinth.tokens.tokenizer.sample import MAX_DOCUMENT_BYTES, sample, sampled_texts, shares
 
 MakeContext = Callable[..., Context]
 
@@ -63,7 +63,7 @@ def test_workers_and_threads_do_not_show(
     for workers in (1, 2):
         with LocalEngine(workers) as engine:
             ctx = make_ctx(f"w{workers}", engine)
-            curated = {bucket: made.curated(ctx, bucket, texts) for bucket, texts in parts.items()}
+            curated = {bucket: made.curated(ctx, bucket, sampled_texts) for bucket, sampled_texts in parts.items()}
             digests.append(tokenizer.run(ctx, small, curated).digest)
     assert digests[0] == digests[1]
 
@@ -137,7 +137,7 @@ def test_a_sample_is_capped_spread_and_in_order(ctx: Context, made: SimpleNamesp
     parts = [made.texts(part, 200) for part in range(4)]
     manifest = made.curated(ctx, "web", parts)
     (taken,) = sample(ctx, {"web": manifest}, 40_000, "t")
-    found = list(texts(ctx.store, taken))
+    found = list(sampled_texts(ctx.store, taken))
     assert sum(len(text.encode()) for text in found) in range(39_997, 40_001)
     flat = [text for part in parts for text in part]
     places = [flat.index(text) for text in found[:-1]]
@@ -149,11 +149,11 @@ def test_a_sample_is_capped_spread_and_in_order(ctx: Context, made: SimpleNamesp
 def test_a_small_budget_is_not_taken_from_the_front(ctx: Context, made: SimpleNamespace) -> None:
     parts = [[f"{part} {row} " + "x" * 90 for row in range(1000)] for part in range(5)]
     (taken,) = sample(ctx, {"web": made.curated(ctx, "web", parts)}, 3_000, "t")
-    assert len({text.split()[0] for text in texts(ctx.store, taken)}) >= 4
+    assert len({text.split()[0] for text in sampled_texts(ctx.store, taken)}) >= 4
 
 
 def test_a_giant_gives_no_more_than_its_cap(ctx: Context, made: SimpleNamespace) -> None:
     giant = "é" * MAX_DOCUMENT_BYTES  # twice the cap
     (taken,) = sample(ctx, {"web": made.curated(ctx, "web", [[giant, "small"]])}, 2**30, "t")
     assert taken.budget_bytes == MAX_DOCUMENT_BYTES + 5
-    assert sorted(len(text.encode()) for text in texts(ctx.store, taken)) == [5, MAX_DOCUMENT_BYTES]
+    assert sorted(len(text.encode()) for text in sampled_texts(ctx.store, taken)) == [5, MAX_DOCUMENT_BYTES]

@@ -12,7 +12,7 @@ from plinth.corpus.annotate.rules.gopher_quality import ratio
 from plinth.extensions import NoParams
 from plinth.records import EDIT_TYPE
 from plinth.text.rules import refinedweb_kernel
-from plinth.text.rules.refinedweb_reference import slow
+from plinth.text.rules.refinedweb_reference import judge
 
 #: Why a line is cut, by number.
 REASONS = ("", "upper_case", "numeric", "counter", "one_word", "navigation")
@@ -30,12 +30,12 @@ def annotate(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Words that fastText's splitter finds and that begin with a letter or digit, the share of them that the rules
     take away, whether nothing is left, and the cuts."""
     texts = batch.column("text")
-    found = refinedweb_kernel.cuts(texts)
+    found = refinedweb_kernel.line_cuts(texts)
     words, left, emptied = found.words, found.left, found.emptied
     more: list[tuple[int, int, int, int]] = []
     hard = np.flatnonzero(found.hard)
     for row, text in zip(hard.tolist(), texts.take(pa.array(hard)).to_pylist(), strict=True):
-        words[row], left[row], emptied[row], cut = slow(text)
+        words[row], left[row], emptied[row], cut = judge(text)
         more += [(row, *span) for span in cut]
     slowly: npt.NDArray[np.int64] = np.array(more, dtype=np.int64).reshape(-1, 4)
     columns = np.stack([found.of, found.begin, found.end, found.why], dtype=np.int64)

@@ -58,15 +58,15 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
     """Kind, hashes, first line, one past the last, of everything that is compared."""
     if params.boilerplate_documents is not None:
-        at = np.flatnonzero(found.telling & edges(found, params.edge_lines))
+        at = np.flatnonzero(found.alphanumeric & edges(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
     if "paragraph" in params.units:
         blocks = paragraphs(found)
         several = (blocks.last - blocks.first > 1) | ("line" not in params.units)  # else the line is compared
-        at = np.flatnonzero(blocks.telling & several & (blocks.size >= params.min_characters))
+        at = np.flatnonzero(blocks.alphanumeric & several & (blocks.size >= params.min_characters))
         yield PARAGRAPH, blocks.high[at], blocks.low[at], blocks.first[at], blocks.last[at]
     if "line" in params.units:
-        at = np.flatnonzero(found.telling & (found.size >= params.min_characters))
+        at = np.flatnonzero(found.alphanumeric & (found.size >= params.min_characters))
         yield LINE, found.high[at], found.low[at], at, at + 1
 
 

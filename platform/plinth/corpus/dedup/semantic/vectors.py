@@ -198,7 +198,7 @@ def _given(store: Store, task: _Given) -> tuple[Part, ...]:
         has = np.array([(i, j) in found for j in range(rows.size)], dtype=np.bool_)
         for j in np.flatnonzero(has):
             values[j] = found[i, int(j)]
-        batches.append((rows, documents, bags.whole(values), has))
+        batches.append((rows, documents, bags.quantised(values), has))
     return _written(store, batches, dimensions)
 
 

@@ -28,7 +28,7 @@ from plinth.corpus.dedup.substring.windows import LATER, SlotTexts
 from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
-from plinth.text.similarity.passages import Placed, placed
+from plinth.text.similarity.passages import WordPositions, word_positions
 
 _PLACE = [("at", pa.uint64()), ("word", pa.uint32())]
 _CLAIM = [("first", pa.uint64()), ("first_word", pa.uint32()), ("length", pa.uint32()), ("digest", pa.binary(16))]
@@ -107,12 +107,12 @@ class _Task:
         return shuffle.slot_range(self.source.slot.number)
 
 
-def _texts(store: Store, source: SlotTexts, at: U64) -> Iterator[tuple[int, str, Placed]]:
+def _texts(store: Store, source: SlotTexts, at: U64) -> Iterator[tuple[int, str, WordPositions]]:
     """Of the rows with these addresses: address, text, where its words are; in order."""
     rows = np.unique(at & np.uint64(0xFFFFFFFF)).astype(np.int64)
     for found, texts in source.read(store, rows) if rows.size else ():
         for row, text in zip(found.tolist(), texts.to_pylist(), strict=True):
-            yield (source.slot.number << 32) | row, text, placed(text)
+            yield (source.slot.number << 32) | row, text, word_positions(text)
 
 
 def _by_address(at: U64) -> dict[int, range]:
@@ -163,11 +163,11 @@ def runs_of(later: pa.Table, tokens: int) -> Runs:
     return Runs(at[begins], word[begins], first[begins], first_word[begins], length)
 
 
-def _digest(words: Placed, first: int, length: int) -> bytes:
+def _digest(words: WordPositions, first: int, length: int) -> bytes:
     return hashlib.sha256(words.passage(first, length)).digest()[:16]
 
 
-def _place(text: str, words: Placed, first: int, last: int) -> tuple[int, int, int, int]:
+def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int, int, int, int]:
     """Where a passage lies with what goes with it: code points, then bytes."""
     inner = int(words.start_cp[first]), int(words.end_cp[last])
     start, end = widened(

@@ -23,9 +23,9 @@ from plinth.compute.stage import Item, run_items
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
-from plinth.text.scoring.kneser_ney import BEGIN, END, U16, numbered, vocabulary_table
+from plinth.text.scoring.kneser_ney import BEGIN, END, U16, vocabulary_table, word_numbers
 from plinth.text.words.ngrams import I64, U64
-from plinth.text.words.sentences import BOUNDARY, spelt, tokens
+from plinth.text.words.sentences import BOUNDARY, normalised_token, tokens
 
 VERSION = "1"
 #: Numbers below: unknown, begin, end of a sentence.
@@ -106,7 +106,7 @@ def _batch_words(texts: pa.Array) -> pa.Table:
     data = memoryview(texts.buffers()[2]) if len(texts) else memoryview(b"")
     where = places[real][first]
     fits = where[:, 1] - where[:, 0] <= MAX_WORD_BYTES
-    words = [spelt(bytes(data[a:b]).decode("utf-8", "replace")) for a, b in where[fits].tolist()]
+    words = [normalised_token(bytes(data[a:b]).decode("utf-8", "replace")) for a, b in where[fits].tolist()]
     return pa.table({"hash": distinct[fits], "word": words, "count": counts[fits]}, schema=_WORDS)
 
 
@@ -132,7 +132,7 @@ def _grams(store: Store, task: tuple[Part, HashRange, Part, int]) -> tuple[Part,
     table, numbers = lookup(store, words)
     keys: list[list[U64]] = [[] for _ in range(order)]
     for texts in sampled(store, part, chosen):
-        stream = with_begins(numbered(tokens(texts)[0], table, numbers))
+        stream = with_begins(word_numbers(tokens(texts)[0], table, numbers))
         for n in range(1, order + 1):
             keys[n - 1].append(windows(stream, n))
     return tuple(

@@ -50,10 +50,10 @@ class NgramModel:
     values: tuple[F32, ...]
 
     @cached_property
-    def _tables(self) -> tuple[tuple[U64, kneser_ney.U16], kneser_ney.Tables]:
+    def _tables(self) -> tuple[tuple[U64, kneser_ney.U16], kneser_ney.NGramTables]:
         numbers = np.arange(RESERVED, RESERVED + self.words.size, dtype=np.uint16)
         vocabulary = kneser_ney.vocabulary_table(self.words, numbers)
-        return vocabulary, kneser_ney.Tables(list(self.keys[1:]), list(self.values[1:]))
+        return vocabulary, kneser_ney.NGramTables(list(self.keys[1:]), list(self.values[1:]))
 
     def score(self, texts: pa.Array) -> tuple[F64, I64]:
         """log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""

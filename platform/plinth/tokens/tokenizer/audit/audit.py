@@ -1,8 +1,8 @@
-"""Judge a tokenizer before anything is built on it.
+"""The audit stage: measure a tokenizer and compare it with the recipe's bounds.
 
 By bucket, by language and by domain: fertility (tokens per whitespace-separated word; Rust et al. 2021, "How
 Good is Your Tokenizer?"), bytes and characters per token, and fragments (tokens that are a piece of a
-character). Round trip of arbitrary Unicode, token by token, and what `audit_vocabulary` sees.
+character). Round trips of arbitrary Unicode, token by token, and the facts of `vocabulary_audit`.
 
 Measured on the documents of each part that come first by hash, up to a number of bytes.
 """
@@ -48,8 +48,8 @@ def run(
     Languages come from `column` of the language sidecars, joined to curated documents by id, domains from the
     documents. Stats: `buckets`, `languages` and `domains` (sums, `fertility`, `bytes_per_token`,
     `characters_per_token`, `fragment_share`; null where there is nothing to divide by), `round_trip` (texts,
-    failed), those of `audit_vocabulary.facts`, `failures`: a line for every bound that does not hold, which
-    a blocking check reads, and `unjudged`: a line for every bound of a group that has no text here.
+    failed), those of `vocabulary_facts`, `failures`: a line for every broken bound, which a blocking check reads, and
+    `unjudged`: a line for every bound of a group without text.
 
     Raises:
         IntegrityError: curated parts or sidecars do not belong to the documents.
@@ -67,11 +67,12 @@ def run(
     for task, part in zip(tasks, found, strict=True):
         own[task.bucket].append(part)
     counts, held = (_summed(ctx.store, found, column) for column in COUNTS.names)
-    stats = vocabulary_audit.facts(encode.load(ctx.store, blob), counts, held)
+    model = encode.load(ctx.store, blob)
+    stats = vocabulary_audit.vocabulary_facts(model, counts, held)
     stats["buckets"] = {bucket: _facts(_totals(parts)) for bucket, parts in own.items()}
     for axis in AXES:
         stats[axis] = {name: _facts(sums) for name, sums in sorted(add_stats(found).get(axis, {}).items())}
-    stats["round_trip"] = _round_trip(encode.load(ctx.store, blob), found)
+    stats["round_trip"] = _round_trip(model, found)
     stats["failures"], stats["unjudged"] = failures(params, stats), unjudged(params, stats)
     inputs: dict[str, Manifest | str] = {tokenizer.ASSET: trained}
     for name, group in (("curated", curated), ("documents", documents), ("language", language)):
@@ -96,7 +97,7 @@ def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
 
 
 def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
-    """A line for every bound that judged nothing, because no text has its language or domain: perhaps misspelt."""
+    """A line for every bound without text of its language or domain: perhaps the name is misspelt."""
     bounds = {"languages": params.max_fertility_by_language, "domains": params.max_fertility_by_domain}
     return [
         f"{axis[:-1]} {name}: no text to judge by its bound; there are {', '.join(sorted(stats[axis])) or 'none'}"

@@ -1,4 +1,4 @@
-"""Measure a tokenizer on one part's documents: how often each token is used, sums by language and domain."""
+"""Measure a tokenizer on a sample of one part: uses of each token, sums by language and domain."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plinth.records import Blob, Part
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer import encode
-from plinth.tokens.tokenizer.sample import hashes
+from plinth.tokens.tokenizer.sample import sample_keys
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 UNKNOWN = "und"  # ISO 639-3: undetermined
 
 COUNTS = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("count", "documents")])
 
-#: What texts are grouped by, besides their bucket.
+#: Groups of texts, besides their bucket.
 AXES = ("languages", "domains")
 
 
@@ -40,7 +40,7 @@ class AuditTask:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """What the measurement depends on."""
+        """Identity of the measurement."""
         parts = (self.curated, self.documents, self.language)
         return (self.tokenizer.sha256, *(part.blob.sha256 for part in parts))
 
@@ -84,7 +84,7 @@ def _chosen(store: Store, task: AuditTask) -> list[_Chosen]:
     """The documents that come first by hash, in documents' order, within the budget."""
     lines, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for batch in iter_batches(store, task.curated, ["id", "text"]):
-        lines.append(hashes(batch.column("id")))
+        lines.append(sample_keys(batch.column("id")))
         sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
     order = np.argsort(np.concatenate(lines), kind="stable")
     held = np.minimum(np.concatenate(sizes)[order], task.budget_bytes).cumsum()

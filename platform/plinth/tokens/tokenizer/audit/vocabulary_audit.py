@@ -1,8 +1,8 @@
-"""What a vocabulary looks like from inside: tokens nobody can reach, tokens nobody trains, digits, white space.
+"""Properties of a vocabulary: unreachable and unused tokens, digits, white space.
 
-Tokens that training hardly sees keep their random embeddings, and a prompt that holds one can make a model
-say anything; how to find them is Land and Bartolo 2024, "Fishing for Magikarp" (arXiv:2405.05417), whose
-categories these are: unreachable, unused, and tokens that one document made.
+Tokens that training hardly sees keep their random embeddings, and a prompt with one can make a model generate anything.
+The categories are those of Land and Bartolo 2024, "Fishing for Magikarp" (arXiv:2405.05417): unreachable, unused, and
+tokens of one document only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from plinth.tokens.tokenizer import encode
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.tokens.tokenizer.vocabulary import byte_ids, encode_bytes, token_bytes
 
-#: How many tokens of a kind are named.
+#: Examples of tokens of a kind.
 NAMED = 20
 
-#: A token seen this often, but in one document only, is that document's and not the language's.
+#: A token used this often, but in one document only, belongs to that document and not to the language.
 OWN_COUNT = 10
 
 #: Digits a token may hold.
@@ -32,14 +32,14 @@ DIGITS_ALLOWED = {"single": 1, "triples": 3}
 INDENTS = (2, 4, 8, 16)
 
 #: Kinds of dead tokens, in words for people.
-DEAD = {
+DEAD_TOKENS = {
     "unreachable": "never written by their own text",
     "unused": "not used in the sample",
     "one_document": "used by one document only",
 }
 
 
-def facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np.int64]) -> dict[str, Any]:
+def vocabulary_facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np.int64]) -> dict[str, Any]:
     """A vocabulary and how often a sample used it.
 
     Args:
@@ -49,7 +49,7 @@ def facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np
     Returns:
         Sizes; numbers, shares and examples of unreachable, unused and one-document tokens; `digits`
         (longest run in a token); `whitespace` (longest run of spaces, tokens of an indent, a tab, a line end);
-        `arbitrary_bytes` (strings written in tokens, and how many did not come back).
+        `arbitrary_bytes` (strings encoded, and how many did not round-trip).
     """
     table = token_bytes(tokenizer)
     ordinary = np.array([bool(data) for data in table])

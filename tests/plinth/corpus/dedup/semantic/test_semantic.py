@@ -213,7 +213,7 @@ def test_vectors_hand_worked() -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=2, max_size=6), st.floats(0.1, 1.0))
 def test_cosines_are_exact(rows: list[list[float]], threshold: float) -> None:
-    vectors = bags.whole(np.array(rows))
+    vectors = bags.quantised(np.array(rows))
     index = np.arange(len(rows))
     got = semantic_pairs.similar(vectors, vectors, index, index[::-1].copy(), threshold)
     for i, j in zip(index, index[::-1], strict=True):
@@ -236,7 +236,7 @@ def test_recall_of_the_search_is_what_its_theory_says() -> None:
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     common = np.ones(128) / np.sqrt(128)  # what all texts share
     pairs = np.concatenate([base, cosine * base + np.sqrt(1 - cosine**2) * noise]) + common
-    vectors = bags.whole(pairs)
+    vectors = bags.quantised(pairs)
     for recall in (0.5, 0.9, 0.99):
         shape = semantic_pairs.search(vectors.sum(axis=0, dtype=np.int64), 2 * count, cosine, recall)
         keys = semantic_pairs.simhash(vectors, shape)

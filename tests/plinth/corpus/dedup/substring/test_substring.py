@@ -19,7 +19,7 @@ from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.span_parameters import LineParameters, Substring
 from plinth.corpus.dedup.substring import substring, substring_verify, windows
 from plinth.storage.workspace import Workspace
-from plinth.text.similarity.passages import placed
+from plinth.text.similarity.passages import word_positions
 
 LOOSE = {"min_words": 0, "min_share": 0.0}
 
@@ -44,7 +44,7 @@ def texts(corpus: Any) -> dict[str, str]:
 
 
 def words_of(text: str) -> list[str]:
-    found = placed(text)
+    found = word_positions(text)
     return [found.passage(i, 1).decode()[:-1] for i in range(found.start_cp.size)]
 
 
@@ -119,7 +119,7 @@ def test_a_chain_of_overlaps_loses_no_words(tiny: Any) -> None:
 )
 def test_what_goes_with_a_passage(text: str, cut: str, left: str) -> None:
     words = words_of(text)
-    found = placed(text)
+    found = word_positions(text)
     first = words.index(cut.lower().split()[0])
     start, end, start_byte, end_byte = substring_verify._place(text, found, first, first + 1)
     assert text[:start] + text[end:] == left

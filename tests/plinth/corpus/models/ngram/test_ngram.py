@@ -27,7 +27,7 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth.text.scoring.kneser_ney import BEGIN
-from plinth.text.words.sentences import BOUNDARY, spelt, tokens
+from plinth.text.words.sentences import BOUNDARY, normalised_token, tokens
 
 RAW = {"kind": "ngram", "reference": ["web"], "vocabulary": 2000, "prune": [0, 0, 0, 0]}
 
@@ -70,7 +70,7 @@ def slow_tokens(text: str) -> list[list[str]]:
     word = ""
     for char in text + "\n":
         if char.isascii() and char.isalnum():
-            word += spelt(char)
+            word += normalised_token(char)
             continue
         lines[-1] += [word] if word else []
         word = ""
@@ -94,7 +94,7 @@ def test_tokens_of_ascii_equal_a_slow_reference(texts: list[str]) -> None:
             if hashes[k] == BOUNDARY:
                 lines.append([])
                 continue
-            word = spelt(raw[places[k, 0] - base : places[k, 1] - base].decode())
+            word = normalised_token(raw[places[k, 0] - base : places[k, 1] - base].decode())
             assert names.setdefault(word, int(hashes[k])) == int(hashes[k])
             lines[-1].append(word)
         assert [line for line in lines if line] == slow_tokens(text)
