@@ -77,7 +77,9 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     off = made.stats["realised"]
     shown: dict[str, Any] = {
         "mixture": picture(figures.mixture, mixture.rows(made)),
-        "course": picture(mixture_plot.figure, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]),
+        "course": picture(
+            mixture_plot.figure, mixture_audit.shares_over_run(made.stats), made.stats["sequence_tokens"]
+        ),
         "largest_difference": float(max(off["max_share_error"], off["rest_share_error"])),
         "streams": dg.MetadataValue.md(
             table(["stream", "tokens", "epochs", "at most"], [list(row) for row in _streams(made)])

@@ -25,7 +25,7 @@ def figure(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
     """Stacked realised shares over tokens, one step per stretch; marks are the edges that the recipe plans.
 
     Args:
-        rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `mixture_audit.course`.
+        rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `mixture_audit.shares_over_run`.
     """
     from matplotlib.figure import Figure
 
@@ -57,7 +57,7 @@ def figure(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
 
 
 def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
-    """Rows of `mixture_audit.course`, whose `realised` names at most `most`; shares still add up.
+    """Rows of `mixture_audit.shares_over_run`, whose `realised` names at most `most`; shares still add up.
 
     The largest are those with the largest shares over all rows; the same in every row.
     """

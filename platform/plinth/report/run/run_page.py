@@ -36,7 +36,7 @@ class About(Frozen):
         flops_per_token: of training, exact, by the first step it holds from, in order; gives FLOP/s.
         peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
         price_per_rank_hour: in `currency`.
-        mixture: rows of `mixture_audit.course`, with the tokens of a sequence.
+        mixture: rows of `mixture_audit.shares_over_run`, with the tokens of a sequence.
     """
 
     run_id: str

@@ -162,7 +162,7 @@ def schedule(
     scheduled after it, of the batch if it names one, of the length if it names one.
 
     Raises:
-        Misplaced: a change takes effect no later than the one listed before it, or never.
+        MisplacedChange: a change takes effect no later than the one listed before it, or never.
     """
     queues: list[list[Change]] = [list(amendments), list(batches), list(lengths)]
     names = ("amendments", "batch_schedule", "length_schedule")
