@@ -42,23 +42,47 @@ def stamp(file: Path) -> bytes:
         new = imported(todo.pop()) - seen
         seen |= new
         todo += new
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for each in sorted(seen):
-        told.update(hashlib.sha256(each.read_bytes()).digest())
-    return told.digest()
+        digest.update(hashlib.sha256(each.read_bytes()).digest())
+    return digest.digest()
 
 
 class _Ours:
-    """For kernels of this package only; numba asks its own locators for all others."""
+    """For kernels of this package only; numba asks its own locators for all others.
+
+    The stamp stands in the names of cache files too: numba unpickles an index before it compares stamps, and the index
+    of an older version may name classes that are gone.
+    """
 
     _py_file: str
 
     def get_source_stamp(self) -> bytes:
         return stamp(Path(self._py_file))
 
+    def get_disambiguator(self) -> str:
+        return f"{super().get_disambiguator()}-{_mark(self._py_file)}"  # type: ignore[misc]
+
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
-        return super().from_function(py_func, py_file) if ROOT in Path(py_file).parents else None  # type: ignore[misc]
+        if ROOT not in Path(py_file).parents:
+            return None
+        found = super().from_function(py_func, py_file)  # type: ignore[misc]
+        if found is not None:
+            _sweep(Path(found.get_cache_path()), py_file)
+        return found
+
+
+def _mark(py_file: str) -> str:
+    return stamp(Path(py_file)).hex()[:12]
+
+
+@lru_cache(maxsize=1024)
+def _sweep(folder: Path, py_file: str) -> None:
+    """Delete what older versions of a file left in the cache."""
+    for file in folder.glob(f"{Path(py_file).stem}.*.nb[ic]"):
+        if f"-{_mark(py_file)}." not in file.name:
+            file.unlink(missing_ok=True)
 
 
 class InGivenFolder(_Ours, UserProvidedCacheLocator):
@@ -81,7 +105,7 @@ if TYPE_CHECKING:
 else:
 
     def njit(*args: Any, **options: Any) -> Any:
-        """`numba.njit`; told each time where caches are, since numba forgets it when its environment changes."""
+        """`numba.njit`; names the locators each time, since numba forgets them when its environment changes."""
         if not numba.config.CACHE_LOCATOR_CLASSES:
             numba.config.CACHE_LOCATOR_CLASSES = _LOCATORS
         return numba.njit(*args, **options)  # noqa: TID251

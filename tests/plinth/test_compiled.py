@@ -58,6 +58,38 @@ def test_a_kernel_follows_what_it_calls(package: Path) -> None:
     assert _answer(package) == ["42", "1"]
 
 
+PAIR = """
+from typing import NamedTuple
+
+class {name}(NamedTuple):
+    left: int
+    right: int
+"""
+TAKER = """
+from plinth.compiled import njit
+from plinth.pair import {name}
+
+@njit(cache=True)
+def total(pair):
+    return pair.left + pair.right
+
+def answer(value):
+    return total({name}(value, 1))
+
+answer.stats = total.stats
+"""
+
+
+def test_a_cache_that_names_a_class_that_is_gone_is_compiled_anew(package: Path) -> None:
+    for name in ("Old", "New"):
+        (package / "pair.py").write_text(PAIR.format(name=name))
+        (package / "caller.py").write_text(TAKER.format(name=name))
+        assert _answer(package) == ["41", "0"]
+        assert _answer(package) == ["41", "1"]
+    indexes = [file.name for file in (package / "__pycache__").glob("caller.*.nbi")]
+    assert len(indexes) == 1  # what the older version left is gone
+
+
 def _answer(package: Path) -> list[str]:
     """What the kernel says in a process of its own, and how often it came from the cache."""
     script = "from plinth.caller import answer; print(answer(40), sum(answer.stats.cache_hits.values()))"
