@@ -189,10 +189,10 @@ def test_looking_is_no_part_of_the_identity(run: Make) -> None:
         Validator(run(heldout=""))
 
 
-def test_a_plateau_waits_for_slices_that_somebody_looks_at() -> None:
+def test_a_plateau_waits_for_slices_that_validation_measures() -> None:
     rule = Stopping(plateau=Plateau(window_tokens=1000, slices=("web",)))
     for validation in (None, Validation(slices=("code",))):
-        with pytest.raises(ValueError, match=r"waits for web, which training\.validation does not look at"):
+        with pytest.raises(ValueError, match=r"waits for web, which training\.validation does not measure"):
             Training(stopping=rule, validation=validation)
     Training(stopping=rule, validation=Validation())
 
