@@ -97,7 +97,7 @@ def _toxic(rng: random.Random, name: str, hidden: bool, strong: Sequence[Term], 
     said = []
     for sentence in sentences:
         word = rng.choice(strong).text
-        said.append(_hurting(rng, sentence).replace("{t}", disguise(rng, word) if hidden else word))
+        said.append(_hurting(rng, sentence).replace("{t}", obfuscated(rng, word) if hidden else word))
     text = _planted(rng, good(rng, name), said)
     return Labelled(text, True, name, "disguised" if hidden else "open")
 
@@ -121,7 +121,7 @@ def good(rng: random.Random, name: str) -> str:
     return "\n\n".join(" ".join(sentences) for sentences in paragraphs)
 
 
-def disguise(rng: random.Random, word: str) -> str:
+def obfuscated(rng: random.Random, word: str) -> str:
     """A word, spelt so that a reader recognises it and a plain list does not match it."""
     ways: list[Callable[[], str]] = [
         lambda: ".".join(word),
