@@ -49,8 +49,8 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("tokens/packing", "packing"),
     ),
     "checkpoint": (
-        _plinth("training/checkpoint", "checkpoint"),
-        _plinth("training/checkpoint", "selection", "test_retention.py", "../guard/test_state_machine.py"),
+        _plinth("training/checkpoint", "checkpoint", "test_checkpoint.py", "test_selection.py"),
+        _plinth("training/checkpoint", "selection"),
         _plinth("training/checkpoint", "retention"),
     ),
     "guard": (
