@@ -98,14 +98,15 @@ check: $(VENV)/.setup-dev ## lint, types, layers
 # processes of their own, so three at a time keep two cores busy; tests/conftest.py puts the longest modules first.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test: setup-test check ## checks and the suite: every requirement, in some 15 minutes
+test: setup-test check ## checks and the suite: every requirement, in some 20 minutes on two cores
 	@$(PYTEST) -m "not exhaustive" --durations 15
 
 test-fast: $(VENV)/.setup-dev ## the quick tests, some three minutes
 	@$(PYTEST)
 
-test-all: setup-test check mutation ## the whole matrices and sweeps too, then changed comparisons: up to two hours
+test-all: setup-test check ## the whole matrices and sweeps too, then changed comparisons
 	@$(PYTEST) -m "" --durations 30
+	@$(MAKE) --no-print-directory mutation
 
 $(VENV)/.setup-mutation: $(VENV)/.setup-dev
 	@$(PIP) --no-build-isolation --editable '.[dev,mutation]'

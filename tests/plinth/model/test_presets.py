@@ -13,7 +13,7 @@ from plinth.model.presets import PRESETS
 from plinth.training.config import run_key
 from plinth.training.parameters import Training
 
-#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B, OLMo 2 1B and 7B are the published counts.
+#: Those of Llama 3.2 1B and 3B, Llama 3 8B and 70B are the published counts; those of OLMo 2 follow from its shapes.
 COUNTS = {
     "1m": 1_049_728,
     "10m": 10_490_112,

@@ -6,7 +6,7 @@
 
 A case is refused by `plinth.training.parallel.parameters`, with a reason, or it trains as one plain process does.
 `cover` picks cases that have every pair of values that is not refused, or every triple (a covering array; Cohen et al.,
-IEEE TSE 23(7), 1997). A test trains the pairs, `train_parallel_cases.py` the triples.
+IEEE TSE 23(7), 1997). Tests train the pairs, `train_parallel_cases.py` the triples.
 """
 
 from __future__ import annotations
