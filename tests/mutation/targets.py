@@ -49,7 +49,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("tokens/packing", "packing"),
     ),
     "checkpoint": (
-        _plinth("training/checkpoint", "checkpoint", "test_checkpoint.py", "test_selection.py"),
+        _plinth("training/checkpoint", "checkpoint", "test_checkpoint.py", "test_retention.py"),
         _plinth("training/checkpoint", "selection"),
         _plinth("training/checkpoint", "retention"),
     ),

@@ -57,12 +57,3 @@ def test_a_checkpoint_that_learnt_from_a_window_left_out_is_refused(
     found = select_checkpoint(config, events)
     assert not isinstance(found, Exception)
     assert (found[0], len(found[1])) == (chosen, int(action == "rollback"))
-
-
-def test_uploaded_is_this_checkpoint_and_no_earlier_one_of_its_step(run: RunDirectory) -> None:
-    commit(run, 3)
-    assert not checkpoint.is_uploaded(run, 3)
-    checkpoint.uploaded_path(run, 3).write_bytes(checkpoint.record_path(run, 3).read_bytes())
-    assert checkpoint.is_uploaded(run, 3)
-    checkpoint.uploaded_path(run, 3).write_bytes(b"{}")
-    assert not checkpoint.is_uploaded(run, 3)
