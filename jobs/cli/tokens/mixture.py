@@ -49,6 +49,8 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
                 ("stream", "tokens", "documents"), [tuple(row.values()) for row in found], right=("tokens", "documents")
             )
         return
+    if as_written or ctx.refs.ref("mixture") is None:
+        settings.load_recipe().required_mixture()  # a recipe for a corpus alone says so
     shown = describe(_tried(ctx, settings.load_recipe()) if as_written else ctx.refs.current("mixture"))
     if not course:
         shown.pop("course")
