@@ -1,9 +1,15 @@
-"""What holds for every test: no property fails because the machine was slow or by the luck of the draw, and the longest
-modules come first.
+"""Rules for every test: no result depends on the speed of the machine or on luck; the longest modules run first.
 
-The same examples are drawn every time; `--hypothesis-profile explore` draws others, as `make fuzz` does.
-Whole modules are handed to the test processes, in order: what takes minutes must not begin when all others are done.
-Neighbours share nothing that one of them would wait for.
+    time        count calls, rows or bytes instead of seconds. Wait for an event, for minutes if need be, never for a
+                fixed time: a child process reports that it is ready, ranks are held before a step
+                (plinth/training/held_ranks.py), a process that must not finish yet is suspended
+    processes   a process that a test kills sleeps longer than the test lasts; ports are those that the system gives
+    properties  the same examples are drawn every time; `--hypothesis-profile explore` draws others
+    sharing     files that several modules only read are made once for all test processes (shared.py)
+    order       test processes take whole modules, in order; a module that takes minutes must not start last, and
+                neighbours share nothing that one of them would wait for (LONGEST)
+
+fuzz/targets.py has a target for each parser; its seeds are part of the suite, and `make fuzz` searches for new ones.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@
     training/  jobs, runs, checkpoints
     release/   approval, verification, export
 
-Importing this package imports click and nothing else.
+Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
+ends with an example, and it takes `--json` where it reads.
 """
 
 from jobs.cli.root import main

@@ -8,7 +8,8 @@
     given      a model that was trained before, given as files
     lexicon    terms with weights and categories
 
-Annotators score documents with them; see `plinth.corpus.annotate`.
+The recipe names models under `corpus.models` and lists under `corpus.lists`. An annotator names those that it needs
+(`Annotator.resources`) and reads their files once per process (`Annotator.prepare`); see `plinth.corpus.annotate`.
 """
 
 from plinth.corpus.models.base import ModelTrainer
