@@ -6,8 +6,10 @@
     ray_jobs    a job of a Ray cluster's Jobs API
     ray_nodes   the entry point of such a job when it has several nodes
     kubernetes  a Job, made from the manifest of `manifest`
+    manifest    the Job and the Service of a run, as plain dictionaries
     choose      the launcher of a kind
-    files       submits once; the handle, the log
+    parameters  launchers and supervision, as a recipe sets them
+    files       the files of a job's directory: handle, submission lock, log
     script      shell that runs a command under a scheduler
     preview     the batch script or manifests of a job, without submitting it
     status_cache  a scheduler's last answer, kept for a while and when the scheduler does not answer

@@ -1,4 +1,4 @@
-"""What every launcher offers."""
+"""The interface of launchers: handles, job status, methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plinth.records import Frozen
 
 
 class JobStatus(StrEnum):
-    """Whether a job is there. How it ended is the job's own to say."""
+    """Whether a job exists; the job itself records how it ended."""
 
     PENDING = "pending"  # it waits for its turn, for the first time or after a preemption
     RUNNING = "running"
@@ -22,7 +22,7 @@ class JobStatus(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """Whether the job runs or will run without anybody's help."""
+        """Whether the job runs, or will run without another submission."""
         return self is not JobStatus.GONE
 
 
@@ -59,15 +59,15 @@ class Launcher(Protocol):
         ...
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the job is there.
+        """The status of the job.
 
         Raises:
-            LaunchError: nobody who knows could be asked.
+            LaunchError: the scheduler cannot be reached, or the job belongs to another machine.
         """
         ...
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """Ask it to stop, wait at most `grace_s`, then end everything that belongs to it."""
+        """Signal the job to stop, wait at most `grace_s`, then end all its processes."""
         ...
 
     def logs(self, log: Path, lines: int) -> str:
@@ -84,8 +84,8 @@ class LauncherKind:
         description: one sentence.
         make: `(the recipe's block, seconds that a job may take to leave after SIGTERM) -> launcher`.
         params: frozen model of `training.launch.options`, which `make` finds raw in `launch.options`.
-        preview: `(block, seconds, command, run's directory, log) -> what the scheduler would be given`, as text;
-            None where there is no such text.
+        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None where there
+            is no such text.
     """
 
     name: str

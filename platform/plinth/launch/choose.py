@@ -31,7 +31,7 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
 
     Raises:
         LaunchError: no launcher of this kind.
-        ExtensionError: a package has it and it cannot be used.
+        ExtensionError: the package that provides it cannot be used.
     """
     if kind not in LAUNCHERS:
         raise LaunchError(

@@ -1,4 +1,4 @@
-"""What every launcher keeps in a job's directory: the handle, the lock of submissions, the log."""
+"""Files of a job's directory that all launchers share: the handle, the submission lock, the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_handle(directory: Path) -> Handle | None:
 
 
 def write_handle(directory: Path, handle: Handle) -> Handle:
-    """Write it, whole; returns it."""
+    """Write the handle atomically; returns it."""
     write_bytes(directory / HANDLE, fingerprint.canonical(handle))
     return handle
 
@@ -50,7 +50,7 @@ def submit_once(
 
     Args:
         find: the job that was submitted here last.
-        ask: whether a job is there, now.
+        ask: the present status of a job.
         start: called under the lock. Adopts a job that `find` does not know, because its submitter died too early.
     """
     with locked(directory):

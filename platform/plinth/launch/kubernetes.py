@@ -59,7 +59,7 @@ class KubernetesLauncher:
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the Job waits, runs or has gone, as the server said at most some seconds ago."""
+        """Whether the Job waits, runs or has gone, from an answer that is at most some seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
@@ -110,7 +110,7 @@ class KubernetesLauncher:
         )
 
     def _name_pods(self, directory: Path, owner: Any) -> None:
-        """The Service of several nodes; it goes when its Job goes."""
+        """Create the Service by which the pods of several nodes find the first; it is deleted with its Job."""
         wanted = manifest.service(self._launch, directory)
         if wanted is None:
             return
@@ -154,8 +154,8 @@ class KubernetesLauncher:
         """One request.
 
         Raises:
-            _Missing, _Exists: as the server says.
-            LaunchError: it refuses, or cannot be reached.
+            _Missing, _Exists: the object does not exist, or exists already.
+            LaunchError: the server refuses the request, or cannot be reached.
         """
         import urllib3
 
@@ -208,7 +208,7 @@ def _import() -> Any:
 
 
 def _connect(context: str) -> Any:
-    """As kubectl would: KUBECONFIG or ~/.kube/config; within a pod, its own account."""
+    """Configure the client as kubectl does: KUBECONFIG or ~/.kube/config; within a pod, its own account."""
     from kubernetes import config
 
     loaders: tuple[Callable[[], Any], ...] = (
@@ -221,7 +221,7 @@ def _connect(context: str) -> Any:
         except config.ConfigException as error:
             reason = error
     raise LaunchError(
-        "no Kubernetes cluster is known here",
+        "no Kubernetes cluster is configured here",
         found=reason,
         expected="KUBECONFIG, ~/.kube/config, or an account of a pod",
         remedy="set KUBECONFIG, or training.launch.kubernetes.context to one of its contexts",

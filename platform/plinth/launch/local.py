@@ -20,7 +20,7 @@ from plinth.storage.atomic import named_failures
 
 
 class LocalLauncher:
-    """A job is a process that leads a session of its own: it survives the one who submitted it."""
+    """A job is a process that leads a session of its own: it survives the process that submitted it."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start `command`, its output appended to `log`, or return the job that runs there already."""
@@ -47,7 +47,7 @@ class LocalLauncher:
         return JobStatus.RUNNING if process is not None else JobStatus.GONE
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """SIGTERM to the job's leader, which tells its own; after `grace_s`, SIGKILL to the whole group."""
+        """SIGTERM to the job's leader, which forwards it to its children; after `grace_s`, SIGKILL to the group."""
         if self.poll(handle) is JobStatus.GONE:
             return
         with contextlib.suppress(ProcessLookupError):

@@ -1,10 +1,11 @@
-"""What a run is to Kubernetes, as plain dictionaries: a Job with one pod per node, and a Service to find the first.
+"""The Job of a run, with one pod per node, and the Service that finds the first pod, as plain dictionaries.
 
 The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): 75, or a pod that
 was evicted or preempted, costs nothing and the pod comes again; a named failure ends the Job; anything else
 counts against `BACKOFF_LIMIT`. A pod has the grace of the recipe to save before it is killed.
 
-The volume claim is mounted where the workspace lies for whoever submits, so that one path names one file everywhere.
+The volume claim is mounted at the path of the workspace on the submitting machine, so that one path names one file
+everywhere.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BACKOFF_LIMIT = 6
 #: A finished Job is kept for so long.
 KEPT_S = 7 * 86_400
 
-#: On top of the grace of the recipe, for the supervisor to write down how it ended.
+#: Added to the grace of the recipe, so that the supervisor can write how the job ended.
 LEAVE_S = 30
 
 #: Below 63 with a pod's index behind it (RFC 1123).
@@ -86,7 +87,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
 
 
 def service(launch: Launch, directory: Path) -> Manifest | None:
-    """What gives the pods of several nodes names; None for one node."""
+    """The headless Service that names the pods of several nodes; None for one node."""
     if launch.nodes == 1:
         return None
     return {
@@ -115,7 +116,7 @@ def _labels(directory: Path) -> dict[str, str]:
 
 
 def _rules() -> list[Manifest]:
-    """The first that matches counts."""
+    """The pod failure policy; the first rule that matches counts."""
     codes = {"containerName": CONTAINER, "operator": "In"}
     return [
         {"action": "Ignore", "onExitCodes": {**codes, "values": [script.LEFT]}},
@@ -141,7 +142,7 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
 
 
 def _places(launch: Launch, directory: Path) -> list[Manifest]:
-    """Which node this is: the pod's index, and the name of the first pod."""
+    """Environment that places a pod: its index as the node, and the name of the first pod."""
     if launch.nodes == 1:
         return []
     name = job_name(directory)

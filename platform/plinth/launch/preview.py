@@ -1,4 +1,4 @@
-"""What a scheduler is given for a run, as text that its own tools take."""
+"""The batch script or the manifests of a run, as text for the scheduler's own tools."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from plinth.launch.parameters import Launch
 
 
 def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
-    """The script for `sbatch`, the manifests for `kubectl apply -f -`, or what an installed launcher would send.
+    """The script for `sbatch`, the manifests for `kubectl apply -f -`, or the request of an installed launcher.
 
     Raises:
-        LaunchError: this kind is given none.
+        LaunchError: this kind has none.
         RecipeError: no launcher of this kind.
     """
     kind = LAUNCHERS.find(launch.kind)
     if kind.preview is None:
         raise LaunchError(
-            f"launcher {launch.kind} is given no manifest",
+            f"the launcher {launch.kind} has no manifest",
             expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
             remedy="`plinth job submit RUN` starts it",
         )

@@ -1,10 +1,10 @@
-"""Jobs of a Ray cluster, through its Jobs API (REST, Ray 2.x), detached from whoever submits.
+"""Jobs of a Ray cluster, through its Jobs API (REST, Ray 2.x), detached from the process that submits.
 
 The submission's identifier is a function of the run's directory and a count, and the cluster refuses one that it has
-seen: no two submitters start the same. The API is spoken to directly: Ray's own client waits for ever for a head that
-does not answer, and the submitter then needs no Ray.
+seen: no two submitters start the same. Requests are plain HTTP: Ray's own client waits for ever for a head that does
+not answer, and the submitter needs no Ray.
 
-Ray has no queue that takes a job back: one that left, or whose node was lost, is submitted anew by the same command.
+Ray does not requeue jobs: one that was preempted, or whose node was lost, is submitted again by the same command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMEOUT_S = 30.0
 
 POLL_S = 0.5
 
-#: On top of the grace of the recipe, for the supervisor to write down how it ended.
+#: Added to the grace of the recipe, so that the supervisor can write how the job ended.
 LEAVE_S = 30
 
 _STATUS = {"PENDING": JobStatus.PENDING, "RUNNING": JobStatus.RUNNING}
@@ -65,13 +65,13 @@ class RayLauncher:
         return self._handle(alive[0]) if alive else None
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the job waits, runs or has gone, as the cluster said at most some seconds ago."""
+        """Whether the job waits, runs or has gone, from an answer that is at most some seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM to all its processes. The cluster kills those that stay for longer than the grace of the recipe.
 
-        A job that was submitted a moment ago cannot be stopped yet; the cluster says so, and is asked again.
+        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated.
         """
         self._status.forget()
         until, asked = time.monotonic() + grace_s, False
@@ -82,7 +82,7 @@ class RayLauncher:
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """The last lines of the run's log; before there is one, what the cluster has kept."""
+        """The last lines of the run's log; before there is one, those that the cluster has kept."""
         written = tail(log, lines)
         handle = read_handle(log.parent)
         if written or handle is None:
@@ -101,7 +101,8 @@ class RayLauncher:
         try:
             _request(self._address, "POST", "", body)
         except LaunchError:
-            found = _request(self._address, "GET", body["submission_id"])  # the answer may be what was lost
+            # the job may exist although its answer was lost
+            found = _request(self._address, "GET", body["submission_id"])
             if found is None or found["status"] not in _STATUS:
                 raise
             return self._handle(found)
@@ -118,7 +119,7 @@ class RayLauncher:
             "entrypoint_memory": asked.memory_bytes or None,
             "entrypoint_resources": dict(asked.resources) or None,
         }
-        if self._launch.nodes > 1:  # the job itself takes nothing; what each node gives is a bundle
+        if self._launch.nodes > 1:  # the entry point takes no resources; each node's are a bundle
             each = ["bash", "-c", script.logged(words, log)]
             nodes, bundle = str(self._launch.nodes), json.dumps(_bundle(asked))
             words, needs = [python, "-m", "plinth.launch.ray_nodes", nodes, bundle, *each], {}
@@ -150,13 +151,13 @@ class RayLauncher:
 
 
 def _bundle(asked: Ray) -> dict[str, float]:
-    """What each of several nodes gives, as a bundle of a placement group; Ray refuses an empty one."""
+    """The resources of each of several nodes, as a bundle of a placement group; Ray refuses an empty one."""
     bundle = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": float(asked.memory_bytes), **asked.resources}
     return {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
 
 
 def base_name(directory: Path) -> str:
-    """Of all submissions of a run from this workspace."""
+    """The common beginning of the identifiers of a run's submissions from this workspace."""
     return f"plinth-{directory.name}-{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
 
 

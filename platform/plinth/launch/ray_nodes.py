@@ -2,9 +2,9 @@
 
     python -m plinth.launch.ray_nodes NODES BUNDLE COMMAND…
 
-This is what the job runs (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on as many nodes
-(STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to stop is handed to
-all of them. Ends with the status of node 0, which decides; with 75 where that node was lost.
+The entry point of a job of several nodes (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on as
+many nodes (STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to stop is
+forwarded to all of them. Ends with the status of node 0, or with 75 where that node was lost.
 
 Needs Ray in the interpreter that runs it, of the cluster's version.
 """
@@ -26,25 +26,25 @@ POLL_S = 0.5
 
 PR_SET_PDEATHSIG = 1
 
-#: What an actor takes by a name of its own; everything else is among its `resources`.
+#: Resources that Ray's actor options name; all others are given as `resources`.
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 class Node:
-    """On its node, in a process of Ray: runs the command. Knows nothing of Plinth, which Ray's workers may lack."""
+    """Runs the command on its node, in a process of Ray. Imports nothing of Plinth, which Ray's workers may lack."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = threading.Event()
 
     def address(self) -> str:
-        """By which other nodes reach this one."""
+        """The address at which other nodes reach this one."""
         from ray import util
 
         return str(util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Its exit status. It is asked to stop when this process dies, for then nobody else can."""
+        """Run the command; returns its exit status. The command gets SIGTERM when this process dies."""
         import ctypes
         import os
 
@@ -114,12 +114,12 @@ def _start(nodes: int, bundle: Mapping[str, float], asked: threading.Event) -> l
 
 
 def main() -> int:
-    """As the job of the cluster."""
+    """The entry point of the cluster's job."""
     import ray
 
     asked = threading.Event()
     ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-    for number in (signal.SIGTERM, signal.SIGINT):  # after Ray's own, which leaves at once
+    for number in (signal.SIGTERM, signal.SIGINT):  # replaces Ray's handler, which exits at once
         signal.signal(number, lambda *_: asked.set())
     return run(int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:], asked)
 

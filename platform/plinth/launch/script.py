@@ -1,4 +1,4 @@
-"""Shell that runs a command under a scheduler: hand signals on, wait for its own end, keep its status."""
+"""Shell that runs a command under a scheduler: forward signals, wait until it ends, keep its exit status."""
 
 from __future__ import annotations
 

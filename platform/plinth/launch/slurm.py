@@ -59,7 +59,7 @@ class SlurmLauncher:
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Whether the job waits, runs or has gone, as Slurm said at most some seconds ago."""
+        """Whether the job waits, runs or has gone, from an answer that is at most some seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
@@ -96,7 +96,7 @@ class SlurmLauncher:
             done = _call("sbatch", "--parsable", str(path))
         except LaunchError:
             time.sleep(1.0)
-            found = _queued(directory)  # the answer may be what was lost
+            found = _queued(directory)  # the job may exist although its answer was lost
             if found is None:
                 raise
             return found
@@ -105,7 +105,7 @@ class SlurmLauncher:
 
 
 def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], directory: Path, log: Path) -> str:
-    """What is submitted: options, then the supervisor of each node, then the decision to requeue."""
+    """The batch script: options, then the supervisor of each node, then the decision to requeue."""
     asked, nodes = launch.slurm, launch.nodes
     options = {
         "job-name": job_name(directory),
@@ -151,12 +151,12 @@ _SRUN = (
 )
 
 
-#: In the background: of a job that Slurm is about to requeue, scancel asks again for 95 s, and Slurm has asked all.
+#: In the background: scancel repeats its request for 95 s for a job that Slurm is about to requeue; one is enough.
 _ASK_ALL = 'scancel --signal=TERM "$SLURM_JOB_ID" &'
 
 
 def job_name(directory: Path) -> str:
-    """By it, and the directory in its comment, a job is found whose handle was lost."""
+    """The job's name; it and the directory in the job's comment find a job whose handle was lost."""
     return f"plinth-{directory.name}"
 
 

@@ -30,7 +30,7 @@ class StatusCache:
         self._asked = -every_s
 
     def __call__(self, handle: Handle) -> JobStatus:
-        """Whether the job is there, as far as is known.
+        """The status of the job, from the last answer.
 
         Raises:
             LaunchError: the scheduler has not answered for `silence_s`, or never has.
@@ -49,5 +49,5 @@ class StatusCache:
         return status
 
     def forget(self) -> None:
-        """Ask anew the next time."""
+        """Discard the last answer."""
         self._answers.clear()

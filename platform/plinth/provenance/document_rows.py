@@ -1,6 +1,6 @@
-"""One document's row in every table that has one. Reads the columns it needs, and of a row its row group.
+"""One document's row in every table that has one. Reads only the columns and row groups that it needs.
 
-locate    which bucket, part and row an id or a URI is
+locate    bucket, part and row of an id or a URI
 sidecar   the same row of a sidecar of the bucket, or of one over all buckets
 members   the documents of a cluster
 curated   the row of curated text that a document became

@@ -1,7 +1,7 @@
-"""The whole story of one document as a nested dict: from its source to the checkpoints that saw it.
+"""Everything known of one document as a nested dict: from its source to the checkpoints that saw it.
 
-Only what is published now is read. A section is there when its asset is; one that was made from other
-documents than those published is listed under `stale` instead of being believed.
+Only what is published now is read. A section is there when its asset is; an asset that was made from other
+documents than those published is listed under `stale` instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_row
 
 PREVIEW_CHARACTERS = 240
-#: Of what an edit cut.
+#: Characters shown of the text that an edit cut.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
 
@@ -32,7 +32,7 @@ NO_SCORES = frozenset(
     {"documents", "sources", "minhash", "policy", "verdicts", "curated", "lines", "substring", "semantic"}
     | {"shards", "packed"}
 )
-#: What is told beside duplicates, not among them.
+#: Stages with a section of their own, beside the duplicates.
 _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
 
 
@@ -42,8 +42,8 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject` or `undecided`), `reason`,
     `source` (facts and terms of its source), `explain_document`, `scores` (annotator -> column -> value), `policy`,
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
-    members of clusters), `holdout`, `contamination`, `verdict`, `edits` (what was cut and why; personal data is
-    told by its length), `curated`, `tokens`, `training` (run -> steps and checkpoints), `stale`, `also` (other
+    members of clusters), `holdout`, `contamination`, `verdict`, `edits` (what was cut and why; of personal data
+    only the length), `curated`, `tokens`, `training` (run -> steps and checkpoints), `stale`, `also` (other
     places of the same URI or text).
 
     Raises:
@@ -130,7 +130,7 @@ def _judgements(ctx: Context, place: DocumentPlace, story: dict[str, Any], stale
 
 
 def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
-    """What the recipe says of the document's source, where it can only be one."""
+    """The recipe's terms of the document's source, where only one source fits."""
     sources = place.manifest.params.get("sources", ())
     at = source_of(sources, facts["extra"].get("domain"), facts["snapshot"])
     return {} if at is None else {"index": at, **sources[at]}
@@ -143,7 +143,7 @@ def _reasons(ctx: Context, place: DocumentPlace, story: dict[str, Any], text: st
         return
     try:
         policy = Policy.model_validate(manifest.params)
-    except ValidationError:  # made by another version: what fired is told without its expression
+    except ValidationError:  # made by another version: the reason stands without its expression
         policy = Policy()
     expressions = {rule.reason: rule.drop for rule in policy.rules}
     scores = {**story["scores"], "documents": story["document"] | {"uri": story["uri"]}}
@@ -166,7 +166,7 @@ def _values(expression: str | None, scores: dict[str, Any]) -> dict[str, Any]:
 
 
 def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
-    """An edit with the text that it replaces; nobody needs to read personal data to see that it was cut."""
+    """An edit with the text that it replaces; of personal data only the length."""
     cut = text[edit["start_cp"] : edit["end_cp"]]
     shown = {} if personal else {"cut": cut if len(cut) <= CUT_CHARACTERS else f"{cut[:CUT_CHARACTERS]}…"}
     return {**edit, "characters": len(cut), **shown}

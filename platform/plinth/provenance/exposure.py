@@ -1,7 +1,7 @@
 """A curated document's tokens, and from there the training steps and checkpoints that saw it.
 
-Steps are counted from 1, as on the timeline of a run. What a run saw follows from its manifests; how far
-it came is on its timeline.
+Steps are counted from 1, as on the timeline of a run. The documents that a run saw follow from its manifests; the
+steps that it took are on its timeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_STEPS = 1000
 
 
 def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
-    """Where the document lies in its stream, and in which shards from which position on."""
+    """The document's position in its stream, and the shards that hold it, with the position in each."""
     return [
         ({"stream": name} if reader.stream.label else {})
         | {"start": span.start, "tokens": span.tokens, "shards": _pieces(reader, span.start, span.start + span.tokens)}

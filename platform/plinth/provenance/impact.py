@@ -49,7 +49,7 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
 
 
 def _links(manifests: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Asset by digest, and who names each digest as an input; reads every saved manifest's JSON once."""
+    """Asset by digest, and the manifests that name each digest as an input; reads every saved manifest's JSON once."""
     assets: dict[str, str] = {}
     consumers: dict[str, set[str]] = defaultdict(set)
     for path in sorted(manifests.glob("*.json")):

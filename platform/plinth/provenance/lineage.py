@@ -131,7 +131,7 @@ def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
     proved = {(link.asset, link.digest) for link in chain(ctx.refs, manifest).links}
     if claimed != proved:
         raise LineageError(
-            f"{directory / PROVENANCE_NAME} tells another ancestry than its checkpoint has",
+            f"{directory / PROVENANCE_NAME} has another ancestry than its checkpoint",
             found=f"claimed only: {sorted(claimed - proved)[:3]}",
             expected=f"also: {sorted(proved - claimed)[:3]}",
             remedy="do not use this directory; register the checkpoint again",
@@ -152,7 +152,7 @@ def _provenance(directory: Path) -> dict[str, Any]:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LineageError(
-            f"{directory} says nothing of where it comes from",
+            f"{directory} has no provenance",
             found=f"{path}: {error}",
             expected=f"{PROVENANCE_NAME} with schema {PROVENANCE_SCHEMA}",
             remedy="verify a directory that registering a candidate has made",

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: its whole ancestry by digest, and a statement others can read.
+"""The provenance of a checkpoint: its whole ancestry by digest, and a statement in a standard format.
 
     Chain            every manifest between a checkpoint and the raw sources, in order of making
     provenance       the pure data of `provenance.json`, which lies inside the signed directory
@@ -23,7 +23,7 @@ from plinth.records import Frozen, Manifest
 from plinth.storage.refs import Refs
 from plinth.trust.dsse import statement
 
-#: Of SLSA's Provenance v1 specification.
+#: The predicate type of SLSA's Provenance v1 specification.
 SLSA_PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
@@ -33,7 +33,7 @@ SOURCE_STAGE = "documents"
 
 
 class Link(Frozen):
-    """One manifest of the chain: what was made, by which step, from what."""
+    """One manifest of the chain: its asset and digest, its step, its inputs."""
 
     asset: str
     digest: str
@@ -92,7 +92,7 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
 
     Raises:
         LineageError: a manifest is missing or changed, or no raw source is reached; names the first
-            broken link and what needed it.
+            broken link and the manifest that needs it.
     """
     links: dict[str, Link] = {}
     stack: list[tuple[Manifest, Iterator[tuple[str, str]]]] = []

@@ -1,4 +1,4 @@
-"""Documents by the beginning of their text, for whoever has a passage and no address."""
+"""Documents by the beginning of their text, for a passage without an address."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plinth.storage.parts import iter_batches
 
 #: Fewer characters would find half the corpus.
 LEAST_CHARACTERS = 8
-#: Places given; whoever gets so many should give more of the text.
+#: Places returned at most; a longer passage narrows the search.
 MOST = 20
-#: Words compared; RE2 refuses very long patterns, and so many words are nobody else's.
+#: Words compared; RE2 refuses very long patterns, and so many words identify a document.
 MOST_WORDS = 200
 
 

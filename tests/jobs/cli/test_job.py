@@ -64,4 +64,4 @@ def test_manifest_is_what_the_scheduler_takes(plinth: Any, workspace: Path) -> N
     written(workspace)
     refused = plinth("-w", workspace, "job", "manifest", "latest")
     assert (refused.code, refused.out) == (7, "")
-    assert "launcher local is given no manifest" in refused.err
+    assert "the launcher local has no manifest" in refused.err

@@ -1,4 +1,4 @@
-"""A small language model over bytes, to ask in seconds what a text would teach.
+"""A small language model over bytes, trained in seconds, to estimate what a text would add to a large one.
 
 Interpolated Witten-Bell (1991) over contexts of zero to `ORDER - 1` bytes, as `evaluation.baselines.Trigram`, with
 counts in hashed tables so that the memory is the same for any text (Talbot and Osborne 2007 study what collisions

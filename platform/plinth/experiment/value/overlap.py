@@ -1,8 +1,8 @@
-"""How much of a sample the corpus has already: near duplicates by signatures, and word n-grams never seen.
+"""The share of a sample that the corpus has already: near duplicates by signatures, and word n-grams never seen.
 
 A document of the sample counts as a duplicate when a document of the corpus that is not dropped shares a band key
 with it and their signatures agree in at least the recipe's threshold. With K hashes the agreement estimates the
-Jaccard similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112: an estimate, where the line
+Jaccard similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112: an estimate, where the pipeline
 itself verifies every pair.
 """
 
@@ -54,7 +54,7 @@ def signed(texts: Iterable[pa.Array], params: MinHash) -> Signed:
 
 
 def inside(sample: Signed, threshold: float) -> npt.NDArray[np.bool_]:
-    """Documents [D] that an earlier one of the sample already says."""
+    """Documents [D] that duplicate an earlier one of the sample."""
     later = np.zeros(len(sample.filled), dtype=np.bool_)
     for band in range(sample.keys.shape[1]):
         keys = np.where(sample.filled, sample.keys[:, band], np.arange(len(later), dtype=np.uint64))

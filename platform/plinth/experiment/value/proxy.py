@@ -1,11 +1,11 @@
-"""What a sample teaches a small byte model about held-out text, beside as much more of the corpus.
+"""The gain of a small byte model on held-out text from a sample, beside the gain from as much more of the corpus.
 
     base     a piece of the corpus
     with     base + the sample
     instead  base + as many further bytes of the corpus
 
-`with - base` says whether the sample helps at all, `with - instead` whether it helps more than more of the same: the
-question before money is spent. Slices are the held-out texts of the buckets, and a held-back tenth of the sample.
+`with - base` measures whether the sample helps at all, `with - instead` whether it helps more than more of the same:
+the question before money is spent. Slices are the held-out texts of the buckets, and a held-back tenth of the sample.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A bounded sample of a source that is not in the corpus yet, taken down the line as far as the policy.
+"""A bounded sample of a source that is not in the corpus yet, taken through the pipeline as far as the policy.
 
 Files are listed, not read; those with the smallest keyed hashes of their names are taken until the sample is full,
-and of files that can be cut, pieces. All is written to a scratch store that goes when the answer is there: text
+and of files that can be cut, pieces. All is written to a scratch store that is removed at the end: text
 that nobody has agreed to take must not stay.
 """
 
@@ -41,11 +41,11 @@ Annotators = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class SourceSample:
-    """What was taken, and what the line says of it.
+    """The sample, and its results in the pipeline.
 
     Args:
         files, source_bytes: taken.
-        of_files, of_bytes: there are.
+        of_files, of_bytes: of the whole source.
         documents, policy: manifests in the scratch store.
         annotations: by annotator.
     """
@@ -84,7 +84,7 @@ def take(
         ctx: where models and lists of annotators are published.
         scratch: where the sample is written.
         bucket: the source, and the policy that judges it.
-        annotators: their parameters by name, as the line gives them.
+        annotators: their parameters by name, as the pipeline has them.
         size: source bytes to take, at least one file or piece.
         seed: key of the hash that chooses.
 
@@ -118,7 +118,7 @@ def take(
 
 
 def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
-    """The illegal-content gate of the line, its lists copied to where the sample is written."""
+    """The illegal-content gate of the recipe, its lists copied into the scratch store."""
     name = corpus.illegal.lists
     if name is None:
         return None
@@ -148,7 +148,7 @@ def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Invento
             held += piece.bytes
     licences = [(i, _file(ctx, source, name)) for i, source, name, _ in listed if name.endswith(LICENCES_FILE)]
     files = sorted([*chosen, *licences], key=lambda one: (one[0], one[1].name, one[1].start))
-    if not chosen:  # let the ordinary inventory say what is missing, in its own words
+    if not chosen:  # the ordinary inventory raises, and names what is missing
         for source in bucket.sources:
             listing.inventory(source.path, ctx.workspace.input, wanted_suffixes(source))
     return Inventory(files=tuple(files)), len(content), sum(one[3] for one in content)

@@ -1,4 +1,4 @@
-"""What a source would be worth, before it is taken: from a bounded sample, with intervals.
+"""The value of a source before it is taken: from a bounded sample, with intervals.
 
     acceptance   share of what was read that parses, that the policy keeps, and that is no duplicate
     density      share of the kept text that the corpus does not have; word n-grams that it has never seen,
@@ -6,11 +6,10 @@
     tokenizer    bytes per token beside the corpus's
     effective    text and tokens that the whole source would add to D_eff
     proxy        bits per byte of held-out slices for a small byte model, with the sample added to a piece of the
-                 corpus, and with as much more of the corpus instead: what the source teaches that more of the
-                 same would not
+                 corpus, and with as much more of the corpus instead
 
-Intervals are percentiles of a bootstrap over documents (Efron 1979), 95%. They say how much the sample of documents
-can be off, not that files differ more than documents do; take another seed to see that.
+Intervals are percentiles of a bootstrap over documents (Efron 1979), 95%. They cover the
+choice of documents, not that files differ more than documents do; another seed shows that.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 SAMPLE_BYTES = 32 * 2**20
-#: Of the corpus's text, for n-grams it knows and for the proxy.
+#: Bytes of the corpus's text that are read, for its n-grams and for the proxy.
 CORPUS_BYTES = 32 * 2**20
 TOKENIZED_BYTES = 4 * 2**20
 REPLICATES = 400
@@ -57,10 +56,10 @@ class ReferenceCorpus:
 
 
 def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
-    """What is published, as far as it came; without one bucket.
+    """The published corpus, as far as it was made; without one bucket.
 
     Raises:
-        MissingError: no bucket has come to its curated text.
+        MissingError: no bucket has curated text.
     """
     kinds = ("documents", "minhash", "verdicts", "curated", "shards")
     made = {ref.asset: ref.digest for ref in ctx.refs.all()}
@@ -70,7 +69,7 @@ def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
         raise MissingError(
             "there is no corpus to measure a source against",
             found="no bucket with curated text",
-            remedy="run the line first: `plinth run --select funnel`",
+            remedy="run the pipeline first: `plinth run --select funnel`",
         )
     columns = [{b: ctx.refs.load(made[f"{b}/{kind}"]) for b in whole if f"{b}/{kind}" in made} for kind in kinds]
     return ReferenceCorpus(*columns)
@@ -87,12 +86,12 @@ def assess(
     corpus_bytes: int = CORPUS_BYTES,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Everything above, of a source that is described like a bucket.
+    """All measures of the module's list, for a source that is described like a bucket.
 
     Args:
         bucket: sources and policy.
         corpus: of the recipe: policies, deduplication.
-        annotators: their parameters by name, as the line gives them.
+        annotators: their parameters by name, as the pipeline has them.
         have: what the source is measured against.
         sample_bytes: read of the source.
         corpus_bytes: read of curated text.
@@ -189,7 +188,7 @@ def _acceptance(
 
 
 def _reasons(sample: SourceSample) -> list[dict[str, Any]]:
-    """Why records and documents fall, the most frequent first."""
+    """Reasons of removal of records and documents, the most frequent first."""
     refused = sample.documents.stats["rejects"].items()
     rejects = {reason if reason in NO_FAILURES else f"{reason} (not parsed)": n for reason, n in refused}
     counted = {**rejects, **sample.policy.stats["dropped"]}

@@ -1,4 +1,4 @@
-"""What a corpus of any size costs: core hours, tasks, bytes shuffled, requests, money, wall clock.
+"""The cost of a corpus of any size: core hours, tasks, bytes shuffled, requests, money, wall clock.
 
 Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The
 speeds were measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. Not in it:

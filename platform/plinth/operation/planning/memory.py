@@ -27,7 +27,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 #: Logits that the loss holds at once, unless the vocabulary is divided (`plinth.model.loss.CHUNK_ELEMENTS`).
 LOGITS_AT_ONCE = 2**27
 
-#: Bytes of devices, as their data sheets say (GB, not GiB).
+#: Bytes of devices by their data sheets (GB, not GiB).
 DEVICES: dict[str, int] = {
     "l4": 24 * 10**9,
     "a100-40": 40 * 10**9,
@@ -38,7 +38,7 @@ DEVICES: dict[str, int] = {
     "b200": 180 * 10**9,
 }
 
-#: Of a device; the rest is for the runtime, its libraries and fragmentation.
+#: Share of a device that is planned with; the rest is for the runtime, its libraries and fragmentation.
 USABLE = 0.9
 
 
@@ -69,7 +69,7 @@ class States(NamedTuple):
 
 
 def states(parameters: int, *, ranks: int, zero_stage: int, precision: Precision, gradient_bytes: int) -> States:
-    """What ZeRO leaves on one of `ranks` ranks that hold the same `parameters`."""
+    """Bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`."""
     width = _width(precision)
     return States(
         parameters=_share(parameters * width, ranks, zero_stage >= 3),
@@ -121,7 +121,7 @@ def per_device(
 
 
 def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
-    """Of the tensor and pipeline rank that holds most: the first stage, or the last of an untied model."""
+    """Parameters of the tensor and pipeline rank that holds most: the first stage, or the last of an untied model."""
     whole = counts.parameters(model, vocab_size)
     layers = -(-model.layers // parallel.pipeline)
     matrices = (whole.attention + whole.feed_forward) * layers // model.layers

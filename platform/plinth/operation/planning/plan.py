@@ -13,7 +13,7 @@ from plinth.training.parallel.parameters import Parallel, problems
 
 
 class TrainingPlan(Frozen):
-    """What a run costs. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
+    """The cost of a run. FLOPs are of the whole run; `wall_clock_s` is None when no speed was stated."""
 
     recipe: str
     preset: str | None

@@ -1,7 +1,7 @@
 """One row per document, with all that is known of it.
 
-    columns    Columns of the ledger: what is always there, and one for every column of every sidecar.
-    export     The ledger as a folder that a query can name by a pattern.
-    ledger     The ledger: one row per document with all that is known of it, as Parquet that any engine can query.
-    placement  Where documents lie in the shards, by walking the index of tokens beside the documents: both are in one
+    columns    fixed columns, and one for every column of every sidecar
+    ledger     write the ledger of all buckets, as Parquet parts
+    placement  shard and position of each document
+    export     the ledger as a folder that a query can name by a pattern
 """

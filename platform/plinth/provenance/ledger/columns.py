@@ -1,7 +1,7 @@
-"""Columns of the ledger: what is always there, and one for every column of every sidecar.
+"""Columns of the ledger: the fixed ones, and one for every column of every sidecar.
 
-A sidecar's column is `sidecar__column`. Identifiers are hexadecimal text, as commands take and print them; lists
-and spans are told by their number, for the ledger is asked about millions of rows and `plinth explain` about one.
+A sidecar's column is `sidecar__column`. Identifiers are hexadecimal text, as commands take and print them. Of
+lists and spans the ledger has the number; `plinth explain` has their values for one document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BASE = pa.schema(
         pa.field("text_bytes", pa.int64()),
         pa.field("decision", pa.string(), nullable=False),  # train, heldout, drop
         pa.field("reason", pa.string()),
-        pa.field("stage", pa.string()),  # that took it out of training
+        pa.field("stage", pa.string()),  # the stage that took it out of training
         pa.field("fired", pa.list_(pa.string()), nullable=False),  # every rule of the policy
         pa.field("cluster", pa.string()),
         pa.field("cluster_size", pa.int32()),
@@ -56,7 +56,7 @@ _KNOWN = frozenset({"text_bytes"})
 
 
 def chosen(sidecar: str, schema: pa.Schema) -> dict[str, pa.Field]:
-    """What the ledger holds of a sidecar: its column -> the ledger's field. Structures are left out."""
+    """The part of a sidecar that the ledger holds: its column -> the ledger's field. Structures are left out."""
     found = {}
     for field in schema:
         kind = _kind(field.type)

@@ -1,8 +1,8 @@
 """The ledger: one row per document with all that is known of it, as Parquet that any engine can query.
 
-A join of sidecars that lie side by side: no text is read, and memory is one row group whatever the corpus. What a
-document became in the shards is found by walking the index of tokens beside its bucket's documents, for both are
-in the same order. Rejects, which never became documents, are a table of their own.
+A join of sidecars that lie side by side: no text is read, and memory is one row group whatever the corpus. A document's
+place in the shards comes from the index of tokens, read beside its bucket's documents: both are in the same order.
+Rejects, which never became documents, are a table of their own.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _batches(
 
 
 def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
-    """What a document brought from its source."""
+    """Columns that a document has from its source."""
     rows = documents.num_rows
     domains = [json.loads(extra).get("domain") for extra in documents.column("extra").to_pylist()]
     snapshots = documents.column("snapshot").to_pylist()
@@ -179,14 +179,14 @@ def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
-    """How much of the run a trained document's bucket gives, and how often the run reads it."""
+    """The share of the run that a trained document's bucket gives, and how often the run reads it."""
     values = {"mixture_weight": task.weight, "mixture_epochs": task.epochs}
     nothing = pa.scalar(None, pa.float64())
     return {name: pc.if_else(trained, pa.scalar(value, pa.float64()), nothing) for name, value in values.items()}
 
 
 def _judged(policy: pa.RecordBatch, verdicts: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Decision, reason, stage, and what edits did to a document that is kept."""
+    """Decision, reason, stage, and the characters that edits removed from a kept document."""
     decision, reason = verdicts.column("decision"), verdicts.column("reason")
     nothing = pa.scalar(None, pa.string())
     others = reason.dictionary_encode()

@@ -1,4 +1,4 @@
-"""Where documents lie in the shards, by walking the index of tokens beside the documents: both are in one order."""
+"""Places of documents in the shards, from the index of tokens read beside the documents: both are in one order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Lying:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Where the training documents of a part lie: in each stream that has some of them."""
+    """Places of the training documents of a part, in each stream that has some of them."""
 
     part: int
     streams: tuple[Lying, ...]
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """What identifies the places."""
+        """Digests that identify the places."""
         return tuple(
             fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
         )
