@@ -13,7 +13,7 @@ One run:
     directory    where the files of a run lie
     amendments   another batch or length for steps that a run has not taken yet
     job          submit or find, follow, cancel
-    manifests    the manifests of the assets `run` and `checkpoint`, and the facts of this time
+    manifests    the manifests of the assets `run` and `checkpoint`, and facts that differ each time
     __main__     one rank: train or audit
 
 The steps of a rank (these modules import torch):

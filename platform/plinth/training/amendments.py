@@ -1,7 +1,7 @@
 """A run that has begun gets another global batch, or rows of another length, for the steps it has not taken yet.
 
     recipe: training.amendments += {from_step, global_batch_sequences and/or sequence_tokens, reason}
-    the job is asked to save and stop -> what it took is compared -> event `amended` -> the job goes on
+    the job saves and stops -> the steps that it took are compared -> event `amended` -> the job goes on
 
 The run keeps its id and its checkpoints: the identity of a checkpoint covers the steps up to it, so those before the
 amendment stay valid and those after it carry it. A change that touches a step already taken is refused.
@@ -19,7 +19,7 @@ from plinth.training.telemetry.timeline import Timeline, read_events
 
 
 def current(config: RunConfig) -> RunConfig | None:
-    """The run as its jobs have it, or None before the first."""
+    """The configuration that the run's jobs use, or None before the first."""
     try:
         return configuration.load(config.directory.config)
     except MissingError:
@@ -27,7 +27,7 @@ def current(config: RunConfig) -> RunConfig | None:
 
 
 def pending(config: RunConfig) -> bool:
-    """Whether the recipe amends a run otherwise than its jobs know."""
+    """Whether the recipe has other amendments than the configuration of the run's jobs."""
     known = current(config)
     return known is not None and known.amendments != config.amendments
 
@@ -40,7 +40,7 @@ def reached(config: RunConfig) -> int:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse an amendment of what has happened.
+    """Refuse an amendment of steps that were taken.
 
     Raises:
         RecipeError: a step that was taken would have been another, or the run would end before its resume proof.

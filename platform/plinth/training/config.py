@@ -1,4 +1,4 @@
-"""One run, resolved: what the recipe says, bound to the data it will see.
+"""One run, resolved: the recipe's training section, bound to the data that the run reads.
 
 The run key covers everything that decides the parameters (model, optimizer, global batch, seed,
 precision, data) and nothing that only decides where, how divided, how often saved or how supervised.
@@ -33,7 +33,7 @@ from plinth.training.stopping.parameters import Stopping
 from plinth.training.telemetry.parameters import Telemetry
 from plinth.training.validation.parameters import Validation
 
-#: Of what a run computes from its parameters. 3: initial weights are drawn by parameter and tile.
+#: Version of a run's arithmetic, part of its identity. 3: initial weights are drawn by parameter and tile.
 VERSION = "3"
 
 #: Sections of `Training` that bear no identity. Amendments are in the identity of the checkpoints after them.
@@ -72,7 +72,7 @@ class RunConfig(Frozen):
     batch_schedule: tuple[BatchChange, ...] = ()
     length_schedule: tuple[LengthChange, ...] = ()
     amendments: tuple[Amendment, ...] = ()
-    sequences: int = Field(0, ge=0, description="Of the mixture; 0: those of total_steps constant batches.")
+    sequences: int = Field(0, ge=0, description="Sequences of the mixture; 0: those of total_steps constant batches.")
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]
@@ -80,7 +80,7 @@ class RunConfig(Frozen):
     stopping: Stopping = Stopping()
     telemetry: Telemetry = Telemetry()
     validation: Validation | None = None
-    heldout: str = Field("", description="Digest of the held-out text to look at; see `heldout`.")
+    heldout: str = Field("", description="Digest of the held-out text to evaluate; see `heldout`.")
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     supervision: Supervision
@@ -107,7 +107,7 @@ class RunConfig(Frozen):
 
     @property
     def steps(self) -> Steps:
-        """Which positions of the order each step takes. Step n of training is its step n - 1."""
+        """The positions of the order that each step takes. Step n of training is its step n - 1."""
         return self._scheduled(self.amendments)
 
     def accumulation(self, step: int = 1) -> int:
@@ -124,8 +124,8 @@ class RunConfig(Frozen):
 
     @property
     def schedule_tokens(self) -> int:
-        """Tokens over which the learning rate is laid: those of the run as it was begun, whatever was amended since,
-        so that an amendment changes no rate of a step that was taken."""
+        """Tokens of the learning rate's schedule: those of the run as it was begun, whatever was amended since, so that
+        an amendment changes no rate of a step that was taken."""
         return self._scheduled(()).used * self.sequence_tokens
 
     def progress(self, step: int) -> tuple[int, int]:
@@ -248,8 +248,8 @@ def load(path: Path | str) -> RunConfig:
 
 
 def identity(config: RunConfig, step: int = 0) -> str:
-    """Digest of what a checkpoint after `step` must share with the run that loads it. No path, no policy, no rank
-    count. Of the batches and lengths it has those of the steps taken, so that an amendment of later ones leaves
-    earlier checkpoints valid and is part of the identity of every checkpoint after it."""
+    """Digest of all that a checkpoint after `step` must share with the run that loads it: no path, no policy, no rank
+    count. It covers the batches and lengths of the steps taken only, so that an amendment of later ones leaves earlier
+    checkpoints valid and is part of the identity of every checkpoint after it."""
     fields = config.model_dump(mode="json", exclude={"workspace", "batches", "total_steps", "heldout", *UNIDENTIFIED})
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

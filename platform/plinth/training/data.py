@@ -26,17 +26,17 @@ from plinth.training.parallel.topology import RankPlace, place_of
 
 @dataclass(frozen=True, eq=False)
 class StepBatch:
-    """What one rank sees in one optimizer step.
+    """The input of one rank in one optimizer step.
 
     A  micro batches    M  rows of a micro batch    l  tokens of a row
 
-    Every token is a target, also the first of a document after the end-of-text of the one before: it is how
-    the model learns to begin a text, which generation and evaluation ask of it. Padding, and the context before
-    what goes on in the middle of a document, are none: they are not scored.
+    Every token is a target, also the first of a document after the end-of-text of the one before: so the
+    model learns to begin a text, which generation and evaluation need. Padding is not scored, nor is the context before
+    a piece that continues in the middle of a document.
 
     Attributes:
         micro: [A] the sequences of each micro batch, as they are stored (`tokens.reading.compact_batch`).
-        length: l, which divides S: a sequence is cut into S / l rows when it is widened.
+        length: l, which divides S: batch expansion cuts a sequence into S / l rows.
         scored_tokens: targets that count in the whole step, over all ranks; None where all do.
     """
 
@@ -52,7 +52,7 @@ class StepBatch:
         scored: npt.NDArray[np.bool_] | None = None,
         scored_tokens: int | None = None,
     ) -> StepBatch:
-        """From arrays token by token: [A, M, S + 1], and what is scored [A, M, S]."""
+        """From arrays token by token: ids [A, M, S + 1], and which targets are scored [A, M, S]."""
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
         micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
         return cls(micro, tokens.shape[-1] - 1, scored_tokens)
@@ -67,11 +67,11 @@ class StepBatch:
         return len(self), rows * (width - 1) // self.length, self.length + 1
 
     def expanded(self) -> ExpandedBatch:
-        """Token by token: [A, M, l + 1], and what is scored [A, M, l].
+        """Token by token: ids [A, M, l + 1], and which targets are scored [A, M, l].
 
         Neighbours that were one sequence share a token as sequences do, so that every target stays one, and number
-        their documents as the sequence did. Rows know nothing of each other: attention and positions begin anew in
-        each (Li et al., arXiv:2108.06084, "sequence length warmup").
+        their documents as the sequence did. Attention and positions begin anew in
+        each row (Li et al., arXiv:2108.06084, "sequence length warmup").
         """
         each = [rows.expanded() for rows in self.micro]
         tokens, segments = (
@@ -82,9 +82,8 @@ class StepBatch:
         return ExpandedBatch(tokens, segments, np.stack(scored) if scored else None)
 
     def weights(self, data_ranks: int) -> list[float] | None:
-        """What to multiply each micro batch's mean loss by, so that the mean over micro batches and data ranks is
-        the sum over all scored targets of the step divided by their number. None where every target is scored:
-        all are 1 then.
+        """Factor of each micro batch's mean loss, such that the mean over micro batches and data ranks is the sum over
+        all scored targets of the step divided by their number. None where every target is scored: all are 1 then.
 
         n scored targets of N, A micro batches, R ranks: n A R / N, since (1 / A R) sum(w mean) = sum(n mean) / N.
         """
@@ -155,7 +154,7 @@ def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
     """Two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
 
     A sum over the rows of the global batch of a hash of row number and row, so that the total over ranks is the
-    same on any number of them, however they divide the model. Ranks that see what another sees add nothing.
+    same on any number of them, however they divide the model. Ranks that see the same rows as another add nothing.
     """
     if not place.leads:
         return 0, 0

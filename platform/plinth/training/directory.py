@@ -1,4 +1,4 @@
-"""Where the files of a run lie."""
+"""The paths of a run's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RunDirectory:
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
-    audits/         0001.json …: all evidence there was
+    audits/         0001.json …: all evidence, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
     staging/        checkpoints being written; never read
     writers/        locks of the processes that write them

@@ -40,7 +40,7 @@ def launcher_of(config: RunConfig) -> Launcher:
 
 
 def command(config: RunConfig) -> list[str]:
-    """What a launcher starts on each node."""
+    """The command that a launcher starts on each node."""
     return [sys.executable, "-m", "plinth.training.supervise.supervisor", str(config.directory.config)]
 
 
@@ -70,7 +70,7 @@ def submit_or_find(ctx: Context, config: RunConfig) -> Handle:
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
-    """Stop the job at the end of a step, and give the run its amendment, if all it touches is still to come."""
+    """Stop the job at the end of a step, and record the amendment if it touches no step that was taken."""
     amendments.check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
@@ -82,7 +82,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     """Relay events from the beginning of the timeline until the job ends; the job does not depend on it.
 
     Raises:
-        PlinthError: what a rank named, as it was.
+        PlinthError: the error that a rank named, of its own class.
         TrainingError: the job failed otherwise, was stopped, or vanished; with the end of its log.
     """
     run, launcher = config.directory, launcher_of(config)
@@ -90,7 +90,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
     if handle is None:
         raise TrainingError(f"run {config.run_id} was never submitted", remedy="run the command that trains it")
     while True:
-        alive = launcher.poll(handle).alive  # asked first: what it wrote last is then read below
+        alive = launcher.poll(handle).alive  # polled first, so that the last events of a job that ends are read below
         for event in reader.poll():
             if on_event is not None:
                 on_event(event)
@@ -100,7 +100,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
 
 
 def cancel(ctx: Context, config: RunConfig) -> None:
-    """Ask the job to save and stop; end it when it does not within the grace of the recipe."""
+    """Signal the job to save and stop; kill it when it has not within the grace of the recipe."""
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     if handle is not None:
@@ -121,7 +121,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
         return ended
     if ended is not None and ended.failure is not None:
         raise ended.failure.error()
-    if ended is not None and ended.status == "stopped":  # nothing is wrong, and the log has nothing to add
+    if ended is not None and ended.status == "stopped":  # a stop is no failure, and needs no log
         raise TrainingError(
             f"run {config.run_id} stopped at step {ended.step}",
             found=ended.reason,

@@ -74,7 +74,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
 
 
 class TrainingRun:
-    """A trainer with its timeline, its checkpoints and what the guard does to it."""
+    """A trainer with its timeline, its checkpoints and the interventions of its guard."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
@@ -84,9 +84,9 @@ class TrainingRun:
         self.validator = Validator(config)
         self.throughput = ThroughputRule(config.guard.throughput, config.guard.window_steps)
         self.reporter = WindowReporter(config, self.events) if rank.leads else WindowReporter(None, self.events)
-        self.signal, self._save_again = 0, False  # owed: a save that failed, on any rank
+        self.signal, self._save_again = 0, False  # a save that failed on any rank, to be repeated
         self.watch = Watch(config) if rank.leads else None
-        self.verdict: Verdict | None = None  # of the stopping rules, once they say stop
+        self.verdict: Verdict | None = None  # verdict of the stopping rules, once they demand a stop
         self._last_reported = _last_step(config) if rank.leads else 0
         self._lag = 1 if rank.device.type == "cuda" else 0
         self._in_flight: deque[Launched] = deque()
@@ -136,11 +136,11 @@ class TrainingRun:
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
-        """Be as before the window of an intervention, which is left out from now on; returns the step gone back to."""
+        """Restore the state before the window of an intervention, which is left out from now on; returns its step."""
         self._in_flight.clear()
         if self.signal == STOP_REQUESTED:
-            self.signal = 0  # the verdict stands, and is carried out by the next step
-        self.saver.drain()  # what is being written counts, or not, before one is chosen
+            self.signal = 0  # the verdict stands, and the next step executes it
+        self.saver.drain()  # a save under way is committed, or fails, before one is chosen
         step, rollbacks = self._select()
         if step is None:
             self.trainer.begin()
@@ -218,7 +218,7 @@ class TrainingRun:
         return SAVE_AGAIN if self.saver.failed else 0
 
     def _emit_stop(self, step: int) -> None:
-        """Why the run ends at this step: its stopping rules, whose verdict the leading rank has, or a signal."""
+        """Log why the run ends at this step: a stopping rule, whose verdict the leading rank has, or a signal."""
         if self.signal != STOP_REQUESTED:
             self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
         elif self.verdict is not None:

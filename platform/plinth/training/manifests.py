@@ -1,6 +1,6 @@
 """A finished run as manifests: `run`, the timeline and the loss curve; `checkpoint`, the final model.
 
-Manifests hold what is a function of the inputs; times, restarts and speeds are `facts`.
+Manifests hold only functions of the inputs; times, restarts and speeds are `facts`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plinth.training.telemetry.timeline import History, timeline
 #: Points of the loss curve kept in the manifest of a run.
 CURVE_POINTS = 200
 
-#: What of a step is a function of the inputs.
+#: Fields of a step event that are functions of the inputs.
 TIMELINE_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
@@ -72,7 +72,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
 
 
 def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manifest:
-    """The manifest of asset `checkpoint`: what is needed to use and to trust the final model, in the content store.
+    """The manifest of asset `checkpoint`: the files to use and to verify the final model, in the content store.
 
     Raises:
         CheckpointError: the final checkpoint is not what was committed.
@@ -107,7 +107,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
-    """What happened this time and need not happen again: speeds, waits, restarts, memory. For people and plots."""
+    """Facts that differ each time a run is repeated: speeds, waits, restarts, memory. For people and plots."""
     story = timeline(config.directory.events)
     steps, commits, restarts = list(story.steps.values()), story.of("checkpoint"), story.of("restart")
     losses = restarts + story.of("vanished") + story.of("lost")
@@ -151,7 +151,7 @@ def _finished_history(config: RunConfig) -> History:
 
 
 def _stop_reasons(config: RunConfig, story: History) -> list[str]:
-    """What the stopping rules ended the run for; empty when it went to its last step."""
+    """The stopping rules that ended the run; empty when it went to its last step."""
     early = last_step(config, story) < config.total_steps
     return list(story.of("stopped_by_rule")[-1]["reasons"]) if early else []
 

@@ -1,8 +1,8 @@
 """The steps of one rank: the same for a run, an audit and a replay.
 
-    launch   the next batch, its gradient, the update unless the guard's limits forbid it; the host waits for nothing
-    read     its numbers, on the host
-    record  the guard judges it
+    launch   take the next batch, compute its gradient, update unless the guard's limits forbid it; without a wait
+    read     read the numbers of the step on the host
+    record   judge the step with the guard
 
 Does not belong here: timeline, checkpoints and interventions (loop).
 """
@@ -58,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Launched:
-    """One step on its way: what the host knows of it, and what is still on the device."""
+    """One step in flight: the numbers that the host has, and those still on the device."""
 
     step: int
     lr: float
@@ -98,18 +98,18 @@ class Trainer:
         self._step_s = 0.0
 
     def begin(self) -> None:
-        """Be as before the first step, also when other steps came before."""
+        """Set the state before the first step, also when other steps came before."""
         seed(self.config.seed + self.rank.index)
         self.monitor, self.guard = Monitor(), Guard(self.config.guard)
         self._open()
 
     def load(self, step: int) -> None:
-        """Be as after `step`; its checkpoint has been verified."""
+        """Load the state after `step`, whose checkpoint has been verified."""
         state = snapshot.load(self.engine, step)["monitor"]
         self.monitor, self.guard = Monitor(state["loss_ema"]), Guard.restored(self.config.guard, state["guard"])
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the host's side."""
+        """The host's part of a checkpoint: monitor and guard."""
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state()}
 
     def launch(self, stream: Iterator[StepBatch], step: int, pending: int = 0) -> Launched:
@@ -127,7 +127,7 @@ class Trainer:
         return Launched(step, rate, result, waited, self._step_s)
 
     def record(self, measured: Measured) -> list[Intervention]:
-        """Judge a step that was read; what is to be done, the hardest last."""
+        """Judge a step that was read; the interventions it leads to, the hardest last."""
         self.monitor.update(measured.loss)
         layers = self.engine.stats.at(measured.step)
         seen = {name: getattr(measured, name) for name in JUDGED}

@@ -6,11 +6,11 @@ Files only, without torch:
 
     checkpoint     stage, commit, verify, list, delete
     file_digests   the files of a directory by path, size and SHA-256
-    retention      which checkpoints stay
-    selection      which checkpoint a run resumes from
+    retention      checkpoints that stay, and deletion of the others
+    selection      the checkpoint that a run resumes from
     remote         committed checkpoints in a bucket
-    upload         copies them there beside the training; fetches them on a machine that has none
-    parameters     when to commit, what to keep
+    upload         copies them there during training; downloads them on a machine that has none
+    parameters     interval, retention and upload, as a recipe sets them
 
 The state of a run, with torch:
 

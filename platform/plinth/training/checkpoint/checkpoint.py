@@ -77,7 +77,7 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
     `files` is what was written, sorted by path, when the writers have hashed and flushed it already.
 
     Raises:
-        CheckpointError: the files that were reported are not those that are there.
+        CheckpointError: the folder does not hold the files that the writers reported.
         DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
     """
     staged, target = run.staging / name(step), path(run, step)
@@ -92,7 +92,7 @@ def commit(run: RunDirectory, step: int, files: list[File] | None = None) -> Com
             sync_directory(folder)
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         record_path(run, step).unlink(missing_ok=True)  # a step that was rolled back and has come again
-        if target.exists():  # refused or interrupted earlier; no record speaks for it
+        if target.exists():  # refused or interrupted earlier: it has no record
             shutil.rmtree(target)
         staged.rename(target)
         sync_directory(run.checkpoints)
@@ -171,12 +171,12 @@ def newest_valid(run: RunDirectory) -> tuple[int | None, list[tuple[int, Checkpo
 
 
 def refuse(run: RunDirectory, step: int) -> None:
-    """Take the commit record away: the checkpoint no longer counts, its bytes stay until the step is saved again."""
+    """Rename the commit record: the checkpoint no longer counts, its bytes stay until the step is saved again."""
     record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
 
 def refused(run: RunDirectory) -> list[int]:
-    """Steps whose record was taken away, oldest first."""
+    """Steps whose checkpoint was refused, oldest first."""
     return sorted(int(file.name[5:13]) for file in run.checkpoints.glob("step-*.refused.json"))
 
 
@@ -200,7 +200,7 @@ def is_uploaded(run: RunDirectory, step: int) -> bool:
 
 
 def clean(run: RunDirectory) -> None:
-    """Delete what interrupted writers left: staging, and directories without a record."""
+    """Delete remains of interrupted writers: staging, and directories without a record."""
     shutil.rmtree(run.staging, ignore_errors=True)
     if run.checkpoints.exists():
         known = {name(step) for step in committed(run)}

@@ -34,14 +34,14 @@ def require_sizes(folder: Path, files: list[File]) -> None:
     """Check that a folder holds the files that the writers reported, and no other.
 
     Raises:
-        CheckpointError: with what differs.
+        CheckpointError: they differ; lists the differences.
     """
     found = {item: (folder / item).stat().st_size for item in listed(folder)}
     expected = {file.path: file.bytes for file in files}
     if found != expected:
         differing = sorted(item for item in found.keys() | expected.keys() if found.get(item) != expected.get(item))
         raise CheckpointError(
-            f"{folder} does not hold what the writers wrote",
+            f"{folder} does not hold the files that the writers wrote",
             found={item: found.get(item) for item in differing},
             expected={item: expected.get(item) for item in differing},
         )

@@ -4,7 +4,7 @@
     s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline until then
     s3://bucket/prefix/RUN/step-00000100.json         the commit record, last: without it nothing counts
 
-Where the bucket is, and who may write, is said by the environment, as boto3 reads it.
+Endpoint and credentials come from the environment, as boto3 reads it.
 
 Does not belong here: when to upload, and what to do when it fails (upload).
 """
@@ -55,7 +55,7 @@ class RemoteCheckpoints:
 
         Raises:
             MissingError: the checkpoint is gone.
-            IntegrityError: what was read here, or what arrived there, is not what the manifest says.
+            IntegrityError: a file differs from the manifest, as read here or as stored there.
             StorageError: the bucket cannot be reached, or refuses.
         """
         folder, name = checkpoint.path(run, step), checkpoint.name(step)
@@ -75,7 +75,7 @@ class RemoteCheckpoints:
         return Commit.model_validate_json(record).bytes
 
     def withdraw(self, step: int) -> bool:
-        """Take the commit record of a step away, so that the checkpoint counts no longer; returns whether it did.
+        """Delete the commit record of a step, so that the checkpoint no longer counts; returns whether there was one.
 
         Raises:
             StorageError: the bucket cannot be reached, or refuses.
@@ -97,10 +97,10 @@ class RemoteCheckpoints:
         return sorted(int(found[1]) for key in keys if (found := pattern.fullmatch(key)))
 
     def download(self, run: RunDirectory, step: int) -> None:
-        """Make a checkpoint of the bucket a committed one here, every byte compared.
+        """Download a checkpoint and commit it here, every byte compared.
 
         Raises:
-            CheckpointError: it is not what its record says.
+            CheckpointError: it differs from its record.
             StorageError: the bucket cannot be reached.
         """
         name, target = checkpoint.name(step), checkpoint.path(run, step)
@@ -113,7 +113,7 @@ class RemoteCheckpoints:
                 raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
             list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), _files(manifest)))
             write_bytes(staged / MANIFEST, manifest)
-            if not timeline(run.events).steps:  # at most, that a job was submitted and has begun
+            if not timeline(run.events).steps:  # it holds at most that a job was submitted and has begun
                 put_before(run.events, self._get(f"{name}.events.jsonl"))
         run.checkpoints.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -123,7 +123,7 @@ class RemoteCheckpoints:
         write_bytes(checkpoint.record_path(run, step), record)
 
     def _put_file(self, path: Path, key: str, file: File) -> None:
-        """Upload a file in parts; the object exists only when all its bytes were those of the manifest."""
+        """Upload a file in parts; the object exists only if all its bytes have the manifest's digest."""
         where = {"Bucket": self.bucket, "Key": f"{self.prefix}/{key}"}
         if file.bytes <= PART_BYTES:
             data = _read(path, file)
@@ -172,14 +172,14 @@ class RemoteCheckpoints:
             os.fsync(stream.fileno())
         if (size, digest.hexdigest()) != (file.bytes, file.sha256):
             raise CheckpointError(
-                f"{key} in {self.bucket} is not what its manifest says",
+                f"{key} in {self.bucket} differs from its manifest",
                 found=f"{size} bytes, {digest.hexdigest()}",
                 expected=f"{file.bytes} bytes, {file.sha256}",
             )
 
 
 class _named:
-    """boto3's many errors as one of ours."""
+    """Context that turns errors of boto3 into a StorageError."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -224,7 +224,7 @@ def _require_digest(path: Path, found: str, file: File) -> None:
 
 
 def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
-    """The server's own SHA-256; a server that checks nothing is found out when the checkpoint is read."""
+    """Compare with the server's SHA-256; a server that returns none is checked when the checkpoint is read."""
     found = answer.get("ChecksumSHA256", checksum)
     if found != checksum:
         raise IntegrityError(f"{key} did not arrive as it was sent", found=found, expected=checksum)

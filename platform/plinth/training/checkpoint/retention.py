@@ -1,7 +1,7 @@
-"""Which checkpoints stay: the last, every n steps, the best, the audited, the final, and what is not uploaded yet.
+"""Retention: checkpoints stay if they are the last, every n-th, the best, audited, final, or not uploaded yet.
 
-A checkpoint stops counting before its bytes go (its record is unlinked first), so that a kill at any moment
-leaves none that is half there; what it leaves besides is deleted by the next `checkpoint.clean`.
+The record of a checkpoint is unlinked before its bytes, so that a kill at any moment leaves no checkpoint that is half
+there; remaining bytes are deleted by the next `checkpoint.clean`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed:
 
 
 def scores(run: RunDirectory, steps: list[int]) -> dict[int, float]:
-    """How good each checkpoint is: the mean bits per byte of its held-out slices, or else its smoothed loss.
+    """The score of each checkpoint: the mean bits per byte of its held-out slices, or else its smoothed loss.
 
     Slices decide as soon as one checkpoint has them; one without then has no score.
     """

@@ -8,12 +8,12 @@
              step or two (`failed`): at most one interval is lost
     drain()  waits for the commit; when it failed, writes the same staged state again, here and now
 
-Two saves never overlap: the second waits for the first, and says so on the timeline (`wait_s`). With
-`checkpoints.mode: sync`, or after a failure, the rank writes itself, and a failure is raised. What training stands
-still for is the stall: `save` itself, and an update that waits.
+Two saves never overlap: the second waits for the first, and logs the wait (`wait_s`). With `checkpoints.mode: sync`, or
+after a failure, the rank writes itself, and a failure is raised. The stall is the time that training stands still:
+`save` itself, and an update that waits.
 
-Does not belong here: what the state is (snapshot), the copy (staging), files and commit (rank_part), the process that
-writes (writer/).
+Does not belong here: the content of the state (snapshot), the copy (staging), files and commit (rank_part), the process
+that writes (writer/).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Saver:
         self._copying: BackgroundCopy | None = None  # what is being staged
         self._hook: Any = None  # in the optimizer, while it is
         self._timing = Timing(0.0, 0.0, 0.0)
-        self._waiting = False  # for the writer's answer
+        self._waiting = False  # waiting for the writer's answer
         self.failed = False  # the last save of this rank was not committed
 
     def save(self, step: int, monitor: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Saver:
         self._timing = Timing(begun, 0.0, wait_s)
         if synchronous:
             layout.copy(self._arena.block)
-            del layout  # it holds on to tensors
+            del layout  # it references tensors
             self._write_here(self._timing)
             return
         self._arena.write(layout.bytes, text)
@@ -89,7 +89,7 @@ class Saver:
         self._receive(wait=False)
 
     def drain(self) -> None:
-        """Return once what was last saved is committed.
+        """Return once the last save is committed.
 
         Raises:
             DiskFullError, StorageError, CheckpointError: it could not be.
@@ -102,12 +102,12 @@ class Saver:
             self._write_here(self._timing)
 
     def wait_until_copied(self) -> None:
-        """Return once the state is copied: whoever changes it, other than by an update, waits for this."""
+        """Return once the state is copied. Call it before any change of the state other than an update."""
         if self._copying is not None:
             self._copying.wait()
 
     def close(self) -> None:
-        """Let the writer end and give the memory back."""
+        """End the writer and free the memory."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -125,7 +125,7 @@ class Saver:
     def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
         """Copy the state and order the writer to save: on CPUs beside the next step, as far as its update.
 
-        To page-locked memory a GPU copies at the speed of the bus, at once.
+        On GPUs the copy to page-locked memory runs at the speed of the bus, at once.
         """
         writer, timing, order = self._writer, self._timing, (layout.bytes, plan_bytes, self._arena.size)
         assert writer is not None
@@ -144,7 +144,7 @@ class Saver:
             order_save(time.monotonic() - timing.begun - timing.wait_s - stall_s)
 
     def _write_here(self, timing: Timing) -> None:
-        """Write in this process, all ranks together; raises on all what one has met."""
+        """Write in this process, all ranks together; the error of one rank is raised on all."""
         assert self._plan is not None
         plan, failure = self._plan, None
         self._on_any_rank(False)  # the staging directory is there
@@ -192,7 +192,7 @@ class Saver:
                 return
             if self._writer.made_progress():
                 with contextlib.suppress(OSError):
-                    os.utime(self.run.events)  # the supervisor ends ranks that give no sign of life
+                    os.utime(self.run.events)  # the supervisor ends ranks that change nothing for long
         self._waiting, failure = False, answer.get("failure")
         if failure is None:
             return

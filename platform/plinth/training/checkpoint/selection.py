@@ -1,8 +1,8 @@
-"""Checkpoint selection: the newest that verifies and has learnt from nothing that was left out since.
+"""Checkpoint selection: the newest that verifies and has trained on no window that was left out since.
 
-Asked on the leading rank when a run starts, and when the guard rolls it back; the answer goes to all ranks. The
-timeline is what remembers rollbacks: one is flushed to it before anything is loaded, so that a run that is killed
-in its middle goes on as if it had not been.
+The leading rank selects when a run starts, and when the guard rolls it back, and sends the step to all ranks.
+Rollbacks are kept on the timeline: one is flushed to it before anything is loaded, so that a run that is killed during
+a rollback continues with it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from plinth.training.telemetry.timeline import Timeline, timeline
 def select_checkpoint(config: RunConfig, events: Timeline) -> tuple[int | None, list[Intervention]] | CheckpointError:
     """On the leading rank: clean up, then the newest checkpoint to trust. Errors go to all ranks.
 
-    A checkpoint that was saved within or after a window, before that window was left out, has learnt from it: it
-    does not know of the rollback, and is refused.
+    A checkpoint that was saved within or after a window, before that window was left out, was trained on it. Its
+    state lacks the rollback, and it is refused.
     """
     run = config.directory
     checkpoint.clean(run)

@@ -1,6 +1,6 @@
 """State in a form that belongs to no layout: pieces of whole parameters, by name, in safetensors.
 
-    rank-00000.safetensors      written by one rank, read by whoever needs a piece of it
+    rank-00000.safetensors      written by one rank, read by every rank that needs a piece of it
         layers.0.mlp.up_proj.weight/exp_avg/0.0.1/4096      parameter / kind / shard / first element
         layers.0.mlp.up_proj.weight/master/0.0.1/4096       FP32 master weights
     its metadata                the writer's header, JSON, with the shape of every shard in it
@@ -52,7 +52,7 @@ WHOLE = Shard(0, 0, 1)
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank holds of one parameter's state: a range of the flattened shard."""
+    """A rank's part of one parameter's state: a range of the flattened shard."""
 
     name: str
     shape: tuple[int, ...]  # of the shard
@@ -64,7 +64,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Captured:
-    """One rank's contribution to a checkpoint: views of live memory until somebody copies them."""
+    """One rank's contribution to a checkpoint: views of live memory until they are copied."""
 
     tensors: dict[str, Tensor]
     header: dict[str, Any]
@@ -76,12 +76,12 @@ def key_of(share: Share, kind: str, start: int) -> str:
 
 
 def file_name(rank: int) -> str:
-    """Of the file that a rank writes."""
+    """The name of the file that a rank writes."""
     return f"rank-{rank:05d}.safetensors"
 
 
 def metadata_of(captured: Captured) -> dict[str, str]:
-    """What the file says beside its tensors, as safetensors wants it."""
+    """The metadata of a file, in the form of safetensors."""
     return {"plinth": json.dumps({"format": FORMAT, **captured.header}, sort_keys=True)}
 
 
@@ -93,7 +93,7 @@ def write(captured: Captured, folder: Path, rank: int) -> None:
 
 
 class ShardedState:
-    """All pieces of a checkpoint, whichever rank wrote them. Files are mapped; what is not asked for is not read.
+    """All pieces of a checkpoint, whichever rank wrote them. Files are mapped; only requested pieces are read.
 
     Raises:
         CheckpointError: no file, or one that is not of this form.
@@ -117,7 +117,7 @@ class ShardedState:
 
     @property
     def names(self) -> set[str]:
-        """Of the parameters."""
+        """The names of the parameters."""
         return {name for name, _ in self._ranges}
 
     def fill(self, target: Tensor, share: Share, kind: str) -> None:

@@ -36,7 +36,7 @@ from plinth.training.engine.engine import TrainingEngine, seed
 
 
 def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
-    """What this rank writes for the checkpoint after `step`, and its tensors, which are still the engine's own.
+    """The write plan of this rank for the checkpoint after `step`, and its tensors, which the engine still owns.
 
     A collective. Copy the tensors (`StagingLayout.copy`) before the next update of the optimizer changes them.
     """
@@ -91,7 +91,7 @@ def _lead(engine: TrainingEngine, step: int, monitor: dict[str, Any]) -> Lead:
 
 
 def _described(config: RunConfig, precision: str) -> dict[str, str]:
-    """Files that say what the tensors are and what they were trained on."""
+    """Files that describe the tensors and the data that they were trained on."""
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
     model = hf_config(config.model, config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
@@ -120,7 +120,7 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
 
     Raises:
         ResumeError: the checkpoint is of another run or precision.
-        CheckpointError: what was loaded is not what was saved.
+        CheckpointError: the loaded state differs from the saved one.
     """
     config = engine.config
     state = checkpoint.read_state(config.directory, step)
@@ -146,7 +146,7 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
 def digests(engine: TrainingEngine, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
     """Digests of the whole parameters (gathered unless given) and of every rank's optimizer state and generators.
 
-    A collective: all ranks must ask together.
+    A collective.
     """
     return {
         "parameters_sha256": parameters_digest(engine.parameters() if parameters is None else parameters.items()),
@@ -156,7 +156,7 @@ def digests(engine: TrainingEngine, parameters: Mapping[str, Tensor] | None = No
 
 
 def recorded_digests(run: RunDirectory, step: int) -> dict[str, Any]:
-    """What `digests` gave when the checkpoint of `step` was saved."""
+    """The digests that the checkpoint of `step` was saved with."""
     state = checkpoint.read_state(run, step)
     return {part: state[part] for part in ("parameters_sha256", "optimizer_sha256", "rng_sha256")}
 
@@ -225,7 +225,7 @@ def _name_of(tensor: part.Tensor) -> str:
 
 
 def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]) -> None:
-    """Refuse a state that this run cannot go on from exactly.
+    """Refuse a state from which this run cannot continue exactly.
 
     Raises:
         ResumeError: of another run or precision.

@@ -1,7 +1,7 @@
-"""A checkpoint of any layout on any other: where DeepSpeed keeps the state, as addresses that belong to no layout.
+"""A checkpoint of any layout on any other: the state in DeepSpeed's memory as addresses that belong to no layout.
 
     capture   this rank's master weights and Adam moments as pieces of whole parameters, without a copy
-    restore   the pieces this rank needs, whoever wrote them, back into DeepSpeed's flat partitions
+    restore   the pieces this rank needs, whichever rank wrote them, back into DeepSpeed's flat partitions
 
 ranks, ZeRO stage, tensor and pipeline degree may differ between the two. On the layout that wrote them every
 rank reads its own file only. DeepSpeed's own `ds_to_universal` converts offline, through pickles.
@@ -24,15 +24,15 @@ from plinth.training.checkpoint.sharded_state import MASTER, WHOLE, Captured, Sh
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
 
-#: What DeepSpeed's engine counts.
+#: Counters of DeepSpeed's engine.
 _COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 
-#: What its loss scalers remember, of whichever class they are.
+#: State of its loss scalers, of whichever class they are.
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class _Slot(NamedTuple):
-    """Where one parameter's range lies in the flat tensors that the optimizer steps."""
+    """The place of one parameter's range in the flat tensors that the optimizer steps."""
 
     start: int  # first element of the flattened parameter
     flat: Tensor  # master weights
@@ -41,7 +41,7 @@ class _Slot(NamedTuple):
 
 
 def layout_of(config: RunConfig) -> dict[str, int]:
-    """What decides which rank holds and sums what. Equal layouts resume bit for bit."""
+    """The division of state and sums over ranks. Equal layouts resume bit for bit."""
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
@@ -70,7 +70,7 @@ def capture(engine: TrainingEngine) -> Captured:
 
 
 def restore(engine: TrainingEngine, folder: Path) -> None:
-    """Put a state that any layout has written into this engine; a collective.
+    """Load a state that any layout has written into this engine; a collective.
 
     Raises:
         CheckpointError: a file cannot be read, or some of a parameter's state is missing.
@@ -90,7 +90,7 @@ def restore(engine: TrainingEngine, folder: Path) -> None:
 
 
 def shares(engine: TrainingEngine) -> Iterator[Share]:
-    """What this rank holds of each parameter's state, in the order of the module."""
+    """This rank's part of each parameter's state, in the order of the module."""
     outer, inner = engine.deepspeed.optimizer, engine.deepspeed.basic_optimizer
     masters = _unfused_masters(outer)
     for name, parameter in engine.module.named_parameters():
@@ -110,7 +110,7 @@ def shares(engine: TrainingEngine) -> Iterator[Share]:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name without what `torch.compile` and activation checkpointing put into it."""
+    """A parameter's name without the parts that `torch.compile` and activation checkpointing add."""
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
@@ -186,7 +186,7 @@ def _prepare(outer: Any, step: int, moments: set[str]) -> None:
 
 
 def _scaler(outer: Any) -> Any:
-    """What holds the loss scale."""
+    """The object that holds the loss scale."""
     return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _NoLossScaler()
 
 

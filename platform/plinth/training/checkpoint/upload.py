@@ -1,9 +1,9 @@
-"""Upload committed checkpoints beside the training, and begin from them on a machine that has none.
+"""Upload committed checkpoints during training, and start from them on a machine that has none.
 
 `python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and copies each, the newest first,
-with growing pauses after failures. The supervisor starts it, and at the end asks it (a line on standard input)
-to finish; when its standard input closes it leaves. Training never waits for it: what is not there yet is kept by
-retention, and the note `step-….uploaded.json` beside a checkpoint says that it is there.
+with growing pauses after failures. The supervisor starts it, and at the end orders it (a line on standard input)
+to finish; it exits when its standard input closes. Training never waits for it: retention keeps checkpoints that are
+not in the bucket yet, and the note `step-….uploaded.json` beside a checkpoint marks those that are.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 #: How often to look for new checkpoints.
 POLL_S = 0.5
 
-#: Tries in a row, without one that succeeds, before what is left is given up at the end of a run.
+#: Failed tries in a row after which the remaining uploads are given up at the end of a run.
 LAST_TRIES = 4
 
 
 class UploadLoop:
-    """Copies what is committed; one per run."""
+    """Copies committed checkpoints; one per run."""
 
     def __init__(self, config: RunConfig, remote: RemoteCheckpoints) -> None:
         self.config, self.run, self.remote = config, config.directory, remote
@@ -57,7 +57,7 @@ class UploadLoop:
             self._pause()
 
     def _withdraw(self) -> None:
-        """What was refused here must not be what another machine begins from."""
+        """Withdraw refused checkpoints from the bucket, so that no other machine starts from them."""
         for step in checkpoint.refused(self.run):
             if step in self._withdrawn or step in checkpoint.committed(self.run):  # saved anew meanwhile
                 continue
@@ -78,7 +78,7 @@ class UploadLoop:
         try:
             size = self.remote.upload(self.run, step)
         except MissingError:
-            return  # retention was faster
+            return  # deleted by retention meanwhile
         except PlinthError as error:
             self._failures += 1
             reason, retry_s = f"{error.what}: {error.found}", self._pause_s()
@@ -108,13 +108,13 @@ class Uploader:
         self._started = float("-inf")
 
     def keep_alive(self) -> None:
-        """Start it; start it again when it has ended, not too often."""
+        """Start the process; start it again when it has ended, not too often."""
         alive = self._process is not None and self._process.poll() is None
         if not alive and time.monotonic() - self._started > FIRST_PAUSE_S * 30:
             self._start()
 
     def finish(self, hurry: Callable[[], bool]) -> None:
-        """Let it upload what is left; with `hurry`, for the grace of the recipe at most."""
+        """Upload the rest, then end the process; with `hurry`, within the grace of the recipe."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -138,11 +138,11 @@ class Uploader:
 
 
 def restore(config: RunConfig) -> int | None:
-    """Make the newest checkpoint of the bucket that is whole the committed one here; returns its step.
+    """Download the newest whole checkpoint of the bucket and commit it here; returns its step.
 
     Raises:
         StorageError: the bucket cannot be reached: the run may have begun, and it must not begin twice.
-        CheckpointError: there are checkpoints, and none is what its record says.
+        CheckpointError: there are checkpoints, and all differ from their records.
     """
     assert config.checkpoints.upload is not None
     remote, run = RemoteCheckpoints(config.checkpoints.upload, config.run_id), config.directory

@@ -25,7 +25,7 @@ class ModelInput(NamedTuple):
 
     Attributes:
         inputs, targets: ids [B S / l, l], int64; a target that is not scored is `IGNORED`.
-        segments: [B S / l, l] int32, equal numbers are of one document; None where it is not asked for.
+        segments: [B S / l, l] int32, equal numbers are of one document; None where they were not requested.
     """
 
     inputs: Tensor
@@ -34,7 +34,7 @@ class ModelInput(NamedTuple):
 
 
 def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
-    """Ids of 64 bits on a device, in rows of `length` tokens, with the document of each where that is wanted."""
+    """Ids of 64 bits on a device, in rows of `length` tokens; with `segments`, the document of each token."""
     width = rows.tokens.shape[1]
     ids = _to_device(rows.tokens.view(_SIGNED[rows.tokens.itemsize]), device).long()
     if rows.tokens.itemsize == 2:
@@ -57,7 +57,7 @@ def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
 
 
 def _mask_of_runs(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
-    """What lies in runs (begin and end, ascending, apart or adjacent) of the flat array, as bool."""
+    """Positions of the flat array that lie in runs (begin and end, ascending, apart or adjacent), as bool."""
     edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
     places = _to_device(runs, device).long()
     edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))

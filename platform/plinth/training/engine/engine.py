@@ -33,7 +33,7 @@ from plinth.training.parallel.zero3_initialisation import partition_initialised
 
 __all__ = ["Rank", "TrainingEngine", "accumulate", "join", "leave", "open_engine", "precision_of", "seed"]
 
-#: Of parameters and activations, by precision.
+#: The dtype of parameters and activations, by precision.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 #: How often a step whose gradient overflows in FP16 is taken again: from 2^32 down to 2^0, with hysteresis.
@@ -113,10 +113,10 @@ class TrainingEngine:
             _forget_first_step(self.deepspeed)
         scaler = getattr(self.deepspeed.optimizer, "loss_scaler", None)
         if scaler is not None and hasattr(scaler, "raise_error_at_min_scale"):
-            scaler.raise_error_at_min_scale = False  # an overflow at the least factor is the guard's to judge
+            scaler.raise_error_at_min_scale = False  # the guard judges an overflow at the least factor
 
     def _model(self) -> Decoder:
-        """What this rank holds of the model, without its weights."""
+        """This rank's part of the model, without its weights."""
         config = self.config
         dtype = DTYPES[self.precision]
         model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, dtype)
@@ -132,7 +132,7 @@ class TrainingEngine:
             initialise(model, initial)
 
     def _unit(self) -> ModelParallelUnit | None:
-        """What DeepSpeed asks when it is not alone in dividing the model."""
+        """The process groups that DeepSpeed uses when others divide the model too."""
         return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
     def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ class TrainingEngine:
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         weights = batch.weights(self.config.data_ranks)
         for micro, rows in enumerate(batch.micro, 1):
-            unbroken = rows.unbroken(batch.length)  # seen here, where it costs no wait
+            unbroken = rows.unbroken(batch.length)  # checked here, where it costs no wait
             loss = self.deepspeed(*self._on_device(rows, batch.length), whole=unbroken)
             if weights is not None:  # so that every scored target of the global batch counts the same
                 loss = loss * weights[micro - 1]
@@ -175,7 +175,7 @@ class TrainingEngine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within, `loss_of` may be asked; a collective. No gradient is made, and z-loss is left out."""
+        """Context for `loss_of`; a collective. No gradient is computed, and z-loss is left out."""
         self.module.eval()
         try:
             with torch.no_grad():
@@ -209,7 +209,7 @@ class TrainingEngine:
 
     @property
     def _loss_scale(self) -> float:
-        """What FP16 multiplies the loss with; 1 in other precisions."""
+        """The factor of the loss in FP16; 1 in other precisions."""
         return float(self.deepspeed.optimizer.loss_scale) if self.precision == "fp16" else 1.0
 
     @property
@@ -232,7 +232,7 @@ class TrainingEngine:
                 yield name, gathered(parameter, self.topology).cpu().clone()
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
-        """This rank's share of master weights and optimizer state, in a fixed order, where they are."""
+        """This rank's share of master weights and optimizer state, in a fixed order, not copied."""
         outer, inner = self.deepspeed.optimizer, self.deepspeed.basic_optimizer
         masters = getattr(outer, "fp32_partitioned_groups_flat", None)  # ZeRO-3 empties its groups between steps
         if masters is None:

@@ -62,7 +62,7 @@ class LayerStatistics:
         return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
 
     def event(self) -> dict[str, Any]:
-        """For the timeline: a list per column, one number per row; null where JSON has no number for it."""
+        """The fields of an event: a list per column, one number per row; null where JSON has no number for it."""
         columns = {
             name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
             for name in COLUMNS
@@ -98,7 +98,7 @@ class LayerMonitor:
             self._attach(module)
 
     def begin(self, step: int) -> None:
-        """Before step `step`: measure it if it is one of those."""
+        """Call before step `step`: it is measured if `every` divides it."""
         self._step, self._active = step, bool(self.every) and step % self.every == 0
         self.again()
 
@@ -110,7 +110,7 @@ class LayerMonitor:
             self._maxima.zero_()
 
     def end(self) -> None:
-        """After the last backward pass of the step: begin to sum over ranks. Waits for nothing on GPUs."""
+        """Call after the last backward pass of the step: the sum over ranks begins. Waits for nothing on GPUs."""
         if not self._active:
             return
         self._active = False

@@ -34,7 +34,7 @@ def parameter_groups(
 
 
 def lr_factor(optimizer: Optimizer, model: Model, name: str, parameter: nn.Parameter) -> float:
-    """What the schedule's rate is multiplied with."""
+    """The factor of the schedule's rate for a parameter."""
     if _is_embedding(name):
         return optimizer.embedding_lr_factor
     return 1 / model.width_multiplier if parameter.dim() >= 2 else 1.0

@@ -15,7 +15,7 @@ class Optimizer(Frozen):
     """AdamW with warm-up, stable phase and decay by tokens."""
 
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; what `inverse-sqrt` does not fall below.")
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; the floor of `inverse-sqrt`.")
     start_lr: float = Field(
         0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
     )

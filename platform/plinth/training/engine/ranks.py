@@ -22,7 +22,7 @@ import torch
 
 from plinth.training.config import RunConfig
 
-#: A collective that waits longer than this has lost a rank; the supervisor looks much earlier.
+#: A collective that waits longer than this has lost a rank; the supervisor ends hanging ranks much earlier.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
@@ -84,7 +84,7 @@ def _without(name: str) -> Iterator[None]:
     if name in sys.modules:
         yield
         return
-    sys.modules[name] = None  # type: ignore[assignment]  # how Python notes that an import has failed
+    sys.modules[name] = None  # type: ignore[assignment]  # Python's mark of a module that cannot be imported
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float
 
 
 def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
-    """What is left of the span between peak and minimum: 1 after warm-up, 0 at the end."""
+    """The remaining share of the span between peak and minimum: 1 after warm-up, 0 at the end."""
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":

@@ -34,13 +34,13 @@ from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import History, Timeline, timeline
 from plinth.training.trainer import Measured, Trainer
 
-#: Of a step, what must come again.
+#: Fields of a step that must be equal in the replay.
 COMPARED = ("loss", "grad_norm", "lr", "loss_ema", "batch", "vetoed")
 
 
 @dataclass
 class Replayed:
-    """What the replay found; `states` by the step of each commit on the way."""
+    """Steps and states of the replay; `states` by the step of each commit on the way."""
 
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
 def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
     found, stream = Replayed(), trainer.batches(first + 1)
     for step in range(first + 1, commits[-1] + 1):
-        os.utime(trainer.config.directory.events)  # no event is written: this shows the supervisor that it works
+        os.utime(trainer.config.directory.events)  # no event is written, and the supervisor ends ranks that hang
         if trainer.guard.leaves_out(step) is None:
             measured = trainer.launch(stream, step).read()
             found.interventions += [made.event() for made in trainer.record(measured)]
@@ -89,7 +89,7 @@ def _replay(trainer: Trainer, first: int, commits: list[int]) -> Replayed:
 
 
 def _layout(config: RunConfig, step: int) -> dict[str, int]:
-    """Of the ranks that saved a checkpoint."""
+    """The layout of the ranks that saved a checkpoint."""
     layout: dict[str, int] = checkpoint.read_state(config.directory, step)["layout"]
     return layout
 

@@ -1,10 +1,10 @@
 """Blame: the documents, sources and buckets that a step's loss came from.
 
-    excess of a document = (its loss - what is typical of its bucket) x its share of the batch's targets
+    excess of a document = (its loss - the typical loss of its bucket) x its share of the batch's targets
 
-so that excesses add up to how far the batch lies above what such a batch would be, in nats of its mean loss.
-Typical is the median over documents of earlier steps under the same parameters; a bucket that earlier steps
-lack is held against all of them.
+so that excesses add up to the batch's mean loss less that of a typical batch of the same buckets, in nats. Typical is
+the median over documents of earlier steps under the same parameters; for a bucket that earlier steps lack, the median
+over all of their documents.
 
 Pure functions of numbers and names. Does not belong here: computing losses (step_losses).
 """
@@ -59,7 +59,7 @@ def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | N
 
 
 def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
-    """Median loss by bucket; under the empty name that of all."""
+    """Median loss by bucket; the empty name has that of all documents."""
     by_bucket: dict[str, list[float]] = defaultdict(list)
     for document in documents:
         if document.targets:

@@ -1,6 +1,6 @@
-"""An audit of a run that is not training now, asked for by a person: ranks are started, and end when it is done.
+"""An audit of a run that is not training now: ranks are started, and end when it is done.
 
-The run's lock is held meanwhile, so that nothing trains on what is being compared. Torch-free; the ranks are
+The run's lock is held meanwhile, so that no job changes the state that is compared. Torch-free; the ranks are
 processes of their own.
 """
 

@@ -5,7 +5,7 @@
 
 prints one JSON document. `replay` scores the batch of the step under the newest committed checkpoint that has not
 learnt from it: loss by document, worst spans with their text. `blame` scores earlier batches as well, under the
-same parameters, and ranks documents, sources and buckets by how far they lie above what is typical.
+same parameters, and ranks documents, sources and buckets by their excess over the typical loss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plinth.training.forensics.blame import ScoredDocument
 from plinth.training.forensics.step_documents import StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
 
-#: Earlier steps that define what is typical, and how many of the last the search for them covers.
+#: Number of earlier steps that define the typical loss, and of the last steps that they are chosen from.
 BASELINE, REACH = 4, 64
 
 #: Rules of the guard that suspect a step's batch; the others watch stretches of a run.
@@ -55,7 +55,7 @@ def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str,
 
 
 def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int = BASELINE) -> dict[str, Any]:
-    """Documents, sources and buckets of a step by how much of its loss they are to blame for.
+    """Documents, sources and buckets of a step by their excess of its loss.
 
     Raises:
         As `replay`.
@@ -89,7 +89,7 @@ def suspect_steps(history: History) -> set[int]:
 
 
 class _View:
-    """The parameters of one checkpoint, and what they make of the run's batches."""
+    """The losses of the run's batches under the parameters of one checkpoint."""
 
     def __init__(self, config: RunConfig, at: int) -> None:
         self.config, self.at = config, at
@@ -114,7 +114,7 @@ class _View:
         return text
 
     def about(self, step: int) -> dict[str, Any]:
-        """What every answer begins with."""
+        """The fields that every answer begins with."""
         history = timeline(self.config.directory.events)
         trained = history.steps.get(step)
         taken_back = [event for event in history.undone if event["step"] == step]
@@ -130,7 +130,7 @@ class _View:
 
 
 def main() -> int:
-    """Answer on standard output; returns the exit status."""
+    """Print the answer as JSON; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.forensics.replay", description=__doc__)
     parser.add_argument("what", choices=("replay", "blame"))
     parser.add_argument("config", help="runs/<run_id>/config.json")

@@ -27,9 +27,9 @@ class StepDocument:
 
     Attributes:
         row: of the global batch, in sequences.
-        first, tokens: where in the sequence of S + 1 tokens.
+        first, tokens: position in the sequence of S + 1 tokens, and length.
         source: the domain that its source declares.
-        part, index: where its text lies among the bucket's curated parts.
+        part, index: place of its text among the bucket's curated parts.
     """
 
     step: int

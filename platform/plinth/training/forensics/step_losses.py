@@ -2,7 +2,7 @@
 
     R  rows of the global batch (sequences)    S  tokens of a sequence
 
-The batch is the run's own, from its manifests: what all ranks saw together, in the order of the batch.
+The batch is the run's global batch, from its manifests, in the order of the batch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The order of the data is arithmetic, so a thread of the leading rank can list the window's documents from the
 manifests while training goes on. Sources are ranked by their share of the window against their share of the
-steps before it: what came with the trouble, not what is merely common. `plinth blame` goes further, by loss.
+steps before it, so that a source that is always common does not lead. `plinth blame` goes further, by loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plinth.training.forensics.step_documents import StepDocument, StepDocuments
 from plinth.training.guard.records import Intervention
 from plinth.training.telemetry.timeline import Timeline
 
-#: Documents that an event names; of more it has the number.
+#: Documents that an event names; of the others it has the number.
 NAMED = 200
 
 #: Steps before a window that are compared with it, and steps of a window that are listed.
@@ -45,7 +45,7 @@ class WindowReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, made: Intervention) -> None:
-        """Have the documents of an intervention named; returns at once."""
+        """Queue the documents of an intervention to be listed; returns at once."""
         if self.config is None or made.action not in _NAMED_ACTIONS:
             return
         if self._thread is None:
@@ -54,7 +54,7 @@ class WindowReporter:
         self._wanted.put(made)
 
     def close(self) -> None:
-        """Wait for what is still to be named."""
+        """Wait until all queued windows are listed."""
         if self._thread is not None:
             self._wanted.put(None)
             self._thread.join(TIMEOUT_S)

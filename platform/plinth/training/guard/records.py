@@ -10,7 +10,7 @@ from plinth.records import Frozen
 
 Rule = Literal["nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", "plateau", "throughput"]
 
-#: From the mildest to the hardest; when several rules ask at once the hardest is done.
+#: Actions from the mildest to the hardest; when several rules demand one at a step, the hardest is taken.
 ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
 
 
@@ -51,7 +51,7 @@ class Finding(Frozen):
 
 
 class Intervention(Frozen):
-    """What the guard did, as it stands on the timeline.
+    """An act of the guard, as the timeline has it.
 
     Attributes:
         step: at which it was decided.

@@ -1,4 +1,4 @@
-"""A window of numbers with its level and spread, both deaf to spikes and to the trend.
+"""A window of numbers with its level and spread, both robust to spikes and to the trend.
 
 Level is the median of the newest numbers. Spread is the median absolute difference of neighbours, scaled to the
 standard deviation of normal noise: medians instead of means, so up to half of the window may be spikes and need

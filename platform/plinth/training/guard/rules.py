@@ -1,6 +1,6 @@
 """The published heuristics, each a function from numbers to a limit or a finding.
 
-What others do, and what is taken from it:
+The projects and papers that the rules follow:
 
     PaLM (arXiv:2204.02311, 5.1)      restart about 100 steps before a loss spike and leave out 200 to 500 batches
     OPT (arXiv:2205.01068, 2.5)       when the loss diverged: lower the learning rate, restart from before; growing
@@ -27,7 +27,7 @@ LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 
 
 def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
-    """Above which a step is suspicious, from what was seen before it: level and `sigmas` robust deviations.
+    """Limits above which a step is suspicious: level and `sigmas` robust deviations of the steps before it.
 
     A spread of nearly nothing would make every ripple a spike, so loss has to rise by nats and norm by a ratio too.
     """
@@ -41,7 +41,7 @@ def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
 
 
 def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
-    """What is suspicious about the loss and the global gradient norm of a step."""
+    """Findings about the loss and the global gradient norm of a step."""
     if not seen.finite:
         value = seen.loss if not math.isfinite(seen.loss) else seen.grad_norm
         return [Finding(rule="nonfinite", value=value, threshold=math.inf)]
@@ -56,7 +56,7 @@ def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
 def judge_layers(
     rule: LayerRule, name: Rule, measured: Mapping[str, float] | None, history: dict[str, Rolling]
 ) -> Finding | None:
-    """The layer that is furthest out of its own range, if any; what is measured joins its history."""
+    """The layer that is furthest out of its own range, if any; the measurement joins its history."""
     worst: Finding | None = None
     for layer, value in (measured or {}).items():
         window = history.setdefault(layer, Rolling(LAYER_WINDOW))

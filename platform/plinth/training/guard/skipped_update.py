@@ -5,7 +5,7 @@
     host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
 
 The update is kept back with `found_inf` of PyTorch's fused AdamW, the flag that loss scaling uses: where it is 1
-the kernel changes neither parameters nor moments nor the count of steps, and the host was not asked
+the kernel changes neither parameters nor moments nor the count of steps, and the host does not wait
 (`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by the same kind of factor). DeepSpeed's ZeRO
 stages 0 to 3 call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and
 norm: so all ranks keep it back or none. What DeepSpeed skips itself (an overflow) never comes here and counts
@@ -29,7 +29,7 @@ from plinth.training.guard.records import Limits
 #: A rank asks for a save in place of one that failed; anything else comes first.
 SAVE_AGAIN = -1
 
-#: The stopping rules ask for the end of the run; every real signal is more urgent.
+#: The stopping rules demand the end of the run; every real signal is more urgent.
 STOP_REQUESTED = 1
 
 #: The requests of a rank to all, counted over ranks, the most urgent last.
@@ -43,12 +43,12 @@ _NORM, _SKIPPED = range(_ASKED.stop, _ASKED.stop + 2)
 
 @dataclass(frozen=True)
 class Shared:
-    """What all ranks know of a step once the host has read it."""
+    """The numbers of a step that all ranks share, once the host has read them."""
 
     loss: float  # mean over ranks
     grad_norm: float
     vetoed: bool
-    batch: str  # what was seen, in 64 bits
+    batch: str  # fingerprint of the batch, in 64 bits
     signal: int  # the most urgent signal that any rank has received
     step_s: float  # mean over ranks, of the step before
 

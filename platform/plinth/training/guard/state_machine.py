@@ -1,7 +1,7 @@
 """The state machine: findings in a row become an intervention, interventions are bounded, all of it is state.
 
-On GPUs the host reads a step while the next one runs. What step n teaches therefore counts from step n + 2 on
-everywhere, also where it could be known sooner: a run decides the same on any device, and after any resume.
+On GPUs the host reads a step while the next one runs. The numbers of step n therefore take effect from step n + 2 on
+everywhere, also where they could be known sooner: a run decides the same on any device, and after any resume.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Guard:
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
     def update_limits(self, step: int) -> Limits:
-        """Above which the update of the next step is not made: rules that skip, and all rules just after a window.
+        """Limits above which the update of the next step is not made: of rules that skip; of all just after a window.
 
         A window ends where the guard was sure, not where the bad data ends. With good parameters again, the
         steps after it show themselves: they are on probation until one passes.
@@ -68,7 +68,7 @@ class Guard:
         )
 
     def factor(self, step: int) -> float:
-        """What the learning rate of a step is multiplied by."""
+        """The factor of a step's learning rate."""
         steps, factor = self.policy.lr_steps, 1.0
         for made in self.lowered:
             if made.last + LAG <= step and (not steps or step < made.last + LAG + steps):
@@ -106,7 +106,7 @@ class Guard:
     # -- state
 
     def state(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to decide as this one would; JSON."""
+        """The state from which a resumed run decides as this one would; JSON."""
         return {
             "losses": self._losses.values,
             "norms": self._norms.values,
@@ -124,7 +124,7 @@ class Guard:
 
     @classmethod
     def restored(cls, policy: GuardParameters, state: Mapping[str, Any]) -> Guard:
-        """The guard that `state` is of."""
+        """The guard in the saved state `state`."""
         guard = cls(policy)
         guard._losses = Rolling(policy.window_steps, state["losses"])
         guard._norms = Rolling(policy.window_steps, state["norms"])
@@ -141,7 +141,7 @@ class Guard:
     # -- inside
 
     def _on_probation(self, step: int) -> bool:
-        """Whether a step is among the first two after a window, or after a step that was vetoed there."""
+        """Whether a step is among the first two after a window, or after one whose update was skipped there."""
         ends = [made.last for made in self.rollbacks if made.last < step]
         return any(step <= end + LAG for end in ends) or step <= self._probation
 
@@ -180,7 +180,7 @@ class Guard:
         return [Finding(rule="plateau", value=self._smooth, threshold=best * (1 - rule.min_improvement))]
 
     def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
-        """What the policy does about a finding now, if anything."""
+        """The intervention that the policy makes of a finding now, if any."""
         rule: GuardRule = getattr(self.policy, finding.rule)
         if rule.action == "off":
             return None

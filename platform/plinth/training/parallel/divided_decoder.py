@@ -1,8 +1,8 @@
 """The part of a decoder that a rank trains, as DeepSpeed and checkpoints need it; whole parameters and their norms.
 
-Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the
-loss of the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided
-while it is empty: each rank makes the part of the initial weights that it holds, so that they are those of one
+Every rank is given whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of
+the global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided while it
+is on the meta device: each rank makes the part of the initial weights that it holds, so that they are those of one
 process and no rank ever holds them whole.
 """
 

@@ -48,7 +48,7 @@ class SequenceGroup(SequenceRanks):
 
 
 def division_of(topology: Topology) -> Division:
-    """What the rank of a topology holds of a decoder."""
+    """The part of a decoder that the rank of a topology holds."""
     return Division(
         stage=PipelineStage(topology.place.pipeline, topology.shape.pipeline),
         tensor=TensorRanks() if topology.tensor is None else TensorGroup(topology.tensor),

@@ -62,7 +62,7 @@ class Parallel(Frozen):
         return self.tensor * self.pipeline * self.sequence
 
     def data_ranks(self, ranks: int) -> int:
-        """Of all ranks, those that see different sequences."""
+        """Ranks that see different sequences, of all ranks."""
         return ranks // self.model_ranks
 
 

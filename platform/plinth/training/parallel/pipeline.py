@@ -13,7 +13,7 @@ where they are used. Activations take their shape from the batch, so that micro 
 length from step to step; of sequence ranks each has a pipeline of its own, for its slice of the rows. DeepSpeed keeps
 optimizer (on the device or off it), ZeRO-0 or 1, precision, clipping and the sum over data and sequence ranks, each
 stage an engine of its own whose model-parallel group is the pipeline. Its PipelineEngine is not used: it trains a
-step in one call, without the moment between gradient and update at which the guard may forbid the update; it names
+step in one call, without the moment between gradient and update at which the guard may skip the update; it names
 parameters by position, so that a checkpoint fits one number of stages; and it steps each copy of a tied matrix.
 
 With tied embeddings the first stage owns the matrix and its optimizer state. The last stage is sent the weights
@@ -90,7 +90,7 @@ class PipelineEngine(TrainingEngine):
         def forward(x: Tensor | None) -> Tensor:
             micro = next(numbers)
             rows = batch.micro[micro]
-            whole = rows.unbroken(batch.length)  # seen here, where it costs no wait
+            whole = rows.unbroken(batch.length)  # checked here, where it costs no wait
             y: Tensor = self.deepspeed(*self._on_device(rows, batch.length), x=x, whole=whole)
             if self._stage.last:
                 y = y if weights is None else y * weights[micro]

@@ -1,4 +1,4 @@
-"""Initial weights under ZeRO-3: every rank makes its own range of each parameter, and none sends another anything.
+"""Initial weights under ZeRO-3: every rank computes its own range of each parameter; nothing is sent.
 
 DeepSpeed's `zero.Init` (0.19) would take whole parameters, send rank 0's to all and keep a range of each: of the work
 of drawing 70B numbers no rank would be spared any. Here a parameter is whole only as an address range: a rank writes

@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Signals:
-    """What the rules look at. `tokens` is the position in the run, `spent_tokens` counts repeated steps too."""
+    """The numbers that the rules judge. `tokens` is the place in the run, `spent_tokens` counts repeated steps too."""
 
     tokens: int = 0
     spent_tokens: int = 0
@@ -55,7 +55,7 @@ class Gatherer:
             self._ranks = int(event["ranks"])
         elif kind == "checkpoint":
             waited = float(event["stall_s"]) + float(event["wait_s"]) if "stall_s" in event else float(event["seconds"])
-            self._spend(waited)  # what is written while training goes on costs none
+            self._spend(waited)  # an asynchronous save costs no waiting
         elif kind == "step":
             self._step(event)
         elif kind == "evaluated":
@@ -64,7 +64,7 @@ class Gatherer:
     def _step(self, event: Event) -> None:
         signals, tokens = self.signals, int(event["tokens"])
         self._spend(float(event["step_s"]))
-        if self._ends and tokens <= self._ends[-1]:  # steps done again: what they said before does not count
+        if self._ends and tokens <= self._ends[-1]:  # steps trained again: their earlier values do not count
             del self._ends[bisect_left(self._ends, tokens) :]
             for points in (signals.losses, *signals.slices.values(), *signals.probes.values()):
                 points[:] = [point for point in points if point.tokens < tokens]
@@ -72,11 +72,11 @@ class Gatherer:
         signals.tokens = tokens
         self._ends.append(tokens)
         loss = event["loss"]
-        if isinstance(loss, int | float):  # text where it was not finite
+        if isinstance(loss, int | float):  # a string where it was not finite
             signals.losses.append(Point(tokens, float(loss)))
         if (
             signals.losses and tokens - signals.losses[0].tokens > 2 * self._window + 1
-        ):  # forget in one go what no window reaches any more
+        ):  # drop all at once the values that no window reaches any more
             signals.losses = [point for point in signals.losses if point.tokens > tokens - self._window - 1]
 
     def _evaluated(self, event: Event) -> None:

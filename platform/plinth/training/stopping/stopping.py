@@ -55,7 +55,7 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """In words, of the rules that hold."""
+        """The rules that hold, in words."""
         return [state.reason for state in self.states if state.holds]
 
 
@@ -103,7 +103,7 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> Ru
     """
     end = points[-1].tokens if points else 0
     window = [point for point in points if point.tokens > end - rule.window_tokens]
-    # a window that has just begun to fill says nothing of a whole one
+    # a window that has just begun to fill cannot be judged as a whole one
     short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
     if short:
         return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")

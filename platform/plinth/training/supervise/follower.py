@@ -30,7 +30,7 @@ Start = Callable[[NodeOrder, int], subprocess.Popen[bytes]]
 
 
 class Follower:
-    """The life of one node."""
+    """Supervises the ranks of one node."""
 
     def __init__(self, config: RunConfig, config_path: Path, place: NodePlace) -> None:
         self.config, self.place, self.files = config, place, NodeFiles(config.directory)
@@ -70,7 +70,7 @@ class Follower:
             if order.port:
                 here = self.place.ranks(self.config)
                 for rank in here:
-                    writer.end(self.config.directory, rank)  # node 0 has waited for it as long as it wanted to
+                    writer.end(self.config.directory, rank)  # node 0 has stopped waiting for it
                 self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
             self._report()
         for number in order.signals[self._signals :]:
@@ -90,7 +90,7 @@ class Follower:
         return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
 
     def _without_leader(self) -> int:
-        """It may have finished before this node came."""
+        """The exit status without node 0, which may have finished before this node started."""
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:

@@ -36,7 +36,7 @@ class Leader:
             self._nodes = [RemoteNode(self, self._files, node, self._silence_limit_s) for node in range(1, place.nodes)]
 
     def start(self, port: int, attempt: int, audit: bool) -> list[RemoteRank]:
-        """Have the other nodes start their ranks of an attempt."""
+        """Order the other nodes to start their ranks of an attempt."""
         if self._place.nodes == 1:
             return []
         self._publish(
@@ -53,16 +53,16 @@ class Leader:
         return [RemoteRank(node, index) for node in self._nodes for index in range(count)]
 
     def asked_to_stop(self) -> int:
-        """The signal that another node got, or 0."""
+        """The signal that another node received, or 0."""
         return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
 
     def signal(self, number: int) -> None:
-        """Hand a signal to the ranks of all other nodes, once per attempt."""
+        """Forward a signal to the ranks of all other nodes, once per attempt."""
         if number not in self._order.signals:
             self._publish(signals=(*self._order.signals, number))
 
     def end(self, status: int) -> None:
-        """Have the others leave with a status, and wait until they have seen it or are lost."""
+        """Order the others to exit with a status, and wait until each has read the order or is lost."""
         if not self._away:
             return
         self._publish(id=uuid.uuid4().hex, status=status)
@@ -105,7 +105,7 @@ class RemoteNode:
 
     @property
     def asked_to_stop(self) -> int:
-        """The signal it got, or 0."""
+        """The signal that it received, or 0."""
         return self._latest().asked_to_stop
 
     def code(self, index: int) -> int | None:
@@ -130,7 +130,7 @@ class RemoteNode:
 
 
 class RemoteRank:
-    """A rank on another node, with what `watch` needs of a process."""
+    """A rank on another node, with the interface of a process that `watch` needs."""
 
     def __init__(self, node: RemoteNode, index: int) -> None:
         self._node, self._index = node, index
@@ -146,5 +146,5 @@ class RemoteRank:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Hand it a signal; all ranks away get it."""
+        """Forward a signal; all remote ranks get it."""
         self._node.signal(sig)

@@ -34,14 +34,14 @@ from plinth.training.directory import RunDirectory
 
 BEAT_S = 1.0
 
-#: A node that has not been heard for so long is lost. Above the 60 s for which NFS may show old attributes.
+#: A node without a heartbeat for this long is lost. Above the 60 s for which NFS may show old attributes.
 LEASE_S = 120.0
 
 _Record = TypeVar("_Record", bound=Frozen)
 
 
 class NodePlace(Frozen):
-    """Which node this is."""
+    """The place of this node among those of the job."""
 
     node: int = 0
     nodes: int = 1
@@ -50,7 +50,7 @@ class NodePlace(Frozen):
 
     @classmethod
     def of(cls, environment: Mapping[str, str], config: RunConfig) -> NodePlace:
-        """As the scheduler says.
+        """The place that the scheduler's environment variables give.
 
         Raises:
             LaunchError: the allocation has another number of nodes than the run asks for.
@@ -123,7 +123,7 @@ def read(path: Path, record: type[_Record]) -> _Record | None:
 
 
 def write(path: Path, record: Frozen) -> None:
-    """Whole, so that a reader sees one or the other."""
+    """Write atomically: a reader sees the old record or the new one."""
     write_bytes(path, record.model_dump_json().encode())
 
 
@@ -139,7 +139,7 @@ class Heartbeat:
         count = 0
         while True:
             count += 1
-            with contextlib.suppress(OSError):  # a full disk is for others to report
+            with contextlib.suppress(OSError):  # others report a full disk
                 self._path.write_text(f"{self._session} {count}")
             time.sleep(BEAT_S)
 
@@ -150,7 +150,7 @@ class HeartbeatReader:
     def __init__(self, path: Path) -> None:
         self._path, self._changed, self._read_at = path, time.monotonic(), 0.0
         self._seen = self._read()
-        self.session = ""  # of the one that was heard since this object was made
+        self.session = ""  # session of the heartbeat seen since this object was made
 
     def age_s(self) -> float:
         now = time.monotonic()
@@ -190,6 +190,6 @@ def start_rank(
 
 
 def on_stop(note: Callable[[int], None]) -> None:
-    """Have requests to stop noted instead of obeyed."""
+    """Install handlers that note SIGTERM and SIGINT instead of ending the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: note(number))

@@ -1,4 +1,4 @@
-"""A rank's named error on its way to the user, across two processes."""
+"""A rank's named error as data, so that the user's process can raise it again."""
 
 from __future__ import annotations
 

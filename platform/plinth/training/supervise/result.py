@@ -1,4 +1,4 @@
-"""How a job ended, as the supervisor writes it and whoever follows the job reads it."""
+"""The end of a job: the supervisor writes it, the process that follows the job reads it."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class JobResult(Frozen):
     lost_s: float
     restart_s: float = 0.0  # from failures to the first step after each
     reason: str = ""
-    failure: RankFailure | None = None  # what a rank named
+    failure: RankFailure | None = None  # the error that a rank named

@@ -7,7 +7,7 @@ from pathlib import Path
 from plinth.errors import LaunchError
 from plinth.storage import locks
 
-#: How long to wait for the ranks of a supervisor that was killed to be gone.
+#: How long to wait until the ranks of a killed supervisor have ended.
 TIMEOUT_S = 30.0
 
 

@@ -50,7 +50,7 @@ MAX_BACKOFF_S = 300.0
 
 @dataclass
 class Supervisor:
-    """The life of one job."""
+    """Supervises one job from start to end."""
 
     config: RunConfig
     config_path: Path
@@ -98,10 +98,10 @@ class Supervisor:
             asked = f"{signal.Signals(self.asked_to_stop or signal.SIGTERM).name} was received"
             if code == EXIT_PREEMPTED:
                 return "stopped", asked
-            if self.asked_to_stop:  # and could not be obeyed in time, or by all
+            if self.asked_to_stop:  # not all ranks stopped in time
                 self._record_loss("lost", reason, audit)
                 return "stopped", asked
-            if code == NODE_LOST:  # another node may be had from the scheduler, not from here
+            if code == NODE_LOST:  # only the scheduler can give another node
                 self._record_loss("lost", reason, audit)
                 return "stopped", reason
             if code in NAMED or self.restarts >= self.config.supervision.max_restarts:
@@ -130,7 +130,7 @@ class Supervisor:
 
     def _on_poll(self, ranks: list[Process]) -> None:
         self.lost.update()
-        if not self.first_failed:  # those that fell by themselves: their siblings are ended afterwards
+        if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterwards
             self.first_failed = [
                 rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0, EXIT_PREEMPTED)
             ]
@@ -151,7 +151,7 @@ class Supervisor:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
 
     def _clean(self) -> None:
-        """Let writers commit what every rank had staged; then what is half-written may go: it may fill the disk."""
+        """Let writers commit what every rank had staged; then delete half-written ones, which may fill the disk."""
         for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
             writer.end(self.run, rank)
         checkpoint.clean(self.run)

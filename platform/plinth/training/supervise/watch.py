@@ -60,7 +60,7 @@ def watch(
     asked_to_stop: Callable[[], int],
     on_poll: Callable[[], None],
 ) -> str:
-    """Wait until every rank has ended; returns why they had to be ended, or nothing.
+    """Wait until every rank has ended; returns why they were ended, or an empty string.
 
     Args:
         ranks: the processes of this attempt.
@@ -93,7 +93,7 @@ def watch(
 def describe_exit(rank: int, code: int) -> str:
     """How a rank ended."""
     if code == NODE_LOST:
-        return f"the node of rank {rank} is no longer heard"
+        return f"the node of rank {rank} sends no heartbeat"
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"
     return f"rank {rank} ended with status {code}"

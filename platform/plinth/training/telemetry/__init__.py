@@ -1,6 +1,6 @@
 """`events.jsonl`: the timeline of a run.
 
     timeline    every event and its fields; append, read, follow, one value per step
-    lost_work   what failures cost: steps, seconds, seconds until training resumed
+    lost_work   costs of failures: steps, seconds, seconds until training resumed
     parameters  how often layers are measured
 """

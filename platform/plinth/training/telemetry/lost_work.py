@@ -1,8 +1,8 @@
 """Costs of failures: steps trained for nothing, seconds spent on them, seconds until training resumed.
 
 Durations are read from the clock that only goes forward, when the supervisor sees an event; a wall clock that is
-set back or forward changes none of them. Only for a job whose supervisor was killed are there no such
-readings: then the times of its events have to do, and never count below zero.
+set back or forward changes none of them. For a job whose supervisor was killed there are no such
+readings: the times of its events are used instead, and never count below zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Loss(NamedTuple):
 
 
 class LostWork:
-    """Follows a run's timeline and adds up what is lost."""
+    """Follows a run's timeline and adds up lost steps and seconds."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run

@@ -14,19 +14,19 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     skipped      a step that a rollback leaves out: its batch is not trained (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
-    documents    what the window of an intervention held (number, action, rule, window, sources, buckets, documents)
+    documents    documents in the window of an intervention (number, action, rule, window, sources, buckets, documents)
     amended      batch or length of steps after `step` was changed (before, batches, total_steps, reason)
     checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)
     save_failed  a writer failed or died; nothing was committed (step, kind, what, found, expected, remedy)
     retired      checkpoints were deleted (steps, reason)
     uploaded, upload_failed, downloaded   to a bucket, and from it (step, bytes, seconds; tries, reason, retry_s;
                  source)
-    vanished     the last supervisor was killed: what that job lost (from_step, lost_steps, lost_s)
-    refused      a checkpoint that is not what its record says, or has learnt what was left out (step, reason)
+    vanished     the last supervisor was killed: the work that its job lost (from_step, lost_steps, lost_s)
+    refused      a checkpoint that differs from its record, or has trained on a window left out since (step, reason)
     withdrawn    a refused checkpoint is no longer offered by the bucket (step)
     restart      the supervisor starts again (attempt, reason, lost_steps, lost_s)
-    lost         what went with an attempt after which it does not: a node is lost, a stop came too soon, all restarts
-                 are used up (reason, from_step, lost_steps, lost_s)
+    lost         the supervisor does not start again: a node is lost, a stop came too soon, or all restarts are used
+                 up (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was seen (signal, step)
     rank_failed  a rank met a named failure (rank, attempt, kind, what, found, expected, remedy)
     evaluated    slices and probes of the model after so many tokens (step, tokens, slices: bits per byte, probes,
@@ -185,7 +185,7 @@ class TimelineReader:
 
 @dataclass
 class History:
-    """A timeline as a reader wants it: one value per step, and what happened besides."""
+    """A timeline read: one value per step, and all other events."""
 
     steps: dict[int, Event] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)  # everything but steps
@@ -196,7 +196,7 @@ class History:
     _rounded: int = 0  # steps up to here were taken by another layout: a repetition is equal in rounding only
 
     def add(self, event: Event) -> None:
-        """Take in the next event of the timeline."""
+        """Add the next event of the timeline."""
         if event["event"] == "skipped":
             self.skipped.add(int(event["step"]))
         if event["event"] == "intervention" and event["action"] == "rollback":
@@ -227,7 +227,7 @@ class History:
 
 
 def timeline(path: Path) -> History:
-    """The whole story of a run; the last writing of a step counts."""
+    """The history of a run; of a step that was written twice the later line counts."""
     story = History()
     for event in read_events(path):
         story.add(event)

@@ -54,25 +54,25 @@ class HeldoutSlice:
 
 
 def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], trained: Manifest) -> Manifest:
-    """Choose and tokenise, or find what was tokenised before.
+    """Choose and tokenise the text, or find an earlier result for the same text.
 
     Args:
         ctx: workspace and machinery.
-        params: which slices, and how much of each.
+        params: the slices, and the amount of each.
         curated: `curated` by bucket.
         trained: `tokenizer`.
 
     Stats: `slices` (name -> documents, bytes, tokens), `without_text` (buckets that have none held out), `end_of_text`.
 
     Raises:
-        RecipeError: a slice is named that is no bucket.
+        RecipeError: a slice names no bucket of the recipe.
         StageError: no held-out text in a slice that is named, or in any.
         TrainingError: the tokenizer loses text.
     """
     unknown = sorted(set(params.slices) - set(curated))
     if unknown:
         raise RecipeError(
-            "training.validation.slices names what is no bucket",
+            "training.validation.slices names buckets that do not exist",
             found=", ".join(unknown),
             expected=f"of {', '.join(sorted(curated))}",
         )

@@ -33,7 +33,7 @@ from plinth.training.engine.engine import TrainingEngine
 if TYPE_CHECKING:
     from plinth.training.validation.heldout import HeldoutSlice
 
-#: Seconds after which a long evaluation shows the supervisor that it lives.
+#: Seconds after which a long evaluation touches the timeline, so that the supervisor does not end it as hanging.
 HEARTBEAT_S = 1.0
 
 #: Lengths that micro batches are padded to: few shapes for kernels, at most an eighth of a sequence wasted.
@@ -54,7 +54,7 @@ class ValidationResult(NamedTuple):
     seconds: float
 
     def event(self) -> dict[str, object]:
-        """For the timeline; what is not a number is named instead."""
+        """The fields of an event; slices without a finite number are listed by name."""
         finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
         lost = sorted(set(self.slices) - set(finite))
         fields: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
@@ -69,7 +69,7 @@ class Validator:
         self.slices: list[HeldoutSlice] = []
         self._found: tuple[int, ValidationResult] | None = None
         if config.validation is not None:
-            from plinth.training.validation import heldout  # Arrow and tokenizers: only for runs that look
+            from plinth.training.validation import heldout  # Arrow and tokenizers: only for runs with validation
 
             workspace = Workspace(config.workspace)
             self.slices = heldout.load(Store(workspace.store), Refs(workspace).load(_named(config)))
@@ -102,14 +102,14 @@ class Validator:
                 if engine.rank.leads and time.monotonic() - shown > HEARTBEAT_S:
                     shown = time.monotonic()
                     with contextlib.suppress(OSError):
-                        os.utime(config.directory.events)  # the supervisor ends ranks that give no sign of life
+                        os.utime(config.directory.events)  # the supervisor ends ranks that change nothing for long
         dist.all_reduce(totals)
         found = ValidationResult(self._bits_per_byte(totals.tolist()), time.monotonic() - begun)
         self._found = step, found
         return found
 
     def state(self, step: int) -> dict[str, dict[str, float]]:
-        """What a checkpoint of this step keeps: the slices, when they were looked at after this very step."""
+        """The slices for a checkpoint of this step, if they were evaluated after this very step."""
         if self._found is None or self._found[0] != step:
             return {}
         return {"slices": {name: value for name, value in self._found[1].slices.items() if math.isfinite(value)}}

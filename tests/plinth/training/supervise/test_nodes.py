@@ -178,7 +178,7 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
     quick = Alone(patient, pair.directory.config, lock, place=place)
     ended = quick.supervise()
     assert (ended.status, ended.restarts) == ("stopped", 0)
-    assert ended.reason == "the node of rank 2 is no longer heard"
+    assert ended.reason == "the node of rank 2 sends no heartbeat"
     story = timeline(pair.directory.events)
     assert story.of("restart") == []
     assert [event["reason"] for event in story.of("lost")] == [ended.reason]

@@ -1,6 +1,6 @@
 """The client of the process that writes a rank's checkpoints: start it, send orders, receive answers, end it.
 
-Does not belong here: the work of the process (process), and its time (saving).
+Does not belong here: the work of the process (process), when to save (saving).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plinth.errors import CheckpointError
 from plinth.training.checkpoint.writer.rank_part import Timing
 from plinth.training.supervise.rank_failure import RankFailure
 
-#: How often a rank that waits for a writer looks whether it works.
+#: How often a rank that waits for a writer checks that it works.
 HEARTBEAT_S = 0.5
 
 
@@ -44,7 +44,7 @@ class WriterClient:
         self._write(json.dumps({"plan_at": at, "plan_bytes": size, "size": total, "timing": timing}))
 
     def hurry(self) -> None:
-        """Tell the process that this rank waits for the answer."""
+        """Send the process an empty line: this rank waits for the answer."""
         self._write("")
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
@@ -87,7 +87,7 @@ class WriterClient:
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # heard by `answer`
+        with contextlib.suppress(BrokenPipeError):  # `answer` reports the end of the process
             self._process.stdin.write(line.encode() + b"\n")
 
     def _line(self, timeout_s: float) -> bytes | None:

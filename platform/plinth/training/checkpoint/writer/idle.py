@@ -1,10 +1,10 @@
-"""Runs work on idle cores until somebody waits for it.
+"""Runs work on idle cores until a rank waits for it.
 
-Linux runs a thread of the class SCHED_IDLE only where nothing else would run, and takes its core away at the
-moment that something wakes (sched(7)); a process at the lowest priority keeps a core for some milliseconds
+Linux runs a thread of the class SCHED_IDLE only where nothing else would run, and takes its core away at the moment
+that another thread becomes runnable (sched(7)); a process at the lowest priority keeps a core for some milliseconds
 then, and training on all cores, whose ranks wait for each other hundreds of times in a second, waits for it as often.
-Nobody may leave that class without a privilege, so the work goes piece by piece to a thread of that class, and
-is done by the caller itself as soon as it is urgent.
+Nobody may leave that class without a privilege, so the work goes piece by piece to a thread of that class, and is done
+by the caller itself as soon as it is urgent.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-#: How long cores that are always busy may put work off, in seconds. After that it has the caller's own priority.
+#: How long busy cores may delay the work, in seconds. After that it has the caller's own priority.
 TIMEOUT_S = 10.0
 
 
 class Idle:
-    """Does pieces of work one after the other; each should be short, as somebody may wait for its end."""
+    """Does pieces of work one after the other; each should be short, as a rank may wait for its end."""
 
     def __init__(self, urgent: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         self._urgent, self._timeout_s = urgent, timeout_s
@@ -28,11 +28,11 @@ class Idle:
         self.begin()
 
     def begin(self) -> None:
-        """New work begins, for which nobody waits yet."""
+        """Begin new work, for which no rank waits yet."""
         self._until, self._hurries = time.monotonic() + self._timeout_s, False
 
     def __call__(self, work: Callable[[], object]) -> None:
-        """Do a piece; raises what it raises."""
+        """Do a piece; its exception is raised here."""
         self._hurries = self._hurries or time.monotonic() > self._until or self._urgent()
         if self._hurries:
             work()

@@ -2,13 +2,13 @@
 
 Started as `python -m plinth.training.checkpoint.writer.process RUN RANK DESCRIPTOR`.
 
-It reads the rank's memory block through the descriptor, needs no torch, and ignores signals that ask to stop: what
-is staged on every rank gets committed even when the ranks are killed meanwhile. It works while cores are idle; at
+It reads the rank's memory block through the descriptor, needs no torch, and ignores SIGTERM and SIGINT: state
+that is staged on every rank gets committed even when the ranks are killed meanwhile. It works while cores are idle; at
 the lowest priority as soon as a rank waits for it or is gone, or when that takes long (idle). Standard input brings
 one JSON line per save, and an empty one when the rank waits; standard output answers each save with one.
 
-For as long as it lives it holds a lock, `writers/rank-00000.lock`: whoever waits for a part knows by it whether
-the part can still come, and the supervisor starts no ranks before the writers of the last have ended.
+For as long as it lives it holds a lock, `writers/rank-00000.lock`: the leading writer tests it to see whether a missing
+part can still come, and the supervisor starts no ranks before the writers of the last attempt have ended.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
     lock = hold(run, rank)
-    orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - no line is taken before it is asked for
-    idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # nothing else comes while one is served
+    orders = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - no line is read ahead
+    idle = Idle(lambda: bool(select.select([orders], [], [], 0.0)[0]))  # no other order comes while one is served
     _answer({"ready": True})
     memory: mmap.mmap | None = None
     for line in orders:
@@ -91,7 +91,7 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
     """Wait until the parts of all ranks are there, however long their writers take.
 
     Raises:
-        PlinthError: what another writer named.
+        PlinthError: the error that another writer reported.
         CheckpointError: the writer of a missing part has ended.
     """
     while waiting := rank_part.missing(plan, lead):

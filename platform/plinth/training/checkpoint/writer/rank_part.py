@@ -33,7 +33,7 @@ from plinth.training.telemetry.timeline import Timeline
 
 
 class Tensor(Frozen):
-    """A tensor in the block: where, and what it is called by safetensors and by torch."""
+    """A tensor in the block: its place, and its dtype by the names of safetensors and of torch."""
 
     name: str
     dtype: str
@@ -52,7 +52,7 @@ class TensorsFile(Frozen):
 
 
 class Lead(Frozen):
-    """What the leading rank's writer needs to commit."""
+    """Data that the leading rank's writer needs to commit."""
 
     ranks: int
     state: Mapping[str, Any]  # of `state.json`, without digests
@@ -61,7 +61,7 @@ class Lead(Frozen):
 
 
 class WritePlan(Frozen):
-    """What one rank writes for one checkpoint."""
+    """The files that one rank writes for one checkpoint."""
 
     run: str  # the run's directory
     step: int
@@ -80,7 +80,7 @@ class WritePlan(Frozen):
 
 
 class RankPart(Frozen):
-    """What one rank has written."""
+    """The files that one rank has written, with digests."""
 
     rank: int
     files: tuple[File, ...]
@@ -90,7 +90,7 @@ class RankPart(Frozen):
 
 
 def parts_folder(run: RunDirectory, step: int) -> Path:
-    """Folder of the records of what each rank has written."""
+    """Folder of the parts: the record of each rank's files."""
     return run.staging / f"{checkpoint.name(step)}.parts"
 
 
@@ -132,7 +132,7 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
 
 
 class Timing(NamedTuple):
-    """How long a save has taken before its files were begun, in seconds, and when it began (`time.monotonic`)."""
+    """Seconds that a save has taken before its files were begun, and when it began (`time.monotonic`)."""
 
     begun: float
     stall_s: float
@@ -146,7 +146,7 @@ def missing(plan: WritePlan, lead: Lead) -> list[int]:
 
 
 def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
-    """Commit the parts of all ranks, log it on the timeline, and delete what retention does not keep.
+    """Commit the parts of all ranks, log it on the timeline, and delete the checkpoints that retention does not keep.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError, CheckpointError: nothing was committed.
@@ -167,7 +167,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
         mode=plan.mode,
         durable=True,
     )
-    with contextlib.suppress(OSError):  # what stays is deleted by the next attempt
+    with contextlib.suppress(OSError):  # remains are deleted by the next attempt
         shutil.rmtree(parts_folder(run, step))
     removed = retention.retain(run, lead.checkpoints, set(lead.always))
     if removed:
@@ -194,7 +194,7 @@ def _path_of(file: File) -> str:
 
 
 def digest(tensors: Sequence[Tensor], block: memoryview, do: Do) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes: what `snapshot.parameters_digest` gives for the same tensors."""
+    """SHA-256 over names, dtypes, shapes and bytes; equal to `snapshot.parameters_digest` of the same tensors."""
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(f"{tensor.name} {tensor.torch_dtype} {tensor.shape}\n".encode())

@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """Where every tensor goes: views of the same storage keep their distance."""
+    """The place of every tensor in the block: views of the same storage keep their distance."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
@@ -92,7 +92,7 @@ class BackgroundCopy(Thread):
     Args:
         layout: of the state.
         block: to copy to.
-        then: called on this thread when all is there, with the seconds that somebody has waited for it.
+        then: called on this thread when all is copied, with the seconds that a caller has waited for it.
     """
 
     def __init__(self, layout: StagingLayout, block: Tensor, then: Callable[[float], None]) -> None:
@@ -107,14 +107,14 @@ class BackgroundCopy(Thread):
         try:
             assert self._layout is not None
             self._layout.copy(self._block)
-            self._layout = None  # it holds on to tensors
+            self._layout = None  # it references tensors
             since = self._waited_from
             self._then(0.0 if since is None else time.monotonic() - since)
         except BaseException as error:
             self._error = error
 
     def wait(self) -> None:
-        """Return when the copy is made; raises what it has met."""
+        """Return when the copy is made; raises its exception."""
         if self._waited_from is None:
             self._waited_from = time.monotonic()
         self.join()
@@ -147,7 +147,7 @@ class Arena:
         return self.block
 
     def write(self, at: int, data: bytes) -> None:
-        """Put bytes into the block."""
+        """Write bytes into the block."""
         assert self._map is not None
         self._map[at : at + len(data)] = data
 
