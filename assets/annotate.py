@@ -28,10 +28,8 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Parameters of the recipe's annotators; the licence gate's list is the corpus's own."""
     params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
     if "licence" in params:
-        params["licence"].setdefault("permitted", sorted(recipe.corpus.permitted_licences))
-        params["licence"].setdefault("uses", sorted(recipe.corpus.uses))
-        for use, allowed in recipe.corpus.licences_by_use.items():
-            params["licence"].setdefault(use, sorted(allowed))
+        own = recipe.corpus.rights().licences.model_dump(mode="json", exclude_none=True)
+        params["licence"] = own | params["licence"]
     return params
 
 

@@ -21,7 +21,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         stage
         for name, bucket in recipe.corpus.buckets.items()
-        for stage in (_verdicts(name, bucket.owner, _shared(recipe)), _curated(name, bucket.owner))
+        for stage in (_verdicts(name, bucket.owner, _shared(recipe)), _curated(name, bucket.owner, recipe))
     ]
 
 
@@ -47,13 +47,13 @@ def _verdicts(name: str, owner: str, shared: dict[str, str]) -> Stage:
     )
 
 
-def _curated(name: str, owner: str) -> Stage:
+def _curated(name: str, owner: str, recipe: Recipe) -> Stage:
     return Stage(
         asset=f"{name}/curated",
         deps=(f"{name}/documents", f"{name}/verdicts"),
-        make=partial(_make_curated, name),
+        make=partial(_make_curated, name, recipe),
         version=curate.VERSION,
-        params={},
+        params=recipe.corpus.rights().model_dump(mode="json"),
         group="curated",
         description=f"Text of {name} that may be trained on, edits applied, and the held-out text beside it.",
         owner=owner,
@@ -67,8 +67,8 @@ def _make_verdicts(name: str, shared: dict[str, str], ctx: Context, inputs: Inpu
     return verdicts.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/policy"], **sides)
 
 
-def _make_curated(name: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    return curate.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/verdicts"])
+def _make_curated(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    return curate.run(ctx, name, inputs[f"{name}/documents"], inputs[f"{name}/verdicts"], recipe.corpus.rights())
 
 
 def _present_verdicts(ctx: Context, made: Manifest) -> dict[str, Any]:

@@ -29,7 +29,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             ),
             make=partial(_make, name, recipe),
             version=policy.VERSION,
-            params=recipe.corpus.policies[bucket.policy].model_dump(mode="json"),
+            params=recipe.corpus.policies[bucket.policy].model_dump(mode="json")
+            | {policy.RIGHTS: recipe.corpus.rights().model_dump(mode="json")},
             group="verdicts",
             description=f"What policy `{bucket.policy}` says of each document of {name}: keep or drop, why, and edits.",
             owner=bucket.owner,
@@ -50,7 +51,7 @@ def _measured(recipe: Recipe, bucket: Bucket) -> tuple[str, ...]:
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     rules = recipe.corpus.policies[recipe.corpus.buckets[name].policy]
     annotations = {annotator: inputs[f"{name}/{annotator}"] for annotator in recipe.corpus.annotate}
-    return policy.run(ctx, name, rules, inputs[f"{name}/documents"], annotations)
+    return policy.run(ctx, name, rules, inputs[f"{name}/documents"], annotations, recipe.corpus.rights())
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

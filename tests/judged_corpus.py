@@ -34,12 +34,14 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer import tokenizer
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from tests.rights import permitting
 
 RULES = (
     {"reason": "licence", "drop": "not licence.permitted"},
     {"reason": "too_few_words", "drop": "gopher_quality.word_count < 20"},
     {"reason": "few_stop_words", "drop": "gopher_quality.stop_words < 2"},
 )
+RIGHTS = permitting("MIT", "CC0-1.0")
 POLICY = Policy.model_validate({"rules": RULES, "edits": ({"reason": "pii", "spans": "pii.spans"},)})
 ANNOTATORS: Mapping[str, Mapping[str, Any]] = {
     "gopher_quality": {}, "licence": {"permitted": ["MIT", "CC0-1.0"]}, "pii": {}
@@ -79,7 +81,7 @@ def build(folder: Path, rules: Policy = POLICY) -> Context:
     decided = {
         b: _keep(ctx, verdicts.run(ctx, b, documents[b], policies[b], same, near, held, overlap)) for b in PLANTED
     }
-    curated = {b: _keep(ctx, curate.run(ctx, b, documents[b], decided[b])) for b in PLANTED}
+    curated = {b: _keep(ctx, curate.run(ctx, b, documents[b], decided[b], RIGHTS)) for b in PLANTED}
     trained = _keep(ctx, tokenizer.run(ctx, TokenizerParameters(vocab_size=300), curated))
     cut = {b: _keep(ctx, shards.run(ctx, b, Shards(tokens_per_shard=1024), trained, curated[b])) for b in PLANTED}
     phases = (Phase(name="main", fraction=1.0, weights={"web": 0.75, "prose": 0.25}),)
@@ -149,4 +151,4 @@ def _judged(ctx: Context, bucket: str, documents: Manifest, rules: Policy) -> Ma
     scores = {name: annotate.run(ctx, bucket, name, raw, documents) for name, raw in ANNOTATORS.items()}
     for made in scores.values():
         _keep(ctx, made)
-    return _keep(ctx, policy.run(ctx, bucket, rules, documents, scores))
+    return _keep(ctx, policy.run(ctx, bucket, rules, documents, scores, RIGHTS))

@@ -41,6 +41,7 @@ from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
+from tests.rights import MIT
 
 BUCKET = "bench"
 PART_MEGABYTES = 4.0
@@ -134,7 +135,7 @@ def line(ctx: Context, annotators: bool, clock: Callable[[str, Callable[[], Any]
 
         sides = clock("annotators", lambda: _annotated(ctx, mine))
         rules = Policy.model_validate(yaml.safe_load(BASE.read_text())["corpus"]["policies"]["code"])
-        policies = {BUCKET: clock("policy", lambda: policy.run(ctx, BUCKET, rules, mine, sides))}
+        policies = {BUCKET: clock("policy", lambda: policy.run(ctx, BUCKET, rules, mine, sides, MIT))}
     dedup = Dedup()
     same = clock("dedup/exact", lambda: exact.run(ctx, dedup, documents, policies, range_rows=RANGE_ROWS))
     signed = {BUCKET: clock("minhash", lambda: minhash.signatures(ctx, BUCKET, dedup.minhash, mine))}
@@ -142,7 +143,7 @@ def line(ctx: Context, annotators: bool, clock: Callable[[str, Callable[[], Any]
     held = clock("holdout", lambda: holdout.run(ctx, Holdout(max_documents=20), documents, near))
     leaks = clock("contamination", lambda: contamination.run(ctx, Contamination(), documents, near, held))
     judged = clock("verdicts", lambda: verdicts.run(ctx, BUCKET, mine, policies[BUCKET], same, near, held, leaks))
-    curated = clock("curated", lambda: curate.run(ctx, BUCKET, mine, judged))
+    curated = clock("curated", lambda: curate.run(ctx, BUCKET, mine, judged, MIT))
     return {"verdicts": judged, "curated": curated, "contamination": leaks, "near": near}
 
 

@@ -48,6 +48,7 @@ from plinth.corpus.policy.whatif import whatif  # noqa: E402
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step  # noqa: E402
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_batches, write_batches  # noqa: E402
 from plinth.storage.workspace import Workspace  # noqa: E402
+from tests.rights import MIT  # noqa: E402
 
 BUCKET = "bench"
 SIDECARS = ("language", "gopher_quality", "gopher_repetition", "c4", "fineweb", "licence", "pii")
@@ -109,7 +110,7 @@ def documents(rows: int) -> Iterator[pa.RecordBatch]:
         }
         empty = {f.name: pa.array([""] * size, f.type) for f in DOCUMENT_SCHEMA if pa.types.is_large_string(f.type)}
         empty |= {f.name: pa.array([""] * size, f.type) for f in DOCUMENT_SCHEMA if pa.types.is_string(f.type)}
-        columns = made | empty
+        columns = made | empty | {"licence": pa.array(["MIT"] * size)}
         yield pa.record_batch(
             [columns[f.name] if f.name in columns else pa.nulls(size, f.type) for f in DOCUMENT_SCHEMA],
             schema=DOCUMENT_SCHEMA,
@@ -157,16 +158,16 @@ def in_memory(chosen: Policy, rows: int) -> dict[str, float]:
                 table.setdefault(f"{name}.{field.name}", []).append(values)
     chunks = [{name: values[i] for name, values in table.items()} for i in range(len(next(iter(table.values()))))]
     for chunk in chunks:
-        chunk["documents.source_bytes"] = pa.array(np.full(len(chunk["licence.permitted"]), 5000))
+        chunk["documents.source_bytes"] = pa.array(np.full(len(chunk["pii.key"]), 5000))
 
     def rules() -> None:
         for chunk in chunks:
-            compiled.fires(chunk, len(chunk["licence.permitted"]))
+            compiled.fires(chunk, len(chunk["pii.key"]))
 
     def verdicts() -> None:
         stats = policy._no_counts()
         for chunk in chunks:
-            policy._judged(compiled, chunk, len(chunk["licence.permitted"]), stats)
+            policy._judged(compiled, chunk, len(chunk["pii.key"]), stats)
 
     return {
         "rules": min(seconds(rules)[0] for _ in range(REPEATS)),
@@ -238,8 +239,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ctx = Context(Workspace(folder).ensure())
         docs, sides = build(ctx, rows)
-        policy.run(ctx, BUCKET, Policy(rules=chosen.rules[:1]), docs, sides)  # imports and caches
-        found["stage"], made = seconds(lambda: policy.run(ctx, BUCKET, chosen, docs, sides))
+        policy.run(ctx, BUCKET, Policy(rules=chosen.rules[:1]), docs, sides, MIT)  # imports and caches
+        found["stage"], made = seconds(lambda: policy.run(ctx, BUCKET, chosen, docs, sides, MIT))
         bucket, every = published(ctx, docs, made, sides), {rule.reason for rule in chosen.rules}
         for name, reasons in (("try", every), ("try one", {"too_few_words"})):
             found[name], found[f"{name}, {cores()} cores"] = tried(ctx, bucket, reworded(chosen, reasons))

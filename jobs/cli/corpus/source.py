@@ -95,7 +95,7 @@ def _bucket(
     text_field: str,
     suffixes: tuple[str, ...],
 ) -> Bucket:
-    """A path as a bucket; its terms are the least that training needs."""
+    """A path as a bucket; its terms are the least that training and the recipe's uses need."""
     from pydantic import ValidationError
 
     from plinth.corpus.sources.parameters import Bucket
@@ -111,7 +111,7 @@ def _bucket(
     if policy not in recipe.corpus.policies:
         raise MissingError(f"no policy {policy}", expected=f"one of {', '.join(recipe.corpus.policies)}")
     path = new if "://" in new else str(Path(new).absolute())
-    terms = {"train": True, "redistribute": False, "commercial": False}
+    terms = {"train": True} | {use: use in recipe.corpus.uses for use in ("redistribute", "commercial")}
     described = {"kind": kind, "path": path, "licence": licence, "terms": terms, "domain": Path(new).name or new}
     described |= {"snapshot": "new", "text_field": text_field, "suffixes": suffixes}
     try:

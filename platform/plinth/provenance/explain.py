@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.corpus.curate import verdicts
+from plinth.corpus.policy.evaluator import column_name
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.policy import published
+from plinth.corpus.policy.rights import COLUMNS, TEXTS
 from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
 from plinth.provenance import document_rows, exposure, text_search
@@ -142,27 +146,34 @@ def _reasons(ctx: Context, place: DocumentPlace, story: dict[str, Any], text: st
     if manifest is None or "policy" not in story:
         return
     try:
-        policy = Policy.model_validate(manifest.params)
+        policy, rights = published(manifest)
     except ValidationError:  # made by another version: the reason stands without its expression
-        policy = Policy()
-    expressions = {rule.reason: rule.drop for rule in policy.rules}
+        policy, rights = Policy(), None
+    stated = {rule.reason: (rule.drop, _columns(rule.drop)) for rule in policy.rules}
+    for reason in rights.reasons if rights else ():
+        stated[reason] = (TEXTS[reason], COLUMNS[reason])
     scores = {**story["scores"], "documents": story["document"] | {"uri": story["uri"]}}
     story["rules"] = [
-        {"reason": reason, "rule": expressions.get(reason), "values": _values(expressions.get(reason), scores)}
+        {"reason": reason, "rule": rule, "values": _values(columns, scores)}
         for reason in story["policy"].get("fired") or ()
+        for rule, columns in [stated.get(reason, (None, ()))]
     ]
     personal = {rule.reason for rule in policy.edits if rule.spans.startswith("pii")}
     edits = story.get("verdict", {}).get("edits") or ()
     story["edits"] = [_edit(edit, text, edit["reason"] in personal) for edit in edits[:MOST_EDITS]]
 
 
-def _values(expression: str | None, scores: dict[str, Any]) -> dict[str, Any]:
-    """The columns that an expression names, with the document's values."""
-    found: dict[str, Any] = {}
-    for node in ast.walk(ast.parse(expression.strip(), mode="eval")) if expression else ():
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found[f"{node.value.id}.{node.attr}"] = scores.get(node.value.id, {}).get(node.attr)
-    return dict(sorted(found.items()))
+def _columns(expression: str) -> tuple[str, ...]:
+    """The columns that an expression names, as `sidecar.column`."""
+    nodes = ast.walk(ast.parse(expression.strip(), mode="eval"))
+    named = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    return tuple(sorted({column_name(node) for node in named}))
+
+
+def _values(columns: Iterable[str], scores: dict[str, Any]) -> dict[str, Any]:
+    """Columns with the document's values."""
+    places = ((name, *name.split(".", 1)) for name in columns)
+    return {name: scores.get(sidecar, {}).get(column) for name, sidecar, column in places}
 
 
 def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:

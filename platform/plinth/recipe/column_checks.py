@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 #: Columns that slices and gates rest on, so every recipe has their annotators.
 REQUIRED = {
     "language": "evaluation and the tokenizer's audit are sliced by it",
-    "licence": "nothing without a permitted licence may reach a shard",
+    "licence": "the ledger shows every licence in one spelling",
 }
-
-#: The column that every policy in use must read.
-GATE = "licence.permitted"
 
 WHERE = "rule"
 
@@ -151,26 +148,16 @@ def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
-    """Every expression reads and names columns that are there; no policy in use lets a forbidden licence pass."""
+    """Every expression reads and names columns that are there."""
     from plinth.corpus.policy.compiled_policy import columns_of
 
     types = columns_of(tuple(chosen))
-    policies, buckets = corpus.get("policies"), corpus.get("buckets")
+    policies = corpus.get("policies")
     for name, policy in policies.items() if isinstance(policies, dict) else ():
         if isinstance(policy, dict):
             yield from _profiles(("corpus", "policies", name, "profiles"), policy.get("profiles"), corpus, chosen)
             yield from _rules(("corpus", "policies", name, "rules"), policy.get("rules"), types)
             yield from _edits(("corpus", "policies", name, "edits"), policy.get("edits"), types)
-    named = {
-        str(bucket.get("policy", "default"))
-        for bucket in (buckets.values() if isinstance(buckets, dict) else ())
-        if isinstance(bucket, dict)
-    }
-    for name in sorted(named):
-        used = policies.get(name) if isinstance(policies, dict) else None
-        if isinstance(used, dict) and GATE not in str(used.get("rules")):
-            hint = f"add {{reason: licence, drop: not {GATE}}} to its rules"
-            yield ("corpus", "policies", name), "no rule stops a licence that is not permitted", hint
 
 
 def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:

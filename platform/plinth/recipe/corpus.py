@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.sources.parameters import Bucket, Documents
 from plinth.records import Frozen, Name, internal
+
+if TYPE_CHECKING:
+    from plinth.corpus.policy.rights import Rights
 
 
 class Corpus(Frozen):
@@ -46,7 +49,7 @@ class Corpus(Frozen):
     )
     protected: Protected = Protected()
     permitted_licences: tuple[str, ...] = Field(
-        description="SPDX identifiers that may reach a shard; everything else is stopped by the licence gate."
+        description="SPDX identifiers that may be curated; everything else is dropped, whatever the policies say."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
         (), description="Uses of the result beside training, which sources and licences must allow, too."
@@ -55,3 +58,12 @@ class Corpus(Frozen):
         default_factory=dict,
         description="Of the permitted licences, those that allow a use; a use that is not named here allows all.",
     )
+
+    def rights(self) -> Rights:
+        """The licence gate of these lists and uses; imported here, for it brings compiled kernels."""
+        from plinth.corpus.annotate.licence import LicenceParams
+        from plinth.corpus.policy.rights import Rights
+
+        by_use = {use: tuple(sorted(allowed)) for use, allowed in self.licences_by_use.items()}
+        permitted, uses = tuple(sorted(self.permitted_licences)), tuple(sorted(self.uses))
+        return Rights(licences=LicenceParams(permitted=permitted, uses=uses, **by_use))

@@ -20,6 +20,7 @@ from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
+from tests.rights import MIT
 
 POLICY_SCHEMA = pa.schema(
     [
@@ -94,7 +95,7 @@ class Corpus:
         self.verdicts = {
             b: verdicts.run(self.ctx, b, one, self.policies[b], *shared) for b, one in self.documents.items()
         }
-        self.curated = {b: curate.run(self.ctx, b, one, self.verdicts[b]) for b, one in self.documents.items()}
+        self.curated = {b: curate.run(self.ctx, b, one, self.verdicts[b], MIT) for b, one in self.documents.items()}
         return self.curated
 
     def rows(self, made: Manifest) -> dict[bytes, dict[str, Any]]:

@@ -37,7 +37,7 @@ def test_rules_that_fired_with_the_values_that_made_them(ctx: Context) -> None:
         }
     ]
     foreign = explain.explain_document(ctx, judged_corpus.uri("web", row_of(2)))
-    assert foreign["rules"][0]["values"] == {"licence.permitted": False}
+    assert foreign["rules"][0]["values"] == {"documents.licence": "GPL-3.0-only"}
     assert explain.explain_document(ctx, judged_corpus.uri("web", row_of(3) - 1))["edits"] == []
 
 

@@ -125,13 +125,9 @@ def test_what_annotators_and_models_rest_on_must_be_there() -> None:
     assert hint == "did you mean `web`?"
 
 
-def test_a_policy_in_use_without_the_licence_gate_is_refused() -> None:
-    policies = {"default": {"rules": [GATE]}, "open": {"rules": []}, "unused": {}}
-    data = corpus(policies=policies, buckets={"web": {}, "code": {"policy": "open"}})
-    ((where, what, hint),) = problems_of_columns(data)
-    assert where == ("corpus", "policies", "open")
-    assert "no rule stops a licence" in what
-    assert "not licence.permitted" in hint
+def test_no_rule_has_to_name_the_licence() -> None:
+    policies = {"default": {"rules": []}, "open": {"rules": [{"reason": "licence", "drop": "not licence.permitted"}]}}
+    assert list(problems_of_columns(corpus(policies=policies, buckets={"web": {}, "b": {"policy": "open"}}))) == []
 
 
 @pytest.mark.parametrize("data", [{}, {"corpus": 3}, {"corpus": {"annotate": [], "policies": 1, "buckets": None}}])

@@ -73,6 +73,11 @@ def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
     return expression, trained and wanted, allowed["redistribute"], allowed["commercial"]
 
 
+def is_permitted(licence: str, params: LicenceParams) -> bool:
+    """Whether a licence is permitted for training and every use that is wanted."""
+    return _row(licence, params)[1]
+
+
 def _lists(params: LicenceParams) -> dict[str, tuple[str, ...] | None]:
     return {"redistribute": params.redistribute, "commercial": params.commercial}
 

@@ -1,12 +1,14 @@
 """Curated text: the documents that verdicts let through, with their edits applied.
 
 Offsets of edits are Unicode code points of the text as it was, half open, sorted and disjoint; a document
-whose edits are anything else stops the stage, for cutting at a guess would corrupt text silently.
+whose edits are anything else stops the stage, for cutting at a guess would corrupt text silently. So does a verdict
+that lets text through which licence or terms forbid: the last place to refuse it, whatever came before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, add_stats, manifest, run_items
+from plinth.corpus.policy.rights import TEXTS, Rights
 from plinth.corpus.sidecars import Slot, slots
 from plinth.errors import StageError
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
@@ -22,15 +25,22 @@ from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 from plinth.text.unicode.codepoints import utf8
 
-VERSION = "2"
+VERSION = "3"
 SCHEMA = DOCUMENT_SCHEMA
 
 
-def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest) -> Manifest:
+@dataclass(frozen=True)
+class _Task:
+    slot: Slot
+    rights: Rights
+
+
+def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest, rights: Rights) -> Manifest:
     """Write the text of one bucket that may be trained on, and beside it what is held out.
 
     Args:
         documents, verdicts: of this bucket.
+        rights: the recipe's; terms of sources are taken from the documents' manifest.
 
     Returns:
         Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
@@ -40,12 +50,16 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest)
 
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
-        StageError: edits of a document overlap, are out of order or lie outside its text.
+        StageError: edits of a document overlap, are out of order or lie outside its text; or a document is let
+            through that licence or terms forbid.
     """
+    rights = rights.within(documents)
     places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
-    step = Step(name="curate", version=VERSION)
+    step = Step(name="curate", version=VERSION, params=rights.model_dump(mode="json"))
     items = [
-        Item((slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), slot, slot.documents.rows)
+        Item(
+            (slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), _Task(slot, rights), slot.documents.rows
+        )
         for slot in places
     ]
     asset = f"{bucket_name}/curated"
@@ -74,7 +88,8 @@ def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
+def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
+    slot = task.slot
     held = list[pa.RecordBatch]()
     names = ("documents", "text_bytes", "edits", "edited_documents", "edited_away_bytes")
     stats: dict[str, Any] = {**dict.fromkeys(names, 0), "edit_counts": {}, "edit_bytes": {}}
@@ -84,7 +99,9 @@ def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
         for documents, verdicts in iter_aligned(store, *sources):
             decision = verdicts.column("decision")
             kept = pc.not_equal(decision, "drop")
-            edited = _edited(documents.filter(kept), verdicts.column("edits").filter(kept), stats)
+            allowed = documents.filter(kept)
+            _require_rights(allowed, task.rights)
+            edited = _edited(allowed, verdicts.column("edits").filter(kept), stats)
             training = pc.equal(decision.filter(kept), "train")
             held.append(edited.filter(pc.invert(training)))
             trained = edited.filter(training)
@@ -96,6 +113,21 @@ def _curate(store: Store, slot: Slot) -> tuple[Part, ...]:
     heldout = write_batches(store, slot.documents.name.replace("part-", "heldout-", 1), DOCUMENT_SCHEMA, held)
     counted = {"heldout_documents": heldout.rows, "heldout_bytes": sum(_text_bytes(batch) for batch in held)}
     return part.model_copy(update={"stats": stats}), heldout.model_copy(update={"stats": counted})
+
+
+def _require_rights(documents: pa.RecordBatch, rights: Rights) -> None:
+    """Nothing that licence or terms forbid is written."""
+    columns = {name: documents.column(name.removeprefix("documents.")) for name in rights.columns}
+    for reason, stopped in rights.stops(columns).items():
+        for row in np.flatnonzero(stopped)[:1].tolist():
+            document = documents.slice(row, 1).to_pylist()[0]
+            raise StageError(
+                f"the verdict of document {document['id'].hex()} lets through what the licence gate stops",
+                found=f"{reason}: {document['uri']} under {document['licence']}",
+                expected=f"a verdict that drops it: {TEXTS[reason]}",
+                remedy="judge the bucket again: `plinth run --select '*/policy'`; if it comes back, the verdicts were "
+                "not written by this pipeline",
+            )
 
 
 def _edited(documents: pa.RecordBatch, edits: pa.Array, stats: dict[str, Any]) -> pa.RecordBatch:

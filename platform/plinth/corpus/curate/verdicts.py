@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.corpus.policy.policy import merged
+from plinth.corpus.policy.rights import GATE_REASONS
 from plinth.corpus.protected.protected import REASONS as protected_reasons
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import EDIT_TYPE, Manifest, Part, Step
@@ -61,6 +62,7 @@ REASONS = {
 PROTECTED = "protected"
 #: By reason, the stage that gives it; any other reason is a rule of a policy.
 STAGE_OF = {reason: stage for stage, reason in REASONS.items()} | dict.fromkeys(protected_reasons, PROTECTED)
+STAGE_OF |= dict.fromkeys(GATE_REASONS, "policy")
 #: Stages whose sidecars have edits.
 EDITING = ("policy", "lines", "substring")
 #: Assets of the sidecars that span all buckets.

@@ -4,6 +4,7 @@
     expressions      the language of rules: read and checked once
     evaluator        a checked expression over columns -> one boolean per row
     compiled_policy  a policy ready to be evaluated: which rules fire, which columns they read
+    rights           the licence gate before the rules: licences and terms, from the documents' own columns
     rule_kernels     documents by rule: first, alone, all
     policy           the stage: verdicts, reasons and edits of every document
     explanation      the values that a rule read of one document

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.annotate.registry import annotator
-from plinth.corpus.policy.expressions import Expression, parse
+from plinth.corpus.policy.expressions import Expression, StatedRule, parse
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.rights import Rights
 from plinth.errors import RecipeError
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
 
@@ -30,30 +31,35 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CompiledPolicy:
-    """A policy's rules, parsed and checked, and its edits.
+    """A policy's rules, parsed and checked, its edits, and the licence gate before them.
 
     Args:
         rules: reason and expression, in order.
         edits: reason and column of spans.
         labels: the columns of strings among those that the rules read.
         stored: reasons of rules whose outcome is published; their columns need not be read.
+        rights: the licence gate; None only where no document is judged.
     """
 
     rules: tuple[tuple[str, Expression], ...]
     edits: tuple[tuple[str, str], ...] = ()
     labels: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
+    rights: Rights | None = None
 
     @property
     def reasons(self) -> list[str]:
-        """Names of the rules, in order."""
-        return [reason for reason, _ in self.rules]
+        """Names of the rules, in order; those of the licence gate first, but for rules of the same name."""
+        own = [reason for reason, _ in self.rules]
+        gate = self.rights.reasons if self.rights else ()
+        return [*(reason for reason in gate if reason not in own), *own]
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
         """Columns to read of each sidecar (`documents` too), by its name."""
         names = {column for reason, rule in self.rules if reason not in self.stored for column in rule.columns}
-        return by_sidecar(names | {column for _, column in self.edits})
+        gate = self.rights.columns if self.rights else frozenset()
+        return by_sidecar(names | gate | {column for _, column in self.edits})
 
     def fires(self, columns: Mapping[str, Any], rows: int, published: pa.Array | None = None) -> Bools:
         """Which rules fire, [rules, rows].
@@ -62,12 +68,15 @@ class CompiledPolicy:
             columns: arrays of the columns of `sidecars`, by `sidecar.column`; strings may be dictionaries.
             published: names of the rules that fired when the policy was run, a list per row; read for `stored`.
         """
-        out = np.zeros((len(self.rules), rows), dtype=np.bool_)
-        for index, (reason, rule) in enumerate(self.rules):
+        lines_of = {reason: index for index, reason in enumerate(self.reasons)}
+        out = np.zeros((len(lines_of), rows), dtype=np.bool_)
+        for reason, rule in self.rules:
             if reason not in self.stored:
-                out[index] = rule.evaluate(columns, rows)
+                out[lines_of[reason]] = rule.evaluate(columns, rows)
+        for reason, stopped in (self.rights.stops(columns) if self.rights else {}).items():
+            out[lines_of[reason]] |= stopped
         if published is not None and self.stored:
-            places = {reason: index for index, (reason, _) in enumerate(self.rules) if reason in self.stored}
+            places = {reason: index for reason, index in lines_of.items() if reason in self.stored}
             names = published.flatten().dictionary_encode()
             lines = np.array([places.get(name, -1) for name in names.dictionary.to_pylist()], dtype=np.int64)
             at = lines[names.indices.to_numpy()] if len(lines) else np.empty(0, np.int64)
@@ -82,18 +91,22 @@ class CompiledPolicy:
         same = self.edits == tuple((rule.reason, rule.spans) for rule in before.edits)
         return replace(self, stored=stored, edits=() if same else self.edits)
 
-    def rule(self, reason: str) -> Expression | None:
-        """The rule of a reason, or None when there is no such rule."""
-        return dict(self.rules).get(reason)
+    def rule(self, reason: str) -> StatedRule | None:
+        """The rule of a reason, or None when there is no such rule; the gate's where both have one."""
+        stated = self.rights.rule(reason) if self.rights else None
+        return stated or dict(self.rules).get(reason)
 
 
 @lru_cache(maxsize=64)
-def compile_policy(policy: Policy, annotators: tuple[str, ...], where: str = "policy") -> CompiledPolicy:
+def compile_policy(
+    policy: Policy, annotators: tuple[str, ...], where: str = "policy", rights: Rights | None = None
+) -> CompiledPolicy:
     """Parse and check a policy; done once by a worker, not for each part.
 
     Args:
         annotators: those whose columns there are.
         where: the policy's name in errors.
+        rights: the licence gate that stands before the rules.
 
     Raises:
         RecipeError: a rule that cannot be read, a name used twice, a column that does not exist.
@@ -109,7 +122,9 @@ def compile_policy(policy: Policy, annotators: tuple[str, ...], where: str = "po
             spans = ", ".join(name for name, kind in schema.items() if kind == EDIT_TYPE) or "none"
             raise RecipeError(f"{where}.edits.{edit.reason}: {edit.spans!r} is no column of spans", expected=spans)
     labels = {name for _, rule in rules for name in rule.columns if pa.types.is_string(schema[name])}
-    return CompiledPolicy(rules, tuple((edit.reason, edit.spans) for edit in policy.edits), frozenset(labels))
+    labels |= {column for column in (rights.columns if rights else ()) if column != "documents.extra"}
+    edits = tuple((edit.reason, edit.spans) for edit in policy.edits)
+    return CompiledPolicy(rules, edits, frozenset(labels), rights=rights)
 
 
 def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:

@@ -8,7 +8,7 @@ from typing import Any
 from plinth.compute.context import Context
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, by_sidecar
-from plinth.corpus.policy.expressions import Expression
+from plinth.corpus.policy.expressions import StatedRule
 from plinth.records import Manifest
 from plinth.storage.parts import read_row
 from plinth.storage.store import Store
@@ -22,7 +22,7 @@ def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, 
 
 
 def rule_values(
-    store: Store, rule: Expression, documents: Manifest, annotations: Mapping[str, Manifest], part: int, row: int
+    store: Store, rule: StatedRule, documents: Manifest, annotations: Mapping[str, Manifest], part: int, row: int
 ) -> dict[str, Any]:
     """The values of the columns that a rule reads, of one row of a part."""
     found: dict[str, Any] = {}

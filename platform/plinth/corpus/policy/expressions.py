@@ -35,11 +35,17 @@ MAX_CHARACTERS = 2000  # bounds the depth of the tree, too
 
 
 @dataclass(frozen=True)
-class Expression:
-    """A checked expression, and the columns that it reads."""
+class StatedRule:
+    """A rule as people read it, and the columns that it reads."""
 
     text: str
     columns: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Expression(StatedRule):
+    """A checked expression."""
+
     tree: ast.expr
 
     def evaluate(self, columns: Columns, rows: int) -> Bools:

@@ -2,7 +2,8 @@
 
 Reads sidecars side by side and never text, so that a changed threshold costs seconds. All rules are evaluated;
 the first that fires is a document's reason, and every rule that fires is counted, so that the order of rules
-changes reasons and not the outcome. Spans become edits, named by the policy's reason; where spans of several
+changes reasons and not the outcome. Before the rules stands the licence gate (`rights`), which no rule weakens.
+Spans become edits, named by the policy's reason; where spans of several
 annotators overlap, one edit covers them all.
 """
 
@@ -22,12 +23,13 @@ from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.policy import rule_kernels
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, compile_policy
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.rights import Rights
 from plinth.corpus.sidecars import slots
 from plinth.records import EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, write_batches
 from plinth.storage.store import Store
 
-VERSION = "2"
+VERSION = "3"
 
 SCHEMA = pa.schema(
     [
@@ -39,6 +41,8 @@ SCHEMA = pa.schema(
 )
 
 
+#: Key of the rights among the parameters of a manifest; the others are the policy's.
+RIGHTS = "rights"
 EDIT_NAMES = [field.name for field in EDIT_TYPE.value_type]
 _NO_EDITS = pa.array([], EDIT_TYPE.value_type)
 #: Rows judged at once: a row group of the sidecars.
@@ -50,14 +54,23 @@ Bools = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class _Task:
     policy: Policy
+    rights: Rights
     documents: Part
     sidecars: tuple[tuple[str, Part], ...]
 
 
 def run(
-    ctx: Context, bucket_name: str, policy: Policy, documents: Manifest, annotations: Mapping[str, Manifest]
+    ctx: Context,
+    bucket_name: str,
+    policy: Policy,
+    documents: Manifest,
+    annotations: Mapping[str, Manifest],
+    rights: Rights,
 ) -> Manifest:
     """Judge every document of a bucket.
+
+    Args:
+        rights: the recipe's; terms of sources are taken from the documents' manifest.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with `documents`. Statistics: `documents`, `kept`,
@@ -68,14 +81,16 @@ def run(
         RecipeError: a rule that cannot be read, or names a column that no annotation has.
         IntegrityError: a sidecar does not belong to the documents.
     """
-    used = compile_policy(policy, tuple(annotations), bucket_name).sidecars
+    rights = rights.within(documents)
+    used = compile_policy(policy, tuple(annotations), bucket_name, rights).sidecars
     read = {name: {bucket_name: annotations[name]} for name in sorted(annotations) if name in used}
-    step = Step(name="policy", version=VERSION, params=policy.model_dump(mode="json"))
+    params = policy.model_dump(mode="json") | {RIGHTS: rights.model_dump(mode="json")}
+    step = Step(name="policy", version=VERSION, params=params)
     items = []
     for slot in slots({bucket_name: documents}, **read):
         sidecars = tuple(slot.sides.items())
         digests = (slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
-        items.append(Item(digests, _Task(policy, slot.documents, sidecars), slot.documents.rows))
+        items.append(Item(digests, _Task(policy, rights, slot.documents, sidecars), slot.documents.rows))
     asset = f"{bucket_name}/policy"
     parts = [made[0] for made in run_items(ctx, step, _judge, items, label=asset)]
     inputs = {f"{bucket_name}/{DOCUMENTS}": documents}
@@ -83,8 +98,15 @@ def run(
     return manifest(asset, step, inputs, renamed(parts, "part"), _no_counts() | add_stats(parts))
 
 
+def published(made: Manifest) -> tuple[Policy, Rights | None]:
+    """The policy and the rights by which a bucket was judged; no rights before version 3."""
+    rules = {key: value for key, value in made.params.items() if key != RIGHTS}
+    rights = made.params.get(RIGHTS)
+    return Policy.model_validate(rules), None if rights is None else Rights.model_validate(rights)
+
+
 def _judge(store: Store, task: _Task) -> tuple[Part, ...]:
-    compiled = compile_policy(task.policy, tuple(name for name, _ in task.sidecars))
+    compiled = compile_policy(task.policy, tuple(name for name, _ in task.sidecars), "policy", task.rights)
     stats = _no_counts()
     verdicts = _verdicts(store, task, compiled, stats)
     part = write_batches(store, "part.parquet", SCHEMA, verdicts, group_rows=SCORE_GROUP_ROWS)

@@ -21,7 +21,7 @@ from plinth.corpus.curate.survivors import CLUSTERING, cluster_of, survivors
 from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.explanation import annotations_of, rule_values
-from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.policy import published
 from plinth.corpus.sampling import Smallest, excerpt, rank, ranks
 from plinth.corpus.slices.rates import wilson
 from plinth.corpus.slices.review_labels import Review
@@ -183,7 +183,8 @@ def _why(
     """The expression of a policy's rule and the values that it read; nothing for reasons that are no rule."""
     annotations = annotations_of(ctx, bucket, documents)
     try:
-        rule = compile_policy(Policy.model_validate(policy.params), tuple(sorted(annotations))).rule(reason)
+        judged, rights = published(policy)
+        rule = compile_policy(judged, tuple(sorted(annotations)), "policy", rights).rule(reason)
     except PlinthError:  # judged by an annotator that is gone: the verdict stands, its values cannot be shown
         return None, {}
     return (rule.text, rule_values(ctx.store, rule, documents, annotations, part, row)) if rule else (None, {})

@@ -110,9 +110,11 @@ def take(
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     stats = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats([*parts, *rejects])}
-    made = manifest(f"{BUCKET}/documents", step, {}, [*parts, *rejects], stats)
+    sources = [source.model_dump(mode="json", exclude={"path"}) for source in bucket.sources]
+    whole = step.model_copy(update={"params": {"sources": sources}})
+    made = manifest(f"{BUCKET}/documents", whole, {}, [*parts, *rejects], stats)
     scores = {name: _annotated(ctx, scratch, name, raw, made) for name, raw in annotators.items()}
-    judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores)
+    judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores, corpus.rights())
     sizes = sum(file.bytes for _, file in taken.files)
     return SourceSample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
 

@@ -15,6 +15,7 @@ from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.storage.parts import read_table
 from tests.catalogues import Including
+from tests.rights import MIT
 
 PAGE = Path(__file__).parents[4] / "docs" / "annotators.md"
 
@@ -56,5 +57,5 @@ def test_stage_and_policy_take_it(tiny: Any, blocks: list[str]) -> None:
     drop = re.search(r"drop: (capitals[^}]*)\}", PAGE.read_text(encoding="utf-8"))
     assert drop
     rules = Policy(rules=(Rule(reason="shouting", drop=drop[1]),))
-    judged = policy.run(corpus.ctx, "notes", rules, documents, {"capitals": made})
+    judged = policy.run(corpus.ctx, "notes", rules, documents, {"capitals": made}, MIT)
     assert judged.stats["dropped"] == {"shouting": 1}

@@ -17,6 +17,7 @@ from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.corpus.protected.holdout import rank
 from plinth.errors import IntegrityError
 from plinth.storage.parts import read_table
+from tests.rights import MIT
 
 
 def words(picks: random.Random, count: int) -> list[str]:
@@ -152,7 +153,7 @@ def whole_cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
     shared = (corpus.exact, near, corpus.holdout, corpus.contamination)
     on = {"semantic": corpus.semantic, "lines": corpus.lines, "substring": corpus.substring}
     corpus.verdicts = {"a": verdicts.run(tiny.ctx, "a", documents["a"], corpus.policies["a"], *shared, **on)}
-    corpus.curated = {"a": curate.run(tiny.ctx, "a", documents["a"], corpus.verdicts["a"])}
+    corpus.curated = {"a": curate.run(tiny.ctx, "a", documents["a"], corpus.verdicts["a"], MIT)}
     return corpus, docs
 
 

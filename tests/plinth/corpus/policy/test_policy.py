@@ -14,6 +14,7 @@ from plinth.corpus.policy.parameters import EditRule, Policy, Rule
 from plinth.errors import IntegrityError, RecipeError
 from plinth.records import Manifest, Step
 from plinth.storage.parts import read_table, write_table
+from tests.rights import MIT
 
 TEXTS = ["first", "second", "third", "fourth"]
 LANGUAGE = [("en", 0.9), ("de", 0.8), ("en", 0.4), ("de", 0.2)]
@@ -60,7 +61,7 @@ class Bucket:
             rules=tuple(Rule(reason=reason, drop=drop) for reason, drop in rules),
             edits=tuple(EditRule(reason=reason, spans=spans) for reason, spans in edits),
         )
-        return policy.run(self.ctx, "prose", given, self.documents, self.annotations)
+        return policy.run(self.ctx, "prose", given, self.documents, self.annotations, MIT)
 
     def rows(self, made: Manifest) -> list[dict[str, Any]]:
         return [row for part in made.named("part-") for row in read_table(self.ctx.store, part).to_pylist()]
@@ -143,7 +144,7 @@ def test_a_new_threshold_reads_numbers_and_no_text(bucket: Bucket, monkeypatch: 
     monkeypatch.setattr(policy, "iter_aligned", recording)
     assert bucket.judge([("unsure", "language.score < 0.1")]).stats["kept"] == 4
     assert bucket.judge([("unsure", "language.score < 0.3")]).stats["kept"] == 3
-    assert set(read) == {"score", "source_bytes"}
+    assert set(read) == {"score", "source_bytes", "licence"}
 
 
 def test_a_finished_part_is_not_judged_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

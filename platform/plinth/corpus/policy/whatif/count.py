@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from plinth.corpus.policy import rule_kernels
 from plinth.corpus.policy.compiled_policy import CompiledPolicy, compile_policy
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.rights import Rights
 from plinth.corpus.policy.whatif.read import Later, batches, strings_at
 from plinth.corpus.sampling import ranks
 from plinth.corpus.sidecars import Slot
@@ -51,6 +52,7 @@ class CountTask:
     slot: Slot
     part: int
     policy: Policy
+    rights: Rights | None
     before: Policy | None  # the published verdicts are of this policy, from the same sidecars
     annotators: tuple[str, ...]
     samples: int
@@ -71,7 +73,7 @@ def judge(root: Path, task: CountTask) -> Answer:
     store, counts, flips = Store(root), no_counts(), list[Flip]()
     ids = Later(store, task.slot.documents, ["id"])
     verdicts = Later(store, task.slot.sides["verdicts"], ["decision", "cluster_size"], ["decision"])
-    rules = rules_of(task.policy, task.before, task.annotators, "policy")
+    rules = rules_of(task.policy, task.rights, task.before, task.annotators, "policy")
     first = 0
     for columns, sides, rows in batches(store, task.slot, rules):
         before = sides["policy"]
@@ -94,9 +96,11 @@ def judge(root: Path, task: CountTask) -> Answer:
     return Answer(task.slot.bucket, counts, tuple(flips))
 
 
-def rules_of(policy: Policy, before: Policy | None, annotators: tuple[str, ...], where: str) -> CompiledPolicy:
-    """The new policy, with the published outcome of rules that did not change."""
-    rules = compile_policy(policy, annotators, where)
+def rules_of(
+    policy: Policy, rights: Rights | None, before: Policy | None, annotators: tuple[str, ...], where: str
+) -> CompiledPolicy:
+    """The new policy behind the same rights, with the published outcome of rules that did not change."""
+    rules = compile_policy(policy, annotators, where, rights)
     return rules.reusing(before) if before else rules
 
 

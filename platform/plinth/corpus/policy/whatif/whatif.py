@@ -22,6 +22,7 @@ from plinth.compute.stage import sum_stats
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.explanation import annotations_of, rule_values
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.policy import published
 from plinth.corpus.policy.whatif.count import CountTask, Flip, best, judge, no_counts, no_rule, rules_of
 from plinth.corpus.sampling import excerpt
 from plinth.corpus.sidecars import slots
@@ -102,12 +103,13 @@ def compare(
 
 def _tasks(name: str, bucket: PublishedBucket, policy: Policy, samples: int, seed: int) -> Iterator[CountTask]:
     names = tuple(sorted(bucket.annotations))
-    before = Policy.model_validate(bucket.policy.params) if _same_sidecars(name, bucket) else None
-    rules = rules_of(policy, before, names, f"corpus.policies (bucket {name})")
+    judged, rights = published(bucket.policy)
+    before = judged if _same_sidecars(name, bucket) else None
+    rules = rules_of(policy, rights, before, names, f"corpus.policies (bucket {name})")
     read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
     sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
     for number, slot in enumerate(slots({name: bucket.documents}, **read, **sides, exact=bucket.exact)):
-        yield CountTask(slot, number, policy, before, names, samples, seed)
+        yield CountTask(slot, number, policy, rights, before, names, samples, seed)
 
 
 def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
@@ -118,8 +120,9 @@ def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
 
 def _finished(bucket: PublishedBucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
     """Rules in the order of the policy, and what the published ones did."""
-    reasons = [rule.reason for rule in policy.rules]
-    ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in reasons}
+    own = [rule.reason for rule in policy.rules]
+    gate = [reason for reason in counts["rules"] if reason not in own]
+    ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in (*gate, *own)}
     before = {
         reason: {
             "fires": rule["fired"],
@@ -141,9 +144,10 @@ def shown(
         document = read_row(
             ctx.store, bucket.documents.named("part-")[flip.part], flip.row, ["id", "uri", "licence", "text"]
         )
-        judging = policy if flip.after else Policy.model_validate(bucket.policy.params)
+        judged, rights = published(bucket.policy)
+        judging = policy if flip.after else judged
         reason = str(flip.after or flip.before)
-        rule = compile_policy(judging, tuple(sorted(bucket.annotations))).rule(reason)
+        rule = compile_policy(judging, tuple(sorted(bucket.annotations)), "policy", rights).rule(reason)
         assert rule is not None  # it is the rule that fired
         values = rule_values(ctx.store, rule, bucket.documents, bucket.annotations, flip.part, flip.row)
         rows.append(

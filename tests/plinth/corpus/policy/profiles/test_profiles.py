@@ -20,6 +20,7 @@ from plinth.errors import RecipeError
 from plinth.recipe import column_checks
 from plinth.records import EDIT_TYPE
 from plinth.storage.parts import read_table
+from tests.rights import MIT
 
 ROOT = Path(__file__).parents[5]
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "agreement.json"
@@ -139,12 +140,12 @@ def test_another_counting_than_the_project_has_is_named() -> None:
     assert what == "c4/datatrove needs `corpus.annotate.c4.terminal_punctuation` = True, found False"
 
 
-def test_the_default_policy_is_three_profiles_with_licence_and_language_before() -> None:
-    """They stand written out in base.yaml because licence and language come first there."""
+def test_the_default_policy_is_three_profiles_with_language_before() -> None:
+    """They stand written out in base.yaml because language comes first there."""
     base = yaml.safe_load((ROOT / "jobs" / "recipes" / "base.yaml").read_text())["corpus"]
     rules, edits = resolved(["gopher/datatrove", "c4/fineweb", "fineweb/datatrove"], (), ())
     written = [(rule["reason"], rule["drop"]) for rule in base["policies"]["default"]["rules"]]
-    assert written[2:] == list(rules)
+    assert written[1:] == list(rules)
     assert edits == ()
     assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/datatrove") == []
 
@@ -157,7 +158,7 @@ def test_a_profile_goes_through_the_line(tiny: Any) -> None:
     texts = [page, page.replace("Menu", "Menu { }") + "\nSome more of {this} and of that.", "Too short."]
     corpus = tiny.corpus({"web": [[tiny.Doc(text) for text in texts]]})
     sidecar = annotate.run(tiny.ctx, "web", "c4_lines", {"profile": "dclm"}, corpus.documents["web"])
-    made = stage.run(tiny.ctx, "web", policy(profiles=["c4/dclm"]), corpus.documents["web"], {"c4_lines": sidecar})
+    made = stage.run(tiny.ctx, "web", policy(profiles=["c4/dclm"]), corpus.documents["web"], {"c4_lines": sidecar}, MIT)
     rows = read_table(tiny.ctx.store, made.parts[0]).to_pylist()
     assert [row["reason"] for row in rows] == [None, "curly_bracket", "too_few_sentences"]
     assert {edit["reason"] for edit in rows[0]["edits"]} == {"c4_line"}

@@ -24,7 +24,7 @@ from plinth.recipe.overlay import load_tried
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from tests import judged_corpus
-from tests.judged_corpus import PLANTED, POLICY
+from tests.judged_corpus import PLANTED, POLICY, RIGHTS
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +107,19 @@ def doubled(table: pa.Table) -> pa.Table:
 
 
 def test_order_moves_reasons_and_not_documents(ctx: Context) -> None:
-    forbidden_first = changed(licence="", few_stop_words="gopher_quality.stop_words < 999")
-    found, _ = tried(ctx, forbidden_first)
+    found, _ = tried(ctx, changed(too_few_words="", few_stop_words="gopher_quality.stop_words < 999"))
     web = found["buckets"]["web"]
     assert web["kept"] == 0
     assert web["newly_dropped"]["documents"] == 46
-    assert web["other_reason"] == 3  # licence is no rule any more, few_stop_words takes them
-    assert web["rules"]["few_stop_words"]["unique"] == 55 - 6
+    assert web["other_reason"] == 6  # too_few_words is no rule any more, few_stop_words takes them
+    assert web["rules"]["few_stop_words"]["unique"] == 55 - 3
+
+
+def test_a_policy_without_the_licence_rule_lets_nothing_forbidden_in(ctx: Context) -> None:
+    found, flips = tried(ctx, changed(licence="", too_few_words="", few_stop_words=""))
+    web = found["buckets"]["web"]
+    assert (web["kept"], web["newly_kept"]["documents"], web["rules"]["licence"]["unique"]) == (52, 6, 3)
+    assert {flip.before for flip in flips} == {"too_few_words"}
 
 
 def test_a_dropped_survivor_is_counted(ctx: Context) -> None:
@@ -160,7 +166,7 @@ def test_a_run_confirms_the_forecast(ctx: Context) -> None:
     found, _ = tried(ctx, new)
     documents = {name: ctx.refs.current(f"{name}/documents") for name in PLANTED}
     scores = {n: {one: ctx.refs.current(f"{n}/{one}") for one in judged_corpus.ANNOTATORS} for n in PLANTED}
-    judged = {name: policy.run(ctx, name, new, documents[name], scores[name]) for name in PLANTED}
+    judged = {name: policy.run(ctx, name, new, documents[name], scores[name], RIGHTS) for name in PLANTED}
     assert {name: made.stats["kept"] for name, made in judged.items()} == {
         name: one["kept"] for name, one in found["buckets"].items()
     }

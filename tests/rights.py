@@ -1,0 +1,12 @@
+"""Licences that tests permit: `permitting("MIT")`."""
+
+from plinth.corpus.annotate.licence import LicenceParams
+from plinth.corpus.policy.rights import Rights
+
+
+def permitting(*licences: str, **by_use: tuple[str, ...]) -> Rights:
+    """Rights under these licences; `uses`, `redistribute` and `commercial` as the annotator has them."""
+    return Rights(licences=LicenceParams.model_validate({"permitted": licences, **by_use}))
+
+
+MIT = permitting("MIT")
