@@ -43,6 +43,7 @@ def _stage(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[
         make=partial(_make, bucket, name, annotators, resources),
         version=annotator.version,
         params=params,
+        libraries=annotate.libraries(name, params),
         group="annotations",
         description=f"{annotator.description} Source: {annotator.source}",
         owner=owner,

@@ -7,6 +7,7 @@ from functools import partial
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import survivors
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.protected import contamination
 from plinth.recipe.recipe import Recipe
@@ -23,6 +24,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_make, recipe),
             version=contamination.VERSION,
             params=params.model_dump(mode="json"),
+            libraries=fingerprint.UNICODE,
             group="verdicts",
             description=f"Overlap of every training document with the held-out set, by {params.ngram_words}-grams.",
             owner=shared_owner(recipe),

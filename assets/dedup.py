@@ -11,6 +11,7 @@ import dagster as dg
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.dedup import exact
 from plinth.corpus.dedup.near import index, minhash
@@ -36,6 +37,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_exact, recipe),
             version=exact.VERSION,
             params=params.survivors(),
+            libraries=fingerprint.UNICODE,
             group="dedup",
             description="Documents with equal normalised text, across all buckets.",
             owner=owner,
@@ -49,6 +51,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_index, recipe),
             version=index.VERSION,
             params=index.identity(params.minhash),
+            libraries=fingerprint.UNICODE,
             group="dedup",
             description="Band keys and text digests of all documents, sorted: what `plinth near` asks.",
             owner=owner,
@@ -60,6 +63,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_near, recipe),
             version=minhash.VERSION,
             params={"minhash": near, **params.survivors()},
+            libraries=fingerprint.UNICODE,
             group="dedup",
             description="Near duplicates: LSH candidates, each verified by its similarity.",
             owner=owner,
@@ -77,6 +81,7 @@ def _signed(recipe: Recipe, name: str) -> Stage:
         make=partial(_signatures, name, recipe),
         version=minhash.SIGNATURE_VERSION,
         params={**params.signature(), "bands": params.bands, "rows": params.rows},
+        libraries=fingerprint.UNICODE,
         group="dedup",
         description=f"MinHash signatures of {name} over shingles.",
         owner=recipe.corpus.buckets[name].owner,

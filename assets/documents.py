@@ -35,6 +35,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=params.model_dump(mode="json")
             | ({"illegal": gate.model_dump(mode="json")} if stops else {})
             | _readers(bucket),
+            libraries=documents.libraries(bucket, params),
             group="documents",
             description=f"Documents of {name}, one row each, with where they came from and under which licence.",
             owner=bucket.owner,

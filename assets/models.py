@@ -32,6 +32,7 @@ def _stage(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
         make=partial(_make, name, raw, buckets, lists),
         version=trainer.version,
         params=dict(raw),
+        libraries=trainer.libraries,
         group="models",
         description=f"{trainer.description} Source: {trainer.source}",
         owner=shared_owner(recipe),

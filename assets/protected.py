@@ -12,6 +12,7 @@ from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import survivors
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.lists import lists
 from plinth.corpus.protected import protected, sets
@@ -34,6 +35,7 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         outside=partial(_outside, given.path),
         version=sets.SET_VERSION,
         params=given.model_dump(mode="json"),
+        libraries=fingerprint.UNICODE,
         group="sources",
         description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
         owner=shared_owner(recipe),
@@ -50,6 +52,7 @@ def _comparison(recipe: Recipe) -> Stage:
         make=partial(_compare, recipe),
         version=protected.VERSION,
         params=recipe.corpus.protected.model_dump(mode="json"),
+        libraries=fingerprint.UNICODE,
         group="verdicts",
         description="Training documents that hold items of protected sets: copied, edited, reworded, or from a mirror.",
         owner=shared_owner(recipe),

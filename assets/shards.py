@@ -10,6 +10,7 @@ import dagster as dg
 from assets.framework.expectations import Suite, between, equal_columns, rows_between
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -27,6 +28,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_make, name, recipe),
             version=shards.VERSION,
             params=recipe.shards.identity(),
+            libraries=fingerprint.libraries("tokenizers"),
             group="tokens",
             description=f"Tokens of {name}, little-endian, each document closed by end-of-text.",
             owner=bucket.owner,

@@ -15,6 +15,7 @@ import dagster as dg
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.semantic import semantic
@@ -79,6 +80,7 @@ def stages(recipe: Recipe) -> list[Stage]:
                 make=partial(_make, recipe, name, before, lists),
                 version=kind.version,
                 params=params.model_dump(mode="json"),
+                libraries=fingerprint.UNICODE,
                 group="dedup",
                 description=kind.description,
                 owner=shared_owner(recipe),

@@ -11,6 +11,7 @@ from assets.framework.expectations import Suite, between, no_nulls, rows_between
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -35,6 +36,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_make, recipe),
             version=tokenizer.VERSION,
             params=tokenizer.step(params).params,
+            libraries=tokenizer.step(params).libraries,
             group="tokens",
             description=f"{KINDS[params.kind]}, {params.vocab_size:,} entries, trained on a sample of every bucket.",
             owner=owner,
@@ -46,6 +48,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             make=partial(_make_audit, recipe),
             version=audit.VERSION,
             params=params.model_dump(mode="json"),
+            libraries=fingerprint.libraries("unicode", "tokenizers"),
             group="tokens",
             description="Fertility by bucket, language and domain; round trip, digits, white space, dead tokens.",
             owner=owner,

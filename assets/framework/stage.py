@@ -29,6 +29,7 @@ class Stage:
         make: the work: `(context, inputs, say) -> manifest`.
         version: version of the code behind `make`; becomes Dagster's code version.
         params: everything of the recipe that the work depends on.
+        libraries: other people's code that decides the output (`fingerprint.libraries`).
         group, kinds, owner, description: shown in the catalogue.
         schema: columns of its parts, where they are tables.
         outside: identity of what the work reads from outside the workspace (source files).
@@ -46,6 +47,7 @@ class Stage:
     description: str
     owner: str
     kinds: tuple[str, ...] = ("python",)
+    libraries: Mapping[str, str] = field(default_factory=dict)
     schema: pa.Schema | None = None
     outside: Callable[[Context], str] | None = None
     suite: Callable[[Manifest, Inputs], Suite] | None = None
@@ -55,8 +57,9 @@ class Stage:
 
     @property
     def code_version(self) -> str:
-        """Dagster's code version: changes with the code or the parameters."""
-        return f"{self.version}-{fingerprint.digest(self.params)[:12]}"
+        """Dagster's code version: changes with the code, the parameters or the libraries."""
+        facts = {"params": self.params, "libraries": self.libraries} if self.libraries else self.params
+        return f"{self.version}-{fingerprint.digest(facts)[:12]}"
 
     def key(self, ctx: Context, inputs: Mapping[str, str]) -> str:
         """Identity of the work for inputs with these manifest digests; equal keys mean up to date."""

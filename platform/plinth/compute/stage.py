@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.records import Manifest, Part, Step
 from plinth.storage.store import Store
@@ -67,7 +68,7 @@ def run_items(
                 found[index] = parts
                 meter.advance(items[index].rows)
 
-            call = partial(_call, fn, ctx.workspace.store)
+            call = partial(_call, fn, step.name, dict(step.libraries), ctx.workspace.store)
             tasks = [items[i].task for i in missing]
             for _ in ctx.engine.map(call, tasks, timeout_s=timeout_s, done=done):
                 pass
@@ -87,6 +88,7 @@ def manifest(
         step=step.name,
         version=step.version,
         params=step.params,
+        libraries=step.libraries,
         inputs={key: value if isinstance(value, str) else value.digest for key, value in inputs.items()},
         parts=tuple(parts),
         stats=dict(stats or {}),
@@ -122,5 +124,6 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
             _add(total.setdefault(key, {}), value)
 
 
-def _call(fn: TaskFn, store_root: Path, task: Any) -> tuple[Part, ...]:
+def _call(fn: TaskFn, step: str, libraries: Mapping[str, str], store_root: Path, task: Any) -> tuple[Part, ...]:
+    fingerprint.require_libraries(step, libraries)
     return fn(Store(store_root), task)

@@ -20,6 +20,6 @@ Thresholds do not belong here: they are policy, applied to the columns afterward
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import ANNOTATORS, annotator, parameters
-from plinth.corpus.annotate.stage import run
+from plinth.corpus.annotate.stage import libraries, run
 
-__all__ = ["ANNOTATORS", "Annotator", "annotator", "parameters", "run"]
+__all__ = ["ANNOTATORS", "Annotator", "annotator", "libraries", "parameters", "run"]

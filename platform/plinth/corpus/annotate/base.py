@@ -31,6 +31,8 @@ class Annotator:
         resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained by the
             pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
             are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
+        libraries: what other people's code decides for these parameters, in the names of `fingerprint.libraries`; the
+            Unicode tables always do. Versions and digests are part of the sidecar's identity.
         prepare: `(params, files of the resources) -> what annotate is given`, once per worker process and set of
             files; the parameters themselves where it is None.
     """
@@ -44,6 +46,7 @@ class Annotator:
     reads: tuple[str, ...]
     annotate: Callable[[pa.RecordBatch, Any], pa.RecordBatch]
     resources: Callable[[Any], tuple[str, ...]] | None = None
+    libraries: Callable[[Any], tuple[str, ...]] | None = None
     prepare: Callable[[Any, Files], Any] | None = None
 
     def needs(self, params: Any) -> tuple[str, ...]:

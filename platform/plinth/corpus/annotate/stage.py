@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, renamed, run_items
 from plinth.corpus.annotate.base import Annotator
@@ -39,12 +39,12 @@ class _Request:
     version: str
     params: Frozen
     resources: tuple[tuple[str, str, Blob], ...]
+    libraries: Mapping[str, str]
 
     @property
     def step(self) -> Step:
-        # Character classes come from Python's tables: another Unicode version is another function.
-        params = {"params": self.params.model_dump(mode="json"), "unicode": unicodedata.unidata_version}
-        return Step(name=f"annotate/{self.name}", version=self.version, params=params)
+        params = {"params": self.params.model_dump(mode="json")}
+        return Step(name=f"annotate/{self.name}", version=self.version, params=params, libraries=self.libraries)
 
     def inputs(self, documents: Part) -> tuple[str, ...]:
         """Digests of all that is read to annotate a part."""
@@ -96,10 +96,21 @@ def run(
     return manifest(asset, request.step, inputs, renamed(made, "part"), _total(made))
 
 
+def libraries(annotator_name: str, raw_params: Mapping[str, Any]) -> dict[str, str]:
+    """Libraries that decide the sidecars of an annotator, with what is installed of them."""
+    return _uses(annotator(annotator_name), parameters(annotator_name, raw_params))
+
+
+def _uses(chosen: Annotator, params: Frozen) -> dict[str, str]:
+    # Character classes come from Python's tables: another Unicode version is another function.
+    return fingerprint.libraries("unicode", *(chosen.libraries(params) if chosen.libraries else ()))
+
+
 def _request(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Request:
     # By name: a model given as a folder has the identity of the one that was trained.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
-    return _Request(name, annotator(name).version, params, tuple(sorted(named, key=lambda one: one[:2])))
+    chosen = annotator(name)
+    return _Request(name, chosen.version, params, tuple(sorted(named, key=lambda one: one[:2])), _uses(chosen, params))
 
 
 def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
@@ -170,6 +181,7 @@ class _Made:
     def __init__(self, store: Store, stack: ExitStack, request: _Request) -> None:
         self.chosen = annotator(request.name)
         _require_version(self.chosen, request.version)
+        fingerprint.require_libraries(request.step.name, request.libraries)
         self._params = _prepared(request.name, request.params.model_dump_json(), store.root, request.resources)
         self._counts = _Counts(self.chosen)
         self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema, SCORE_GROUP_ROWS))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle, sorted_runs
@@ -96,7 +97,13 @@ def text_lengths(ctx: Context, places: Sequence[Slot]) -> list[Part]:
 
 def _digests(ctx: Context, places: Sequence[Slot]) -> list[tuple[Part, ...]]:
     items = [Item((slot.documents.blob.sha256,), slot.documents, slot.documents.rows) for slot in places]
-    return run_items(ctx, Step(name="dedup/exact/digest", version=VERSION), _digest, items, label=f"{ASSET} digest")
+    return run_items(
+        ctx,
+        Step(name="dedup/exact/digest", version=VERSION, libraries=fingerprint.UNICODE),
+        _digest,
+        items,
+        label=f"{ASSET} digest",
+    )
 
 
 def _digest(store: Store, documents: Part) -> tuple[Part, ...]:

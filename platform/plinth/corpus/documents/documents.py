@@ -22,6 +22,7 @@ from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.documents.repeats import drop_repeats
 from plinth.corpus.documents.tables import RejectSpill, document_batches
+from plinth.corpus.extract.engines import LIBRARIES
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.records import extracted
 from plinth.corpus.illegal import gate as illegal
@@ -47,6 +48,7 @@ class FileGroupTask(Frozen):
     params: Documents
     gate: illegal.IllegalGate | None = None
     reader: str = ""
+    libraries: Mapping[str, str] = {}
 
 
 def run(
@@ -78,8 +80,15 @@ def run(
         # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
         facts = fingerprint.digest(_facts(source, params))
         files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
-        reader = identity(source.kind)
-        task = FileGroupTask(bucket=name, source=source, group=group, params=params, gate=gate, reader=reader)
+        task = FileGroupTask(
+            bucket=name,
+            source=source,
+            group=group,
+            params=params,
+            gate=gate,
+            reader=identity(source.kind),
+            libraries=_libraries(source, params),
+        )
         stops = () if gate is None else (gate.identity,)
         items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
     made = run_items(ctx, step, make_part, items, label=label)
@@ -107,6 +116,7 @@ def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
     """The documents of one group, its rejects, and behind a gate its reports. Memory is one batch of pages and one
     row group."""
     _require_reader(work)
+    fingerprint.require_libraries(f"{work.bucket}/documents", work.libraries)
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         extractor = stack.enter_context(Extractor(work.params.extraction))
@@ -126,6 +136,11 @@ def document_id(bucket: str, uri: str, text: bytes) -> bytes:
     return hashlib.sha256(b"\0".join((bucket.encode(), uri.encode(), text))).digest()[:16]
 
 
+def libraries(bucket: Bucket, params: Documents) -> dict[str, str]:
+    """Libraries that parse and repair the records of a bucket, with what is installed of them."""
+    return {name: found for source in bucket.sources for name, found in _libraries(source, params).items()}
+
+
 def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters as plain JSON values, as they are stored in manifests."""
     plain: dict[str, Any] = json.loads(fingerprint.canonical(value))
@@ -141,7 +156,20 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
         facts["reader"] = reader
     if reader or source.kind in ("warc", "html"):
         facts["extraction"] = params.extraction.model_dump(mode="json")
+    facts["libraries"] = _libraries(source, params)
     return facts
+
+
+def _libraries(source: Source, params: Documents) -> dict[str, str]:
+    """The libraries that parse and repair the records of a source."""
+    names = {"unicode"}
+    if params.normalisation.repair_mojibake:
+        names.add("ftfy")
+    if source.kind == "warc":
+        names.add("FastWARC")
+    if source.kind in ("warc", "html") or identity(source.kind):  # a reader of another package may yield pages
+        names |= {"Resiliparse", *LIBRARIES[params.extraction.engine]}
+    return fingerprint.libraries(*sorted(names))
 
 
 def _require_reader(work: FileGroupTask) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from plinth.corpus.extract.listings import plain_listings, with_listings, without_gutters
 from plinth.corpus.extract.page import Extract
 
+#: Distributions that decide the text of each extractor; trafilatura falls back on jusText where it finds little.
+LIBRARIES = {"resiliparse": ("Resiliparse",), "trafilatura": ("trafilatura", "jusText", "lxml")}
+
 
 def engine(name: str) -> Extract:
     """The extractor of a recipe's `extraction.engine`."""

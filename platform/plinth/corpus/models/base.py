@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from plinth.compute.context import Context
@@ -36,6 +36,7 @@ class ModelTrainer:
         buckets: names of the buckets whose documents it reads, of the parameters.
         lists: names of the lists it reads, of the parameters.
         train: the work; deterministic, memory bounded.
+        libraries: other people's code that decides the model (`fingerprint.libraries`).
         bounds: of the parameters, `(statistic, least, most)` that a model must keep to be published.
     """
 
@@ -46,5 +47,6 @@ class ModelTrainer:
     params: type[Frozen]
     buckets: Callable[[Any], tuple[str, ...]]
     train: Train
+    libraries: Mapping[str, str] = field(default_factory=dict)
     lists: Callable[[Any], tuple[str, ...]] = lambda params: ()
     bounds: Callable[[Any], tuple[tuple[str, float | None, float | None], ...]] = lambda params: ()

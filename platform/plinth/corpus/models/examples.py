@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.models import lexicon
@@ -115,7 +116,7 @@ def draw(
     Args:
         terms: the lexicon whose hits are features too.
     """
-    step = Step(name="examples", version=VERSION, params=drawing.model_dump())
+    step = Step(name="examples", version=VERSION, params=drawing.model_dump(), libraries=fingerprint.UNICODE)
     blobs = tuple((part.name, part.blob) for part in terms.parts) if terms else ()
     items = []
     for source in sources:

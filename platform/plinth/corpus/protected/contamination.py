@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.protected.heldout_parameters import Contamination
@@ -65,7 +66,12 @@ def run(
     """
     places = slots(documents, near=near, holdout=holdout)
     table = _held_out_grams(ctx, params, places)
-    step = Step(name="contamination/hits", version=VERSION, params={"ngram_words": params.ngram_words})
+    step = Step(
+        name="contamination/hits",
+        version=VERSION,
+        params={"ngram_words": params.ngram_words},
+        libraries=fingerprint.UNICODE,
+    )
     items = [
         Item((*_inputs(slot), table.blob.sha256), _Hits(slot, params.ngram_words, table), slot.documents.rows)
         for slot in places
@@ -97,7 +103,12 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
 
 
 def _held_out_grams(ctx: Context, params: Contamination, places: tuple[Slot, ...]) -> Part:
-    step = Step(name="contamination/grams", version=VERSION, params={"ngram_words": params.ngram_words})
+    step = Step(
+        name="contamination/grams",
+        version=VERSION,
+        params={"ngram_words": params.ngram_words},
+        libraries=fingerprint.UNICODE,
+    )
     items = [
         Item((slot.documents.blob.sha256, slot.sides["holdout"].blob.sha256), _Hits(slot, params.ngram_words, None))
         for slot in places

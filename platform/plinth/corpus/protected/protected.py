@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.protected import index as indexes
@@ -80,13 +81,16 @@ def run(
     """
     places = slots(documents, survivors=survivors, holdout=holdout)
     step = Step(
-        name="protected/index", version=VERSION, params=params.model_dump(include={"candidate_words", "min_words"})
+        name="protected/index",
+        version=VERSION,
+        params=params.model_dump(include={"candidate_words", "min_words"}),
+        libraries=fingerprint.UNICODE,
     )
     digests = tuple(sets[name].digest for name in sorted(sets))
     task = (sets, params.candidate_words, params.min_words)
     plain = run_items(ctx, step, _index, [Item(digests, task)], label=f"{ASSET}: index")[0][0]
     index = _weights(ctx, places, plain)
-    step = Step(name="protected/found", version=VERSION, params=_thresholds(params))
+    step = Step(name="protected/found", version=VERSION, params=_thresholds(params), libraries=fingerprint.UNICODE)
     names, _ = indexes.items(ctx.store, sets)
     found = run_items(
         ctx,
@@ -125,7 +129,7 @@ def _index(store: Store, task: tuple[Mapping[str, Manifest], int, int]) -> tuple
 
 
 def _weights(ctx: Context, places: tuple[Slot, ...], plain: Part) -> Part:
-    step = Step(name="protected/weights", version=VERSION, params={"sampled": SAMPLED})
+    step = Step(name="protected/weights", version=VERSION, params={"sampled": SAMPLED}, libraries=fingerprint.UNICODE)
     items = [Item((*_inputs(slot), plain.blob.sha256), (slot, plain), slot.documents.rows) for slot in places]
     counted = tuple(one[0] for one in run_items(ctx, step, _frequencies, items, label=f"{ASSET}: weights"))
     step = Step(name="protected/weighed", version=VERSION)

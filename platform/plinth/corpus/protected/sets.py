@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.protected.parameters import ProtectedSet
@@ -52,7 +53,12 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
         )
     table = pa.table({"item": [row[0] for row in rows], "text": [row[1] for row in rows]}, schema=ITEMS)
     inputs = {f"file:{file.name.strip('/')}": file.sha256 for file in files}
-    step = Step(name="protected", version=SET_VERSION, params=given.model_dump(mode="json", exclude={"path"}))
+    step = Step(
+        name="protected",
+        version=SET_VERSION,
+        params=given.model_dump(mode="json", exclude={"path"}),
+        libraries=fingerprint.UNICODE,
+    )
     part = write_table(ctx.store, "items.parquet", table)
     return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})
 

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.errors import IntegrityError, MissingError, StorageError
@@ -100,7 +101,7 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
     """Ids and lengths of every curated part's documents; stats: tokens, text_bytes, and `stream` (blob of tokens)."""
     items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
     facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
-    step = Step(name="tokens.shards.tokenise", version="2", params=facts)
+    step = Step(name="tokens.shards.tokenise", version="2", params=facts, libraries=fingerprint.libraries("tokenizers"))
     return [parts[0] for parts in run_items(ctx, step, _tokenise, items, label=f"{asset}: tokenise")]
 
 

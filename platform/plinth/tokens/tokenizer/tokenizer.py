@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.errors import StageError
@@ -59,7 +60,10 @@ class _Task:
 def step(params: TokenizerParameters) -> Step:
     """The training step; the audit's bounds are no part of its identity."""
     return Step(
-        name="tokens.tokenizer", version=VERSION, params=params.model_dump(mode="json", exclude=set(AUDIT_FIELDS))
+        name="tokens.tokenizer",
+        version=VERSION,
+        params=params.model_dump(mode="json", exclude=set(AUDIT_FIELDS)),
+        libraries=fingerprint.libraries("tokenizers", "sentencepiece"),
     )
 
 

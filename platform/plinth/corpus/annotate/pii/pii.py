@@ -241,5 +241,6 @@ ANNOTATOR = Annotator(
     reads=("text",),
     annotate=annotate,
     resources=resources,
+    libraries=lambda params: ("spacy",) if params.ner else (),
     prepare=prepare,
 )

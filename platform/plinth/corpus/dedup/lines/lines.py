@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import edits, shuffle
@@ -99,7 +100,12 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
 
 def _counts(ctx: Context, params: LineParameters, places: tuple[Slot, ...]) -> tuple[Part, ...]:
     fields = {"scope", "units", "min_characters", "edge_lines", "exclude", "boilerplate_documents"}
-    step = Step(name="dedup/lines/count", version=VERSION, params=params.model_dump(mode="json", include=fields))
+    step = Step(
+        name="dedup/lines/count",
+        version=VERSION,
+        params=params.model_dump(mode="json", include=fields),
+        libraries=fingerprint.UNICODE,
+    )
     items = [Item(_inputs(slot)[:3], _Task(slot, params, ()), slot.documents.rows) for slot in places]
     return tuple(made[0] for made in run_items(ctx, step, _count, items, label=f"{ASSET} count"))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle
@@ -54,7 +55,9 @@ def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manif
     Returns:
         Manifest of `part-*` with `signature_schema(params)`, aligned with the documents.
     """
-    step = Step(name="minhash/signatures", version=SIGNATURE_VERSION, params=params.signature())
+    step = Step(
+        name="minhash/signatures", version=SIGNATURE_VERSION, params=params.signature(), libraries=fingerprint.UNICODE
+    )
     asset = f"{bucket_name}/minhash"
     items = [Item((part.blob.sha256,), _Sign(part, params), part.rows) for part in documents.named("part-")]
     parts = [made[0] for made in run_items(ctx, step, _sign, items, label=asset)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from plinth import fingerprint
 from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
@@ -55,7 +56,12 @@ def carry(
         needed: by slot, a run of the rows that are wanted; by default all that are in a component.
     """
     layout = document_numbers.layout(slots)
-    step = Step(name=f"dedup/minhash/{params.verify}", version=VERSION, params=params.similarity())
+    step = Step(
+        name=f"dedup/minhash/{params.verify}",
+        version=VERSION,
+        params=params.similarity(),
+        libraries=fingerprint.UNICODE,
+    )
     items, every = [], needed if needed is not None else [None] * len(slots)
     for slot, base, wanted in zip(slots, layout.bases, every, strict=False):
         read = slot.documents if params.verify == "text" else slot.sides["signatures"]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup.span_parameters import Semantic
@@ -68,7 +69,12 @@ def make(
     """
     if given is None:
         return _learned(ctx, params, places, version)
-    step = Step(name="dedup/semantic/given", version=version, params={"min_words": params.min_words})
+    step = Step(
+        name="dedup/semantic/given",
+        version=version,
+        params={"min_words": params.min_words},
+        libraries=fingerprint.UNICODE,
+    )
     files = tuple(part.blob.sha256 for part in given.parts)
     items = [Item((*_inputs(slot), *files), _Given(slot, given.parts), slot.documents.rows) for slot in places]
     return [Vectors(*made) for made in run_items(ctx, step, _given, items, label="dedup/semantic vectors")]
@@ -88,14 +94,19 @@ def _inputs(slot: Slot) -> tuple[str, str]:
 
 
 def _learned(ctx: Context, params: Semantic, places: tuple[Slot, ...], version: str) -> list[Vectors]:
-    step = Step(name="dedup/semantic/frequencies", version=version, params={"min_words": params.min_words})
+    step = Step(
+        name="dedup/semantic/frequencies",
+        version=version,
+        params={"min_words": params.min_words},
+        libraries=fingerprint.UNICODE,
+    )
     items = [Item(_inputs(slot), _Learn(slot, params, None), slot.documents.rows) for slot in places]
     counted = tuple(made[0] for made in run_items(ctx, step, _frequencies, items, label="dedup/semantic words"))
     step = Step(name="dedup/semantic/weights", version=version)
     item = Item(tuple(part.blob.sha256 for part in counted), counted)
     weights = run_items(ctx, step, _weights, [item], label="dedup/semantic weights")[0][0]
     shape = {"dimensions": params.dimensions, "min_words": params.min_words}
-    step = Step(name="dedup/semantic/vectors", version=version, params=shape)
+    step = Step(name="dedup/semantic/vectors", version=version, params=shape, libraries=fingerprint.UNICODE)
     items = [
         Item((*_inputs(slot), weights.blob.sha256), _Learn(slot, params, weights), slot.documents.rows)
         for slot in places

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, TaskFn, run_items
 from plinth.corpus.dedup import edits as spans
@@ -89,12 +90,12 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
 def find(ctx: Context, sources: tuple[SlotTexts, ...], version: str, range_rows: int) -> tuple[Part, ...]:
     """The later windows of all slots: parts of `LATER`, sorted by address."""
     tokens = {"min_tokens": sources[0].tokens} if sources else {}
-    step = Step(name="dedup/substring/anchors", version=version, params=tokens)
+    step = Step(name="dedup/substring/anchors", version=version, params=tokens, libraries=fingerprint.UNICODE)
     items = [Item(source.inputs, source, source.slot.documents.rows) for source in sources]
     anchors = tuple(made[0] for made in run_items(ctx, step, _anchors, items, label="dedup/substring anchors"))
     step = Step(name="dedup/substring/repeats", version=version)
     repeats = _reduce(ctx, step, _repeats, anchors, range_rows)
-    step = Step(name="dedup/substring/windows", version=version, params=tokens)
+    step = Step(name="dedup/substring/windows", version=version, params=tokens, libraries=fingerprint.UNICODE)
     found = tuple(part.blob.sha256 for part in repeats)
     items = [
         Item(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.models import lexicon
 from plinth.corpus.models.base import ModelTrainer
@@ -27,6 +28,7 @@ from plinth.records import Manifest, Step, internal
 from plinth.text.scoring.dense_features import NAMES
 
 KIND, VERSION = "classifier", "1"
+LIBRARIES = fingerprint.libraries("unicode", "scikit-learn")
 F64 = npt.NDArray[np.float64]
 
 #: The second stage learns from the band and so much beside it, on either side, as a share of what lies there.
@@ -80,7 +82,12 @@ def train(
         *(ExampleSource(name, documents[name], label=1) for name in params.reference),
         *(ExampleSource(name, documents[name], label=0) for name in params.random),
     ]
-    step = Step(name=f"models/{KIND}", version=VERSION, params=params.model_dump(mode="json"))
+    step = Step(
+        name=f"models/{KIND}",
+        version=VERSION,
+        params=params.model_dump(mode="json"),
+        libraries=LIBRARIES,
+    )
     names = ("other", params.positive) if params.labelled else ("random", "reference")
     terms = lists[params.lexicon] if params.lexicon else None
     return learning.train(ctx, asset, step, fit, params, names, sources, terms)
@@ -194,6 +201,7 @@ TRAINER = ModelTrainer(
     buckets=lambda params: (*params.reference, *params.random),
     lists=lambda params: (*params.labelled, *((params.lexicon,) if params.lexicon else ())),
     train=train,
+    libraries=LIBRARIES,
     bounds=lambda params: (("auc", params.min_auc, None), ("final_auc", params.min_auc, None),
                            ("final_ece", None, params.max_ece)),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import calibrate, learning, linear, measures
@@ -71,7 +72,12 @@ def train(
         for name in buckets
     ]
     sources += [ExampleSource(name, documents[name], globs=globs) for name in params.rule_buckets]
-    step = Step(name=f"models/{KIND}", version=VERSION, params=params.model_dump(mode="json"))
+    step = Step(
+        name=f"models/{KIND}",
+        version=VERSION,
+        params=params.model_dump(mode="json"),
+        libraries=fingerprint.UNICODE,
+    )
     return learning.train(ctx, asset, step, fit, params, params.names, sources)
 
 
@@ -131,5 +137,6 @@ TRAINER = ModelTrainer(
         dict.fromkeys([*(name for names in params.labels.values() for name in names), *params.rule_buckets])
     ),
     train=train,
+    libraries=fingerprint.UNICODE,
     bounds=lambda params: (("worst_auc", params.min_auc, None), ("ece", None, params.max_ece)),
 )

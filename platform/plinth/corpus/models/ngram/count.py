@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.records import Manifest, Part, Step
@@ -62,7 +63,12 @@ def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
 
 def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, size: int, label: str) -> Part:
     """The most frequent tokens of the sample, `size` at most, each at least twice; sorted by rank."""
-    step = Step(name="ngram/words", version=VERSION, params={"low": chosen.low, "high": chosen.high})
+    step = Step(
+        name="ngram/words",
+        version=VERSION,
+        params={"low": chosen.low, "high": chosen.high},
+        libraries=fingerprint.UNICODE,
+    )
     parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
     items = [Item((part.blob.sha256,), (part, chosen), part.rows) for part in parts]
     counted = tuple(one[0] for one in run_items(ctx, step, _words, items, label=f"{label}: words"))

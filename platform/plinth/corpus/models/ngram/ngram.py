@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
 from plinth.corpus.models.base import ModelTrainer
@@ -144,7 +145,12 @@ def _measure(
         size = int(one.stats["text_bytes"])
         share = min(1.0, MEASURED_BYTES / size) if size else 1.0
         held = kept if name in params.reference else HashRange(0, round(share * 2**32))
-        step = Step(name="ngram/measure", version=VERSION, params={"low": held.low, "high": held.high})
+        step = Step(
+            name="ngram/measure",
+            version=VERSION,
+            params={"low": held.low, "high": held.high},
+            libraries=fingerprint.UNICODE,
+        )
         model = tuple(part.blob.sha256 for part in made)
         items = [Item((part.blob.sha256, *model), (part, held, made), part.rows) for part in one.named("part-")]
         parts = [own[0] for own in run_items(ctx, step, _perplexities, items, label=f"{asset}: measure {name}")]
@@ -179,5 +185,6 @@ TRAINER = ModelTrainer(
     params=NgramParams,
     buckets=_buckets,
     train=train,
+    libraries=fingerprint.UNICODE,
     bounds=_bounds,
 )

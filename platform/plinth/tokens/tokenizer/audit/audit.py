@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, add_stats, manifest, run_items
 from plinth.errors import IntegrityError
@@ -55,7 +56,12 @@ def run(
         IntegrityError: curated parts or sidecars do not belong to the documents.
     """
     (blob,) = [part.blob for part in trained.named(tokenizer.FILE)]
-    step = Step(name="tokens.audit", version=VERSION, params={"bytes": params.audit_bytes_per_part, "column": column})
+    step = Step(
+        name="tokens.audit",
+        version=VERSION,
+        params={"bytes": params.audit_bytes_per_part, "column": column},
+        libraries=fingerprint.libraries("unicode", "tokenizers"),
+    )
     tasks = [
         AuditTask(bucket, blob, *parts, column, params.audit_bytes_per_part)
         for bucket in sorted(curated)
