@@ -12,6 +12,7 @@ from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import models
 from plinth.recipe.recipe import Recipe
@@ -32,7 +33,7 @@ def _stage(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
         make=partial(_make, name, raw, buckets, lists),
         version=trainer.version,
         params=dict(raw),
-        libraries=trainer.libraries,
+        libraries=fingerprint.libraries(*trainer.libraries),
         group="models",
         description=f"{trainer.description} Source: {trainer.source}",
         owner=shared_owner(recipe),

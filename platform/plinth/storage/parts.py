@@ -57,6 +57,19 @@ def write_batches(
         return writer.finish(stats)
 
 
+def write_arrow(store: Store, name: str, table: pa.Table, *, stats: Mapping[str, Any] | None = None) -> Part:
+    """Write a table as one Arrow file of one batch, which processes map (`pyarrow.ipc.open_file`).
+
+    Raises:
+        DiskFullError, WorkspaceError: nothing becomes visible.
+    """
+    whole = table.combine_chunks()
+    with store.staging(".arrow") as path:
+        with named_failures(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+            writer.write_table(whole)
+        return Part(name=name, blob=store.put_file(path), rows=whole.num_rows, stats=dict(stats or {}))
+
+
 class PartWriter:
     """One Parquet blob, batch by batch: for whoever writes several at once. Memory is one row group.
 

@@ -9,10 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from plinth.corpus.lists.list_table import ListTable
 from plinth.records import Frozen
 
 #: Files of an annotator's resources: resource key -> part name -> path of a read-only local copy.
 Files = Mapping[str, Mapping[str, Path]]
+
+
+#: Under this key `prepare` finds the files of `Annotator.tables`.
+TABLES = "tables"
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class Annotator:
             are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
         libraries: what other people's code decides for these parameters, in the names of `fingerprint.libraries`; the
             Unicode tables always do. Versions and digests are part of the sidecar's identity.
+        tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker:
+            made once for a list, stored, and given to `prepare` as the files of `TABLES`, to be mapped.
         prepare: `(params, files of the resources) -> what annotate is given`, once per worker process and set of
             files; the parameters themselves where it is None.
     """
@@ -47,6 +54,7 @@ class Annotator:
     annotate: Callable[[pa.RecordBatch, Any], pa.RecordBatch]
     resources: Callable[[Any], tuple[str, ...]] | None = None
     libraries: Callable[[Any], tuple[str, ...]] | None = None
+    tables: Callable[[Any, Files], Mapping[str, ListTable]] | None = None
     prepare: Callable[[Any, Files], Any] | None = None
 
     def needs(self, params: Any) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, renamed, run_items
-from plinth.corpus.annotate.base import Annotator
+from plinth.corpus.annotate.base import TABLES, Annotator
 from plinth.corpus.annotate.registry import annotator, parameters
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
-from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_batches
+from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_batches, write_arrow
 from plinth.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ def run(
     Returns:
         Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: of
         numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; of booleans `true`, `nulls`; of spans `spans` and
-        `documents` with any; `labels`: documents by value of each text column, rare ones together as `other`.
+        `documents` with any; `labels`: documents by value of each text column, rare ones together as `other`;
+        `tables`, where it has some: `entries`, and lines `left_out` for their form.
 
     Raises:
         RecipeError: no such annotator or parameter.
@@ -87,13 +88,14 @@ def run(
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
-    request = _request(annotator_name, params, read)
-    others = _beside(given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
+    request, tables = _request(ctx, annotator_name, params, read)
+    others = _beside(ctx, given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
     asset = f"{bucket_name}/{annotator_name}"
     items = [_item(ctx, request, others, part) for part in documents.named("part-")]
     made = [done[0] for done in run_items(ctx, request.step, _annotate, items, label=asset)]
     inputs = {f"{bucket_name}/documents": documents, **read}
-    return manifest(asset, request.step, inputs, renamed(made, "part"), _total(made))
+    stats = _total(made) | ({"tables": {part.name: dict(part.stats) for part in tables}} if tables else {})
+    return manifest(asset, request.step, inputs, renamed(made, "part"), stats)
 
 
 def libraries(annotator_name: str, raw_params: Mapping[str, Any]) -> dict[str, str]:
@@ -106,21 +108,43 @@ def _uses(chosen: Annotator, params: Frozen) -> dict[str, str]:
     return fingerprint.libraries("unicode", *(chosen.libraries(params) if chosen.libraries else ()))
 
 
-def _request(name: str, params: Frozen, read: Mapping[str, Manifest]) -> _Request:
+def _request(
+    ctx: Context, name: str, params: Frozen, read: Mapping[str, Manifest]
+) -> tuple[_Request, tuple[Part, ...]]:
+    """The work of one annotator on any part, and the tables of its resources."""
     # By name: a model given as a folder has the identity of the one that was trained.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
     chosen = annotator(name)
-    return _Request(name, chosen.version, params, tuple(sorted(named, key=lambda one: one[:2])), _uses(chosen, params))
+    request = _Request(
+        name, chosen.version, params, tuple(sorted(named, key=lambda one: one[:2])), _uses(chosen, params)
+    )
+    if chosen.tables is None:
+        return request, ()
+    step = request.step.model_copy(update={"name": f"{request.step.name}/tables"})
+    item = Item(tuple(f"{key}/{file}:{blob.sha256}" for key, file, blob in request.resources), request)
+    made = run_items(ctx, step, _write_tables, [item], label=f"{name} tables")[0]
+    mapped = tuple((TABLES, part.name, part.blob) for part in made)
+    return replace(request, resources=(*request.resources, *mapped)), made
 
 
-def _beside(given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
+def _write_tables(store: Store, request: _Request) -> tuple[Part, ...]:
+    chosen = annotator(request.name)
+    assert chosen.tables is not None
+    tables = chosen.tables(request.params, _files(store, request.resources))
+    return tuple(
+        write_arrow(store, name, one.table, stats={"entries": len(one), "left_out": one.left_out})
+        for name, one in tables.items()
+    )
+
+
+def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
     """The annotators among others that have all they need."""
     requests = []
     for name, raw in others.items():
         params = parameters(name, raw)
         needs = annotator(name).needs(params)
         if all(key in given for key in needs):
-            requests.append(_request(name, params, {key: given[key] for key in needs}))
+            requests.append(_request(ctx, name, params, {key: given[key] for key in needs})[0])
     return requests
 
 
@@ -149,10 +173,14 @@ def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, st
     given = chosen.params.model_validate_json(params)
     if chosen.prepare is None:
         return given
-    store, files = Store(root), dict[str, dict[str, Path]]()
+    return chosen.prepare(given, _files(Store(root), resources))
+
+
+def _files(store: Store, resources: Sequence[tuple[str, str, Blob]]) -> dict[str, dict[str, Path]]:
+    files: dict[str, dict[str, Path]] = {}
     for key, file, blob in resources:
         files.setdefault(key, {})[file] = store.open_path(blob)
-    return chosen.prepare(given, files)
+    return files
 
 
 def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:

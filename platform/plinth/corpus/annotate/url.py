@@ -14,19 +14,24 @@ compared without case. The lists are the user's: files of one resource, by the s
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pydantic import Field
 
-from plinth.corpus.annotate.base import Annotator, Files
-from plinth.corpus.lists.listfiles import by_role, parsed
+from plinth.corpus.annotate.base import TABLES, Annotator, Files
+from plinth.corpus.lists.list_table import ListTable
+from plinth.corpus.lists.listfiles import Counts, by_role, parsed, refused
 from plinth.records import Frozen, internal
+
+_LOG = logging.getLogger(__name__)
 
 SCHEMA = pa.schema(
     [
@@ -58,36 +63,61 @@ class Rules:
     """Lists ready for look-up; values are the files that an entry came from."""
 
     soft_threshold: int
-    domains: dict[str, str] = field(default_factory=dict)
-    urls: dict[str, str] = field(default_factory=dict)
+    domains: ListTable
+    urls: ListTable
+    reputation: ListTable
     hard_words: dict[str, str] = field(default_factory=dict)
     soft_words: dict[str, str] = field(default_factory=dict)
     sub_words: dict[str, str] = field(default_factory=dict)
-    reputation: dict[str, float] = field(default_factory=dict)
     pieces: re.Pattern[str] | None = None
 
 
-def prepare(params: UrlParams, files: Files) -> Rules:
-    """Read the lists.
+def tables(params: UrlParams, files: Files) -> dict[str, ListTable]:
+    """The lists of hosts and addresses, which may have millions of entries, as tables that processes share.
 
     Raises:
-        SourceError: a file that is no list, a line of the wrong form, or no entry at all.
+        SourceError: a file that is no list, or too many lines of the wrong form.
     """
-    rules = Rules(params.soft_threshold)
     named = by_role(files[f"lists/{params.lists}"], ROLES)
-    for role, read in (
-        ("domains", _domain),
-        ("urls", _address),
-        ("hard_words", _word),
-        ("soft_words", _word),
-        ("sub_words", _piece),
-    ):
+    counts: dict[str, Counts] = {}
+
+    def from_files(role: str, read: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+        for name, path in named[role]:
+            yield from ((entry, name) for entry in parsed(name, path, read, counts))
+
+    def scores() -> Iterator[tuple[str, float]]:
+        for name, path in named["reputation"]:
+            yield from parsed(name, path, _score, counts)
+
+    source = pa.dictionary(pa.int16(), pa.string())
+    made = {
+        "domains": ListTable.of(from_files("domains", _domain), source),
+        "urls": ListTable.of(from_files("urls", _address), source),
+        "reputation": ListTable.of(scores(), pa.float32()),
+    }
+    for name, one in counts.items():
+        if one.bad:
+            _LOG.warning("list %s: %d of %d lines left out, %s", name, one.bad, one.bad + one.entries, one.first_bad)
+    bad = {role: sum(counts[name].bad for name, _ in named[role]) for role in made}
+    return {role: replace(table, left_out=bad[role]) for role, table in made.items()}
+
+
+def prepare(params: UrlParams, files: Files) -> Rules:
+    """Map the tables, and read the lists of words.
+
+    Raises:
+        SourceError: a file that is no list, too many lines of the wrong form, or no entry at all.
+    """
+    mapped = {name: ListTable.map(path) for name, path in files.get(TABLES, {}).items()} or tables(params, files)
+    rules = Rules(params.soft_threshold, mapped["domains"], mapped["urls"], mapped["reputation"])
+    named = by_role(files[f"lists/{params.lists}"], ROLES)
+    for role, read in (("hard_words", _word), ("soft_words", _word), ("sub_words", _piece)):
         for name, path in named[role]:
             table: dict[str, str] = getattr(rules, role)
             for entry in parsed(name, path, read):
                 table.setdefault(entry, name)
-    for name, path in named["reputation"]:
-        rules.reputation.update(parsed(name, path, _score))
+    if not any((*map(len, mapped.values()), rules.hard_words, rules.soft_words, rules.sub_words)):
+        raise refused(params.lists, 0, "no entry", "one entry in one file at least")
     if rules.sub_words:
         longest_first = sorted(rules.sub_words, key=len, reverse=True)
         rules.pieces = re.compile("|".join(map(re.escape, longest_first)))
@@ -96,23 +126,34 @@ def prepare(params: UrlParams, files: Files) -> Rules:
 
 def annotate(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
     """Hits of each document's `uri` in the lists; without a host, only words and addresses are compared."""
-    rows = [_judge(uri, rules) for uri in batch.column("uri").to_pylist()]
+    uris = batch.column("uri").to_pylist()
+    suffixes = [list(_suffixes(_host(uri.lower()))) for uri in uris]
+    domains = _longest(suffixes, rules.domains)
+    scores = _longest(suffixes, rules.reputation)
+    urls = rules.urls.values([_address(uri) for uri in uris] if len(rules.urls) else [""] * len(uris))
+    rows = [_judge(uri, rules, *known) for uri, *known in zip(uris, domains, urls, scores, strict=True)]
     columns = [[row[i] for row in rows] for i in range(len(SCHEMA))]
     return pa.record_batch(
         [pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
     )
 
 
-def _judge(uri: str, rules: Rules) -> tuple[bool, bool, int, int, int, float | None, str | None]:
+def _longest(suffixes: Sequence[Sequence[str]], table: ListTable) -> list[Any]:
+    """For each list of names, the value of the first that the table has."""
+    if not len(table):
+        return [None] * len(suffixes)
+    values = iter(table.values([name for names in suffixes for name in names]))
+    return [next((one for one in [*islice(values, len(names))] if one is not None), None) for names in suffixes]
+
+
+def _judge(
+    uri: str, rules: Rules, domain: str | None, url: str | None, known: float | None
+) -> tuple[bool, bool, int, int, int, float | None, str | None]:
     lowered = uri.lower()
-    suffixes = list(_suffixes(_host(lowered)))
-    domain = _first(suffixes, rules.domains)
-    url = rules.urls.get(_address(uri)) if rules.urls else None
     words = set(SPLIT.split(lowered))
     hard = words & rules.hard_words.keys()
     soft = words & rules.soft_words.keys()
     pieces = set(rules.pieces.findall(SPLIT.sub("", lowered))) if rules.pieces else set[str]()
-    known = next((rules.reputation[name] for name in suffixes if name in rules.reputation), None)
     named = domain or url or _first(sorted(hard), rules.hard_words) or _first(sorted(pieces), rules.sub_words)
     if named is None and len(soft) >= rules.soft_threshold:
         named = _first(sorted(soft), rules.soft_words)
@@ -178,7 +219,7 @@ def _resources(params: Any) -> tuple[str, ...]:
 
 ANNOTATOR = Annotator(
     name="url",
-    version="1",
+    version="2",
     description="What lists of domains, addresses and words say of a document's address, and its host's reputation.",
     source="RefinedWeb (Penedo et al. 2023), appendix G.1; datatrove's URLFilter.",
     params=UrlParams,
@@ -186,5 +227,6 @@ ANNOTATOR = Annotator(
     reads=("uri",),
     annotate=annotate,
     resources=_resources,
+    tables=tables,
     prepare=prepare,
 )

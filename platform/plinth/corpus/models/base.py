@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from plinth.compute.context import Context
@@ -36,7 +36,7 @@ class ModelTrainer:
         buckets: names of the buckets whose documents it reads, of the parameters.
         lists: names of the lists it reads, of the parameters.
         train: the work; deterministic, memory bounded.
-        libraries: other people's code that decides the model (`fingerprint.libraries`).
+        libraries: names of other people's code that decides the model (`fingerprint.libraries`).
         bounds: of the parameters, `(statistic, least, most)` that a model must keep to be published.
     """
 
@@ -47,6 +47,6 @@ class ModelTrainer:
     params: type[Frozen]
     buckets: Callable[[Any], tuple[str, ...]]
     train: Train
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ("unicode",)
     lists: Callable[[Any], tuple[str, ...]] = lambda params: ()
     bounds: Callable[[Any], tuple[tuple[str, float | None, float | None], ...]] = lambda params: ()

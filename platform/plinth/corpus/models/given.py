@@ -71,4 +71,5 @@ TRAINER = ModelTrainer(
     buckets=lambda params: (),
     lists=lambda params: (params.files,),
     train=train,
+    libraries=(),
 )

@@ -256,12 +256,10 @@ def test_one_that_fails_or_lacks_its_resources_does_not_stop_its_neighbour(
         annotate.run(corpus.ctx, "web", "length", {}, documents)
 
 
-def test_a_worker_with_another_version_of_an_annotator_is_refused(
-    corpus: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_with_another_version_of_an_annotator_is_refused(corpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plugged(monkeypatch)
     params = made.params()
-    task = stage._Task(corpus.documents["web"].parts[0], (stage._Request("length", "1 (acme 2.0)", params, ()),))
+    task = stage._Task(corpus.documents["web"].parts[0], (stage._Request("length", "1 (acme 2.0)", params, (), {}),))
     with pytest.raises(StageError, match="annotator length is another one in this worker") as refused:
         stage._annotate(corpus.ctx.store, task)
     assert (refused.value.found, refused.value.expected) == ("version 1", "version 1 (acme 2.0)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.annotate.stage import run
-from plinth.corpus.annotate.url import Rules, UrlParams, annotate, prepare
+from plinth.corpus.annotate.url import HOST, Rules, UrlParams, annotate, prepare
 from plinth.corpus.lists import lists
+from plinth.corpus.lists.list_table import ListTable
+from plinth.corpus.lists.listfiles import MAX_BAD_SHARE
 from plinth.errors import MissingError, SourceError
+from plinth.storage.parts import read_table
 
 LISTS = {
     "domains.txt": "# blocked\nbad.example\nspam.co.example\n",
@@ -28,6 +32,9 @@ LISTS = {
     "sub_words.txt": "xxfake\n",
     "reputation.tsv": "good.example\t0.9\nexample.org\t0.25\nlow.example.org\t0.05\n",
 }
+
+
+NONE = ListTable.of([], pa.string())
 
 
 def rules(folder: Path, files: Mapping[str, str | bytes] = LISTS, **params: Any) -> Rules:
@@ -88,6 +95,7 @@ def test_the_longest_listed_suffix_gives_the_reputation(tmp_path: Path) -> None:
         ("reputation.tsv", "good.example\tnan\n", "line 1"),
         ("reputation.tsv", "good.example 0.5\n", "line 1"),
         ("domain_list.csv", "x.example\n", "a name that starts with domains"),
+        ("domains.txt", "# none yet\n", "no entry"),
         ("domains.txt", "x" * 5000 + "\n", "5000 characters"),
     ],
 )
@@ -97,6 +105,39 @@ def test_a_poisoned_list_is_refused_by_file_and_line(tmp_path: Path, name: str, 
     assert said in str(caught.value)
 
 
+def test_a_published_list_with_some_bad_lines_is_used_and_they_are_counted(tmp_path: Path) -> None:
+    most = round(1 / MAX_BAD_SHARE)
+    good = "".join(f"d{number}.example\n" for number in range(most - 1))
+    made = rules(tmp_path, {"domains": good + "-no-host-\n"})
+    assert (len(made.domains), made.domains.left_out) == (most - 1, 1)
+    assert judged(made, f"http://d{most - 2}.example/")[0]["blocked_domain"]
+    with pytest.raises(SourceError, match=rf"(?s)domains, line {most}.*'-no-host-', and 1 more of {most + 1} lines"):
+        rules(tmp_path, {"domains": good + "-no-host-\n-neither-\n"})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_blocklist_that_datatrove_ships_is_used_whole(tiny: Any) -> None:
+    """UT1: 4,558,940 domains, 691 of which are no host names. A worker maps the table that was made once."""
+    import datatrove
+
+    ctx: Context = tiny.ctx
+    shipped = next(Path(datatrove.__file__).parent.glob("assets/url_filterblacklists*.tar.gz"))
+    folder = ctx.workspace.input / "ut1"
+    with tarfile.open(shipped) as archive:
+        archive.extractall(folder, filter="data")
+    hosts = [line for line in (folder / "domains").read_text().split()[::2000] if HOST.fullmatch(line) and "." in line]
+    pages = [f"//{host}/page" for host in hosts] + [f"//{host}.none.example/" for host in hosts]
+    corpus = tiny.corpus({"web": [[tiny.Doc("one", page) for page in pages]]})
+    made = run(
+        ctx, "web", "url", {"lists": "ut1"}, corpus.documents["web"], {"lists/ut1": lists.run(ctx, "ut1", "ut1")}
+    )
+    assert made.stats["tables"]["domains"] == {"entries": 4_558_249, "left_out": 691}
+    blocked = read_table(ctx.store, made.parts[0])["blocked_domain"].to_pylist()
+    assert sum(blocked) == len(hosts)
+    assert all(blocked[: len(hosts)])
+
+
 def test_compressed_lists_are_read(tmp_path: Path) -> None:
     made = rules(tmp_path, {"domains.txt.gz": gzip.compress(b"bad.example\n")})
     assert judged(made, "http://bad.example")[0]["blocked_domain"]
@@ -104,7 +145,7 @@ def test_compressed_lists_are_read(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(max_size=60), max_size=20))
 def test_any_address_is_judged(uris: list[str]) -> None:
-    made = Rules(2, domains={"bad.example": "d"}, hard_words={"a": "h"})
+    made = Rules(2, ListTable.of([("bad.example", "d")], pa.string()), NONE, NONE, hard_words={"a": "h"})
     assert len(judged(made, *uris)) == len(uris)
 
 
@@ -127,7 +168,7 @@ def test_agreement_with_datatrove(tmp_path: Path) -> None:
         use_integrated_lists=False,
     )
     peer.tldextractor = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
-    made.domains.update({"bad.com": "d", "spam.org": "d"})
+    made.domains = ListTable.of([("bad.com", "d"), ("spam.org", "d")], pa.string())
     hosts = ["bad.com", "www.bad.com", "x.y.spam.org", "good.net", "notbad.com", "bad.com.net"]
     words = ["lucky", "bet", "casinox", "news", "xx", "fake", "2020", "winner", "betting", "page"]
     uris = [

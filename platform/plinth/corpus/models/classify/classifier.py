@@ -28,7 +28,7 @@ from plinth.records import Manifest, Step, internal
 from plinth.text.scoring.dense_features import NAMES
 
 KIND, VERSION = "classifier", "1"
-LIBRARIES = fingerprint.libraries("unicode", "scikit-learn")
+LIBRARIES = ("unicode", "scikit-learn")
 F64 = npt.NDArray[np.float64]
 
 #: The second stage learns from the band and so much beside it, on either side, as a share of what lies there.
@@ -86,7 +86,7 @@ def train(
         name=f"models/{KIND}",
         version=VERSION,
         params=params.model_dump(mode="json"),
-        libraries=LIBRARIES,
+        libraries=fingerprint.libraries(*LIBRARIES),
     )
     names = ("other", params.positive) if params.labelled else ("random", "reference")
     terms = lists[params.lexicon] if params.lexicon else None

@@ -137,6 +137,5 @@ TRAINER = ModelTrainer(
         dict.fromkeys([*(name for names in params.labels.values() for name in names), *params.rule_buckets])
     ),
     train=train,
-    libraries=fingerprint.UNICODE,
     bounds=lambda params: (("worst_auc", params.min_auc, None), ("ece", None, params.max_ece)),
 )

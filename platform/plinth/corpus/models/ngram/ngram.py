@@ -185,6 +185,5 @@ TRAINER = ModelTrainer(
     params=NgramParams,
     buckets=_buckets,
     train=train,
-    libraries=fingerprint.UNICODE,
     bounds=_bounds,
 )

@@ -152,9 +152,9 @@ def opened_steps(monkeypatch: Any) -> dict[str, int]:
     ran: dict[str, int] = {}
     original = stage._call
 
-    def call(fn: Any, root: Any, task: Any) -> Any:
+    def call(fn: Any, *rest: Any) -> Any:
         ran[fn.__name__] = ran.get(fn.__name__, 0) + 1
-        return original(fn, root, task)
+        return original(fn, *rest)
 
     monkeypatch.setattr(stage, "_call", call)
     return ran
