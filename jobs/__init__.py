@@ -8,6 +8,6 @@ last_recipe   the recipe that a workspace ran last
 results_page  the page of results
 servers       the two web servers of `plinth up`, on loopback
 harvest/      the demo's corpus, from text on this machine
-recipes/      recipes to run and to extend
+recipes/      recipes to run and to extend, found by name
 cli/          the command `plinth`
 """

@@ -23,7 +23,7 @@ from plinth.recipe.recipe import Recipe
 #: Names of jobs; an asset may not have the same one.
 CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
 
-#: Groups that a corpus job makes; what follows costs accelerators and is started by hand or on purpose.
+#: Groups that a corpus job makes; later groups use accelerators and are started on purpose.
 CORPUS_GROUPS = (
     "sources",
     "documents",

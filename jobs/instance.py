@@ -12,7 +12,7 @@ from plinth.storage.workspace import Workspace
 
 
 def settings_file() -> Path:
-    """`dagster.yaml`: what PLINTH_DAGSTER_YAML names, else the one beside the packages (or inside, in a wheel)."""
+    """`dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else the one beside the packages (or inside, in a wheel)."""
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
     here = Path(__file__).parent

@@ -1,6 +1,6 @@
 """The recipe that a workspace was last run with, so that later commands need not name it.
 
-`recipe.json` holds its path, and a copy with `extends:` followed for when the path has gone.
+`recipe.json` holds its path, and a copy with `extends:` followed, which is used when the path no longer exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def remember(workspace: Path, recipe: Path) -> None:
 
 
 def recall(workspace: Path) -> Path:
-    """The path of the recipe last run here, or of its copy when that path has gone.
+    """The path of the recipe last run here, or of its copy when that path no longer exists.
 
     Raises:
         MissingError: when nothing was run in this workspace.
@@ -49,7 +49,7 @@ def recall(workspace: Path) -> Path:
         write_bytes(copy, json.dumps(without_defaults(Recipe, note["recipe"]), indent=1).encode())  # JSON is YAML
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError) as error:
         raise MissingError(
-            f"the workspace {workspace} remembers no recipe",
+            f"the workspace {workspace} has no recipe of an earlier run",
             expected="a recipe, by -r or from an earlier `plinth run`",
             remedy="name one: -r demo",
         ) from error

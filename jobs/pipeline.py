@@ -1,4 +1,4 @@
-"""Run the pipeline: what is up to date is left alone, the rest goes through Dagster in this process.
+"""Run the pipeline: assets that are up to date are left alone, the rest runs through Dagster in this process.
 
     harvest (demo) -> plan -> Dagster run -> approval -> Dagster run of the release -> results page
 
@@ -60,7 +60,7 @@ def run(
 
     Raises:
         RecipeError, MissingError: the recipe or the selection is wrong.
-        StageError: a stage failed; what finished before it is kept.
+        StageError: a stage failed; assets finished before it are kept.
     """
     started = time.monotonic()
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
@@ -90,7 +90,7 @@ def status(workspace: Path, recipe_path: Path) -> list[dict[str, Any]]:
     catalog = stages(recipe)
     try:
         todo = decide(ctx, catalog)
-    except PlinthError:  # sources that cannot be read now must not hide what is published
+    except PlinthError:  # sources that cannot be read now must not hide published assets
         todo = Decision((), tuple(stage.asset for stage in catalog))
     rows = []
     for stage in catalog:

@@ -1,4 +1,4 @@
-"""The page of results: funnel, mixture, loss, bits per byte, gates, release, and where to look next."""
+"""The page of results: funnel, mixture, loss, bits per byte, gates, release, and commands to try next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from registry import api
 
 
 def write(ctx: Context, recipe: Recipe) -> Path:
-    """Write `reports/<recipe>.html` from what is published. Returns its path.
+    """Write `reports/<recipe>.html` from the published assets. Returns its path.
 
     Raises:
         MissingError: the funnel has not been made yet.

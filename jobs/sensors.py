@@ -1,7 +1,4 @@
-"""Automatic starts: new source files, approvals, failures, the clock.
-
-The polling sensors are the truth; a webhook may wake them and nothing more.
-"""
+"""Automatic starts: new source files, approvals, failures, the clock. Sensors poll."""
 
 import json
 import time
@@ -65,11 +62,11 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
 
 
 def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Carries out approvals given in MLflow or by signed statement."""
+    """Executes approvals given in MLflow or by signed statement."""
 
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Asks for the release job once for every approved candidate."""
+        """Requests the release job once for every approved candidate."""
         from registry import api
 
         try:
@@ -86,7 +83,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def failure(workspace: Path) -> dg.SensorDefinition:
-    """Writes every failed run to `alerts.jsonl` of the workspace, for whatever pages people."""
+    """Writes every failed run to `alerts.jsonl` of the workspace, for a pager to read."""
 
     @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
     def _failure(context: dg.RunFailureSensorContext) -> None:
@@ -106,7 +103,7 @@ def record_failure(workspace: Path, run_id: str, job: str, message: str | None) 
 
 
 def nightly(job: Any) -> dg.ScheduleDefinition:
-    """The corpus job every night; what is up to date costs nothing."""
+    """The corpus job every night; assets that are up to date are left alone."""
     return dg.ScheduleDefinition(
         name="nightly",
         job=job,

@@ -70,7 +70,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _default_signals() -> None:
-    # Started in the background of a shell, these are ignored and inherited so: Dagster could not be stopped.
+    # A shell ignores these signals for background jobs and children inherit that: Dagster could not be stopped.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -81,5 +81,5 @@ def _require_free(port: int) -> None:
             raise PlinthError(
                 f"port {port} on {HOST} is taken",
                 expected="a free port for the Dagster pages",
-                remedy="end what listens there, or give another --dagster-port",
+                remedy="end the program that listens there, or give another --dagster-port",
             )

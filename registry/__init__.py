@@ -1,4 +1,4 @@
-"""What a checkpoint may become: sign, register, gate, approve, promote, taint. The one package that knows MLflow.
+"""From checkpoint to release: sign, register, gate, approve, promote, taint. The one package that knows MLflow.
 
 checkpoint -> candidate -> gates -> approval -> canary -> champion
                   ^                                 |
@@ -11,7 +11,7 @@ Called from outside (assets, sensor, command line):
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server
 
-Inside, each may use what stands above it (keys and envelopes are plinth.trust):
+Inside, each may use those above it (keys and envelopes are plinth.trust):
 
     signing       OpenSSF model signature and SLSA provenance of a directory
     materialise   checkpoint manifest -> signed directory
@@ -20,10 +20,10 @@ Inside, each may use what stands above it (keys and envelopes are plinth.trust):
     gates         pure functions: evidence -> passed, reason
     approval      decisions of people: signed statements, or tags set in the MLflow UI
     taint         marks, and everything downstream of them
-    evidence      gather what the gates look at
+    evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
     timeline      step events of a run -> metrics, each once
-    releases      signed, chained records of who moved what and why
+    releases      signed, chained records of every movement of an alias, with person and reason
     promotion     copy, aliases, rollback
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for

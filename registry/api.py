@@ -1,4 +1,4 @@
-"""What the assets, the sensor and the command line call. Every function starts the server it needs."""
+"""The functions for assets, sensor and command line. Each starts the server that it needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class CandidateStatus(Frozen):
-    """A candidate that is not yet settled: its gates, and whether only approval is missing."""
+    """A candidate with its gates, and whether only approval is missing."""
 
     model: str
     version: str
@@ -61,7 +61,7 @@ class CandidateStatus(Frozen):
 
 
 class Tainted(Frozen):
-    """A mark and everyone it concerns."""
+    """A mark, with the manifests, versions and aliases that it affects."""
 
     mark: taint.Taint
     manifests: tuple[str, ...]
@@ -184,7 +184,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
-    """Promote every candidate whose gates, approvals among them, all pass. What the sensor's job calls."""
+    """Promote every candidate whose gates, approvals among them, all pass. Called by the sensor's job."""
     return tuple(promote(ctx, recipe, status.version, by, "every gate passed") for status in ready(ctx, recipe))
 
 
@@ -196,12 +196,12 @@ def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool 
     )
 
 
-@mlflow_client.named("tell who is tainted")
+@mlflow_client.named("list tainted versions")
 def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
     """Mark a checkpoint, any manifest, a source (digest or its beginning) or a document (32 hex digits) as unfit.
 
-    From then on no gate lets anything made of it pass. Tells which versions and aliases are concerned;
-    nothing is rolled back by itself.
+    From then on the gate `taint` fails for everything made of it. Returns the versions and aliases that are affected;
+    nothing is rolled back automatically.
 
     Raises:
         MissingError: nothing here has that identity.
@@ -249,7 +249,7 @@ def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
 
 
 def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> CandidateStatus:
-    """A candidate that cannot even be read is reported, and does not hide the others."""
+    """The status of a version; one that cannot be read is reported, and does not hide the others."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
         judged = promotion.judge(ctx, client, recipe, version)

@@ -30,7 +30,7 @@ TAG = re.compile(r"approval(\.\d+)?")
 
 
 def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved") -> Path:
-    """Sign one person's decision; said twice, it is one decision. A later one replaces an earlier one.
+    """Sign one person's decision. Repeating it changes nothing; a later decision replaces an earlier one.
 
     Raises:
         SignatureError: no name, no reason, or the person's key is not usable here.
@@ -53,7 +53,7 @@ def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Dec
 
 
 def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
-    """Where a person's signed decision about a candidate lies."""
+    """The path of a person's signed decision about a candidate."""
     return ctx.workspace.approvals / candidate.key[:12] / f"{keys.file_name(person)}.json"
 
 
@@ -82,7 +82,7 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval
 def collect(
     ctx: Context, candidate: Candidate, tags: Mapping[str, Any]
 ) -> tuple[tuple[Approval, ...], tuple[str, ...]]:
-    """Every decision about a candidate, and what was found that is none, each with its reason."""
+    """Every decision about a candidate, and every invalid one with its reason."""
     decisions: list[Approval] = []
     faults: list[str] = []
     for path in sorted((ctx.workspace.approvals / candidate.key[:12]).glob("*.json")):
@@ -100,7 +100,7 @@ def collect(
 
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
-    """A decision out of three tags, what is wrong with them, or None while nothing was decided."""
+    """A decision out of three tags, their fault in words, or None while nothing was decided."""
     value = str(tags[tag]).strip().lower()
     by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
     if not value:

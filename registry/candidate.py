@@ -2,7 +2,7 @@
 
 A candidate is identified by its checkpoint, its evaluation and the facts stated about it, so the same
 work is registered once, however often it is asked for. The statement of facts is signed and lies beside
-the model directory; the tags in MLflow repeat it for people to read and are never believed.
+the model directory; the tags in MLflow repeat it for people and are never trusted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
 
 
 class Facts(Frozen):
-    """What the caller states about a candidate; None means that nobody could show it."""
+    """Facts that the caller states about a candidate; None where there is no evidence."""
 
     contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
     licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
     stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind (restart, spike, …).")
-    requested_by: str | None = Field(None, description="Who asked for the run.")
+    requested_by: str | None = Field(None, description="Person who requested the run.")
     cost: Mapping[str, float] = Field(default_factory=dict, description="Such as `wall_s`, `tokens`, `device_hours`.")
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The facts that distinguish candidates; who asked and what it cost do not."""
+        """The facts that distinguish candidates; requester and cost do not."""
         return self.model_dump(mode="json", exclude={"requested_by", "cost"})
 
 
@@ -64,7 +64,7 @@ class Candidate(Frozen):
 
     @property
     def subjects(self) -> dict[str, str]:
-        """What an approval or a release must be about."""
+        """The digests that an approval or a release must name."""
         return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}
 
 
@@ -79,7 +79,7 @@ def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:
 
 
 def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
-    """The complete chain of a checkpoint, after its evaluation was found to be about it and complete too.
+    """The complete chain of a checkpoint, after a check that its evaluation is of it and is complete too.
 
     Raises:
         LineageError: a link is missing or changed, or the evaluation is of another checkpoint.
@@ -121,12 +121,12 @@ def state_facts(
 
 
 def evidence_path(directory: Path, key: str) -> Path:
-    """Where the signed facts of a candidate lie."""
+    """The path of the signed facts of a candidate."""
     return directory.with_name(f"{directory.name}.{key[:12]}.evidence.json")
 
 
 def read(ctx: Context, version: Any) -> Candidate:
-    """A candidate from its version in MLflow, believed only as far as signatures reach.
+    """A candidate from its version in MLflow; only signed data is trusted.
 
     Raises:
         SignatureError: the signed facts are absent, changed, or about something else.
@@ -136,7 +136,7 @@ def read(ctx: Context, version: Any) -> Candidate:
     key = version.tags.get("candidate", "")
     if not KEY.fullmatch(key):
         raise SignatureError(
-            f"{version.name} version {version.version} does not say which candidate it is",
+            f"{version.name} version {version.version} names no candidate",
             found=f"tag `candidate` = {key!r}",
             expected="the key that registering gave it",
             remedy="register the checkpoint again",
@@ -149,7 +149,7 @@ def read(ctx: Context, version: Any) -> Candidate:
         run = CandidateRun.model_validate(statement["predicate"]["run"])
         stated = key_of(subjects["checkpoint"], subjects["evaluation"], facts)
     except (KeyError, ValidationError) as error:
-        raise SignatureError(f"{path} does not state what it should", found=error) from error
+        raise SignatureError(f"{path} is not the signed statement of a candidate", found=error) from error
     if not stated == subjects.get("candidate") == key:
         raise SignatureError(
             f"{version.name} version {version.version} carries the facts of another candidate",
@@ -180,7 +180,7 @@ def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
 
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
-    """The chain as the manifests give it now, after it was found to be the one in a verified provenance.
+    """The chain as the manifests give it now, compared with the one in a verified provenance.
 
     Raises:
         LineageError: the chain is broken, or is not the one that was signed.

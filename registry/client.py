@@ -46,7 +46,7 @@ def connect(workspace: Workspace) -> Any:
 
 @contextmanager
 def speaking(purpose: str) -> Iterator[None]:
-    """Turn MLflow's and the network's refusals into one named error."""
+    """Turn errors of MLflow and of the network into one named error."""
     from mlflow.exceptions import MlflowException
     from requests.exceptions import RequestException
 
@@ -62,7 +62,7 @@ def speaking(purpose: str) -> Iterator[None]:
 
 
 def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function so that everything MLflow refuses in it is named."""
+    """Decorate a function so that errors of MLflow in it name its purpose."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -76,7 +76,7 @@ def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def optional(call: Callable[[], Any]) -> Any | None:
-    """What MLflow has, or None when it has no such thing."""
+    """The result of a call, or None where MLflow has no such thing."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -121,7 +121,7 @@ def _pages(ask: Callable[[str | None], Any]) -> list[Any]:
 
 
 def source_uri(workspace: Workspace, directory: Path) -> str:
-    """How a model directory is named in MLflow."""
+    """The source URI of a model directory in MLflow."""
     return f"{SCHEME}/{directory.relative_to(workspace.root).as_posix()}"
 
 

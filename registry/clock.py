@@ -1,4 +1,4 @@
-"""Wall-clock time for records that say when a person acted; never part of an identity."""
+"""Wall-clock time for records of people's acts; never part of an identity."""
 
 from __future__ import annotations
 

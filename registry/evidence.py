@@ -1,8 +1,8 @@
-"""Gather what the gates look at, from where it cannot be forged unnoticed.
+"""Gather the evidence of the gates, from sources in which forgery is noticed.
 
 Numbers come from content-addressed manifests, facts from the trainer's signed statement, the resume
 proof from inside the signed directory, marks from the workspace, decisions from signatures and tags.
-What cannot be shown stays None, and its gate fails.
+Evidence that is missing stays None, and its gate fails.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _lineage(
 
 
 def _slices(ctx: Context, candidate: Candidate) -> dict[str, SliceScore] | None:
-    """Scores by slice; a slice whose numbers cannot be read is worse than any baseline, never absent."""
+    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent."""
     try:
         stats = ctx.refs.load(candidate.evaluation).stats.get("slices")
     except PlinthError:

@@ -1,6 +1,6 @@
-"""Gates: what a candidate must prove. Pure functions from evidence to (passed, reason, evidence).
+"""Gates: conditions on a candidate. Pure functions from evidence to (passed, reason, evidence).
 
-    signature          the directory holds what the trainer signed
+    signature          the directory holds the files that the trainer signed
     lineage            the ancestry is complete, down to the raw sources
     beats_gzip         bits per byte below `gzip -9` on every slice
     beats_trigram      bits per byte below the byte trigram on every slice
@@ -34,7 +34,7 @@ APPROVALS = "approvals"
 
 
 class CheckResult(Frozen):
-    """The outcome of a check that ran elsewhere, with what it saw."""
+    """The outcome of a check that ran elsewhere, with its findings in words."""
 
     holds: bool
     detail: str
@@ -59,7 +59,7 @@ class Approval(Frozen):
 
 
 class Evidence(Frozen):
-    """Everything the gates look at. None means: nobody could show it."""
+    """The evidence that the gates read. None: there is no such evidence, so its gate fails."""
 
     signature: CheckResult | None = None
     lineage: CheckResult | None = None
@@ -77,7 +77,7 @@ class Evidence(Frozen):
 
 
 class GateResult(Frozen):
-    """What one gate decided, why, and on what it rests."""
+    """The decision of one gate, its reason and its evidence."""
 
     name: str
     passed: bool
@@ -141,7 +141,7 @@ def _asked(policy: Gates, evidence: Evidence) -> Iterator[GateResult]:
 
 
 def _installed(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
-    """A gate of an installed package; one that cannot be asked, lacks evidence or breaks has not passed."""
+    """A gate of an installed package; one that cannot be loaded, lacks evidence or raises has not passed."""
     try:
         gate, origin = GATES.find(name), GATES.origin(name)
         params = GATES.parameters(name, raw, f"release.gates.extensions.{name}")
@@ -170,7 +170,7 @@ def _finding(name: str, found: CheckResult | None) -> GateResult:
 
 
 def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], what: str) -> GateResult:
-    """Strictly below on every slice that must be there; NaN is not below anything."""
+    """Whether the model is strictly below the bound on every expected slice; NaN is not below anything."""
     if not evidence.slices:
         return _missing(name)
     rows = {key: {"model": score.model, "bound": bound(score)} for key, score in sorted(evidence.slices.items())}

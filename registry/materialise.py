@@ -27,7 +27,7 @@ from registry import signing
 
 
 def path_of(ctx: Context, checkpoint: str) -> Path:
-    """Where the model directory of a checkpoint manifest lies."""
+    """The path of a checkpoint manifest's model directory."""
     return ctx.workspace.models / checkpoint[:12]
 
 
@@ -76,7 +76,7 @@ def _require_files(checkpoint: Manifest) -> None:
 
 
 def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping[str, Any]) -> None:
-    """Fill a staging directory, then give it its name."""
+    """Fill a staging directory, then rename it."""
     staged = target.with_name(f".{target.name}.tmp")
     with named_failures(staged):
         shutil.rmtree(staged, ignore_errors=True)

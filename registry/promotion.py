@@ -2,9 +2,9 @@
 
     candidate version --copy--> release version --alias--> canary --alias--> champion
 
-Everything is verified again at this moment; nothing that was found earlier is taken over. Each step
-can be repeated: a crash between two of them is mended by calling again. The previous champion keeps
-the alias `previous`. Only signed release records make a version a release.
+Everything is verified again; no earlier result is reused. Each step can be repeated: after a crash between two of them,
+calling again completes the promotion. The previous champion keeps the alias `previous`. Only signed release records
+make a version a release.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PREVIOUS: Final = "previous"
 
 
 class Judgement(NamedTuple):
-    """A candidate, everything known about it now, and what the gates made of that."""
+    """A candidate with its present evidence and the results of its gates."""
 
     candidate: Candidate
     evidence: gates.Evidence
@@ -47,7 +47,7 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
     """A candidate and its gates, judged now and shown on its version in MLflow.
 
     Raises:
-        SignatureError, LineageError: it is not even known what the version is about.
+        SignatureError, LineageError: the version cannot be tied to a candidate.
     """
     found = candidates.read(ctx, version)
     gathered = evidence.gather(ctx, recipe, found, version.tags)
@@ -59,11 +59,11 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
 def promote(
     ctx: Context, client: Any, recipe: Recipe, version: str, *, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Make a candidate version a release and give it the stage's alias; doing it twice is doing it once.
+    """Make a candidate version a release and give it the stage's alias; repeating it changes nothing.
 
     Raises:
-        SignatureError: a file or statement was changed; named.
-        LineageError: the chain is broken; the first broken link is named.
+        SignatureError: a file or statement was changed; names it.
+        LineageError: the chain is broken; names the first broken link.
         GateError: gates that did not pass, each with its reason.
         MissingError: no such candidate.
     """
@@ -127,7 +127,7 @@ def rollback(
 
 
 def verify_release(ctx: Context, client: Any, name: str, version: str) -> tuple[Candidate, Chain]:
-    """A release version, proved: signed history says that it is one, and its model is unchanged and untainted.
+    """A release version, proved: signed history has it, and its model is unchanged and untainted.
 
     Raises:
         SignatureError, LineageError: changed or incomplete.
@@ -183,7 +183,7 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate) -> str:
     for version in mlflow_client.versions(client, name):
         if version.source == source:
             return str(version.version)
-    # MLflow talks to stderr here, of a model that "already exists".
+    # MLflow prints to stderr here that a model "already exists".
     with contextlib.redirect_stderr(io.StringIO()):
         return str(client.copy_model_version(source, name).version)
 
@@ -207,7 +207,7 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
 
 
 def _go_back(ctx: Context, client: Any, record: ReleaseRecord) -> ReleaseRecord:
-    """Carry out a recorded rollback; can be repeated."""
+    """Execute a recorded rollback; can be repeated."""
     name, bad, good = record.model, record.previous, record.version
     _point(client, name, PREVIOUS, _last_good(ctx, client, name, good) if good else None)
     if alias(client, name, CANARY) == bad:

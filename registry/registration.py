@@ -1,7 +1,7 @@
 """Write a candidate into MLflow: experiment, run, model, metrics, version. Each is made once.
 
 The version is made last, in one call, with all its tags: a crash before it leaves nothing that looks
-like a candidate, and the next call finds the pieces that are there and goes on.
+like a candidate, and the next call reuses the parts that exist.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def ensure_version(
 
 
 def show_gates(client: Any, model: str, version: str, results: Iterable[GateResult], known: Mapping[str, Any]) -> None:
-    """Put the gates' outcome on a version, for people to read; only what changed is written."""
+    """Write the gates' results to tags of a version, for people; only changes are written."""
     results = tuple(results)
     closed = failed(results)
     tags = {f"gate/{result.name}": f"{'passed' if result.passed else 'FAILED'}: {result.reason}" for result in results}

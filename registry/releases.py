@@ -1,9 +1,9 @@
-"""Release records: who moved which version where, when and why; signed, numbered, chained.
+"""Release records: every movement of an alias with person, time and reason; signed, numbered, chained.
 
     releases/00001.json    {"record": …, "envelope": …}
 
 The record is for people; the envelope is the same record signed with the promoter's key, and only that
-is believed. Each record names the SHA-256 of the one before, so that none can be taken out or replaced.
+is trusted. Each record names the SHA-256 of the one before, so that none can be taken out or replaced.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _read(ctx: Context, path: Path) -> ReleaseRecord:
     signed = dsse.opened(envelope, keys.promoter(ctx.workspace), PREDICATE, str(path))["predicate"]
     if shown != signed:
         raise SignatureError(
-            f"{path} shows something other than what was signed",
+            f"{path} differs from its signed record",
             found=sorted(key for key in {*shown, *signed} if shown.get(key) != signed.get(key)),
             expected="the promoter's record",
             remedy="restore the file from a backup",

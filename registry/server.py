@@ -1,8 +1,8 @@
 """The local MLflow server: started when needed, found again, stopped on request.
 
 SQLite and artifacts lie in the workspace's `mlflow/`; `server.json` remembers the process and its
-port, so that the address stays the same over restarts. The server outlives whoever started it. A
-server of one's own is named by `MLFLOW_TRACKING_URI` and always wins.
+port, so that the address stays the same over restarts. The server outlives whoever started it. `MLFLOW_TRACKING_URI`
+names another server, which then takes precedence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plinth.storage.locks import locked
 from plinth.storage.workspace import Workspace
 
 HOST = "127.0.0.1"
-#: Of a server that lives; a busy machine may need most of it.
+#: Longest wait for an answer of a live server; a busy machine may need most of it.
 START_TIMEOUT_S = 300.0
 HEALTH_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 20.0
@@ -47,7 +47,7 @@ SERVER_ENVIRONMENT = {
 
 
 class ServerState(Frozen):
-    """What `server.json` holds. A process is the same one only when its start time is the same too."""
+    """The content of `server.json`. A process is the same one only when its start time is the same too."""
 
     pid: int
     started_at_s: float
@@ -59,7 +59,7 @@ class ServerState(Frozen):
 
 
 def ensure_server(workspace: Workspace) -> str:
-    """The tracking URI of a server that answers, started if there is none.
+    """The tracking URI of a running server, started if there is none.
 
     Raises:
         RegistryError: when `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
@@ -241,7 +241,7 @@ def _free_port() -> int:
 
 
 def _becomes_free(port: int) -> bool:
-    """Whether a port can be taken, now or as soon as a killed server has let go of it."""
+    """Whether a port is free, now or as soon as a killed server has released it."""
     deadline = time.monotonic() + PORT_TIMEOUT_S
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -25,17 +25,17 @@ PROVENANCE_FILE = "provenance.json"
 
 
 def signature_path(directory: Path) -> Path:
-    """Where the model signature of a directory lies."""
+    """The path of a directory's model signature."""
     return directory.with_name(f"{directory.name}.sig")
 
 
 def slsa_path(directory: Path) -> Path:
-    """Where the SLSA statement of a directory lies."""
+    """The path of a directory's SLSA statement."""
     return directory.with_name(f"{directory.name}.slsa.json")
 
 
 def is_signed(directory: Path) -> bool:
-    """Whether signing was finished: the statement is written last. Says nothing of its truth."""
+    """Whether signing was finished: the statement is written last. Nothing is verified."""
     return all(
         path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))
     )
@@ -48,7 +48,7 @@ def discard(directory: Path) -> None:
 
 
 def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], key: KeyPair) -> None:
-    """Sign every file of a directory, and state where they come from.
+    """Sign every file of a directory, with a statement of their provenance.
 
     Args:
         directory: holds the files, `provenance.json` among them.
@@ -75,7 +75,7 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
 
 
 def verify(directory: Path, key: KeyPair) -> dict[str, Any]:
-    """Prove that a directory holds what was signed, and nothing else. Returns its provenance.
+    """Prove that a directory holds the signed files and no others. Returns its provenance.
 
     Raises:
         SignatureError: no signature, another signer, or a file that differs; the file is named.
@@ -110,7 +110,7 @@ def _hashing() -> Any:
 
 
 def _present(directory: Path) -> None:
-    # An empty directory would sign and verify, so what must be there is asked for by name.
+    # An empty directory would sign and verify, so required files are checked by name.
     for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory)):
         if not path.is_file():
             raise SignatureError(

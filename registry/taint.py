@@ -1,8 +1,8 @@
 """Taint: a manifest, a source or a document is marked as unfit, and everything made of it is frozen.
 
-A mark is a small file that is only ever added. Gates read the marks each time, so a mark stops a
-promotion even when the registry cannot be reached to say so. Rolling back is a decision of its own
-(`promotion.rollback`); here it is only said who is affected.
+A mark is a small file that is only ever added. Gates read the marks each time, so a mark stops a promotion even when
+MLflow could not be reached to show it. Rolling back is a decision of its own (`promotion.rollback`); this module only
+lists the affected manifests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CURATED = "curated"
 
 
 class Taint(Frozen):
-    """One mark: what, by whom, why, when. For a document, the curated manifests searched and those holding it."""
+    """One mark: target, person, reason, time. For a document, the curated manifests searched and those holding it."""
 
     kind: Literal["manifest", "document"]
     target: str
@@ -88,7 +88,7 @@ def records(ctx: Context) -> tuple[Taint, ...]:
 
 
 def marks_on(ctx: Context, chain: Chain) -> tuple[str, ...]:
-    """Why the end of this chain is tainted, one sentence per mark; empty when it is not."""
+    """Reasons for which the end of this chain is tainted, one sentence per mark; empty when it is not."""
     names = {link.digest: link.asset for link in chain.links} | {digest: key for key, digest in chain.sources.items()}
     found = []
     for record in records(ctx):
@@ -158,7 +158,7 @@ def _inputs(data: bytes) -> Iterable[str]:
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    """A manifest as plain JSON: here only its links matter, and damage is found where it is used."""
+    """A manifest as plain JSON: only its links are read here, and damage is found where it is used."""
     try:
         content = json.loads(data)
     except ValueError:

@@ -4,8 +4,8 @@
     evaluated   `heldout/SLICE` and `probe/NAME`, at its step
     others      `events/KIND`: how many of that kind there were until then (checkpoint, restart, intervention, …)
 
-Marks on the MLflow run say what was relayed; events at or below them are skipped, so that a restarted follower, or a
-run that repeats steps after a crash, leaves one point per step.
+Marks on the MLflow run record how far it was relayed; events at or below them are skipped, so that a restarted
+follower, or a run that repeats steps after a crash, leaves one point per step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNT_TAG = "plinth.event_counts"
 #: Fields of an event that place it and are no metrics.
 PLACE = frozenset({"seq", "step", "time", "attempt"})
 
-#: Events whose number is worth a curve, or a look.
+#: Kinds of events whose running count is a metric.
 COUNTED = frozenset(
     {"checkpoint", "save_failed", "uploaded", "upload_failed", "refused", "restart", "vanished", "resumed", "reshaped"}
     | {"signal", "intervention", "rolled_back", "skipped", "amended", "rank_failed"}
@@ -74,7 +74,7 @@ class _Mark:
         self.counts: dict[str, int] = json.loads(tags.get(COUNT_TAG, "{}"))
 
     def take(self, event: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics of an event; none when it was relayed before, or tells nothing that is drawn."""
+        """The metrics of an event; none when it was relayed before, or has none."""
         if _is_step(event):
             # by step, not by `seq`: after a resume the same steps come again, alike
             if event["step"] <= self.step:
@@ -93,7 +93,7 @@ class _Mark:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What to write on the MLflow run."""
+        """The tags of the MLflow run that hold the mark."""
         return {STEP_TAG: str(self.step), SEQ_TAG: str(self.seq), COUNT_TAG: json.dumps(self.counts, sort_keys=True)}
 
 

@@ -1,6 +1,6 @@
-"""Prove a model: the directory is as signed, the ancestry complete, a release really released.
+"""Prove a model: the directory is as signed, the ancestry is complete, a release was released.
 
-Whoever uses a model's weights goes through here first; a model that does not verify is not loaded.
+Every use of a model's weights starts here; a model that does not verify is not loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from registry import client as mlflow_client
 
 
 class VerifiedModel(Frozen):
-    """A model that was proved: what it is, how far the proof went, and marks against it (never on a release)."""
+    """A model that was proved: its identity, the extent of the proof, and marks against it (never on a release)."""
 
     target: str
     directory: Path
@@ -86,7 +86,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
 
 
 def _by_directory(ctx: Context, directory: Path) -> tuple[_Found, Chain, str | None]:
-    """A directory is whatever checkpoint its signed provenance names."""
+    """A directory, proved as the checkpoint that its signed provenance names."""
     provenance = signing.verify(directory, keys.trainer(ctx.workspace))
     checkpoint = provenance["checkpoint"]["digest"]
     chain = lineage.walk(ctx, checkpoint)

@@ -1,6 +1,6 @@
 """The command line: `plinth COMMAND`. A folder is a section of `plinth --help`; a module holds a command or a few.
 
-    root     the sections, their help, exit codes: errors in plain words, never a traceback
+    root     the sections and their help; errors as messages with exit codes
     options  --workspace, --recipe, --json, and the settings that they fill
     output   tables for people, JSON for programs
 

@@ -1,4 +1,4 @@
-"""Options that commands share. Each stands before or after the command's name."""
+"""Options that commands share. Each may stand before or after the command's name."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-#: Columns of a pipe or a file, which have no edge.
+#: Width, in columns, of a table for a pipe or a file.
 PIPED_WIDTH = 200
 
 
@@ -52,7 +52,7 @@ def table(
 
 
 def say(*what: Any) -> None:
-    """Print for a person: rich markup; plain, and as wide as it wants to be, where the output is no terminal."""
+    """Print for a person: rich markup; plain and not wrapped where the output is no terminal."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty()
@@ -62,7 +62,7 @@ def say(*what: Any) -> None:
 
 
 def plain_markup(text: str) -> str:
-    """Text that prints as it is, whatever brackets it has."""
+    """Text that prints unchanged, with brackets that are no markup."""
     from rich.markup import escape
 
     return escape(text)

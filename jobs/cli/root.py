@@ -1,4 +1,4 @@
-"""The group of commands, imported lazily, and the one place where errors become messages and exit codes."""
+"""The group of commands, imported lazily, and the one place that turns errors into messages and exit codes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The demo's input: text that is already on this machine, in the formats of real sources. Nothing is downloaded.
 
-    run        `harvest(target, caps)`: everything below, once; kept until it is asked for again
+    run        `harvest(target, caps)`: all buckets, once; kept until a new harvest is requested
     summary    Caps, and what was harvested by bucket and licence
     output     write files only where they differ; choose among candidates by hash of their names
     packages   installed distributions, and the licence each declares as SPDX

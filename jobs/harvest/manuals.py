@@ -1,8 +1,8 @@
 """The machine's manual pages in all its languages, as text files with `LICENCES.json`.
 
-Each page's licence is what the copyright file of its Debian package says, where dpkg knows the package and the
+Each page's licence is what the copyright file of its Debian package says, where dpkg has the package and the
 file is machine-readable; elsewhere it is unknown. A machine without manual pages, or without groff to render
-them, gets the language reference that Python carries instead, so that the recipe still has something of the kind.
+them, gets the language reference of Python instead, so that the recipe still has text of that kind.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ DPKG = Path("/var/lib/dpkg/info")
 DOC = Path("/usr/share/doc")
 MIN_CHARACTERS = 400
 MAX_SOURCE_BYTES = 2_000_000
-#: Text per byte of gzipped source, to choose by size before anything is read.
+#: Bytes of text per byte of gzipped source, to choose by size before anything is read.
 RATIO = 2.6
 ENGLISH = "en"
-#: Translations first: what the other buckets lack.
+#: Translations first, which the other buckets lack.
 TRANSLATED_SHARE = 0.5
 #: Tables, UTF-8 in and out, no colours or overstrikes; left-aligned lines without hyphens.
 GROFF = ("groff", "-t", "-Kutf8", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0", "-dAD=l")
@@ -102,7 +102,7 @@ def page_text(path: Path) -> str:
             input=data,
             capture_output=True,
             timeout=RENDER_TIMEOUT_S,
-            check=False,  # it fails over warnings too: a page without text shows by its length
+            check=False,  # groff fails over warnings too; a page without text is dropped by its length
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )
     except (OSError, EOFError, ValueError, subprocess.TimeoutExpired):

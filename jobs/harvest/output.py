@@ -65,7 +65,7 @@ def take(sizes: Mapping[str, int], bound: int) -> list[str]:
 
 
 def level(totals: Iterable[int], bound: int) -> int:
-    """The largest share L such that the sum of min(total, L) stays within the bound: every owner gets a voice."""
+    """The largest share L such that the sum of min(total, L) stays within the bound."""
     left, waiting = bound, sorted(totals)
     for index, total in enumerate(waiting):
         share = left // (len(waiting) - index)
@@ -76,7 +76,7 @@ def level(totals: Iterable[int], bound: int) -> int:
 
 
 def gzipped(data: bytes) -> bytes:
-    """Gzip without a clock in its header: same bytes in, same bytes out."""
+    """Gzip without a time in its header: same bytes in, same bytes out."""
     return gzip.compress(data, compresslevel=6, mtime=0)
 
 

@@ -27,7 +27,7 @@ _FILE_LINK = re.compile(r'<a href="file:[^"]*">[^<]*</a>(<br>)?')
 
 
 class Pages(pydoc.HTMLDoc):
-    """pydoc's HTML without what belongs to this machine: values of objects, paths, addresses."""
+    """pydoc's HTML without data of this machine: values of objects, paths, addresses."""
 
     def docother(self, object: Any, name: str | None = None, mod: str | None = None, *ignored: Any) -> str:
         if isinstance(object, PLAIN) and not name_is_of_machine(name):
@@ -36,7 +36,7 @@ class Pages(pydoc.HTMLDoc):
 
 
 def name_is_of_machine(name: str | None) -> bool:
-    """Data whose value says where and when this runs."""
+    """Whether a name is data whose value depends on machine or time."""
     return bool(name) and any(word in str(name).lower() for word in ("path", "prefix", "executable", "argv", "environ"))
 
 
@@ -65,7 +65,7 @@ def topic_page(name: str) -> str:
 
 
 def cleaned(html: str) -> str:
-    """Without links to files, paths and addresses."""
+    """HTML without links to files, paths and addresses."""
     html = _ADDRESS.sub("", _FILE_LINK.sub("", html))
     folders = {sysconfig.get_paths()["stdlib"], sys.prefix, sys.base_prefix, sys.exec_prefix, os.getcwd()}
     for folder in sorted(folders, key=len, reverse=True):
@@ -91,7 +91,7 @@ def main() -> None:
         if html:
             print(json.dumps({"page": line, "html": cleaned(html)}), file=out, flush=True)
     out.flush()
-    os._exit(0)  # what the imported modules left running is not waited for
+    os._exit(0)  # threads of imported modules are not waited for
 
 
 if __name__ == "__main__":

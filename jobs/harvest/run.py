@@ -1,4 +1,4 @@
-"""`harvest`: all buckets into one folder. A harvest is taken once and kept until it is asked for again."""
+"""`harvest`: all buckets into one folder. A harvest is taken once and kept until a new one is requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Licence names, as Python metadata and Debian write them, to SPDX expressions. What is unclear is `unknown`."""
+"""Licence names, as Python metadata and Debian write them, to SPDX expressions; `unknown` where the name is unclear."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 UNKNOWN = "unknown"
-#: A BSD licence of an unstated number of clauses: permissive, but no SPDX identifier says so.
+#: A BSD licence of an unstated number of clauses: permissive, but without an SPDX identifier.
 BSD = "LicenseRef-BSD"
 
 #: Values of the `License` field, in lower case without punctuation and filler words.
@@ -134,7 +134,7 @@ _NAME_CHARACTERS = 60
 def from_metadata(expression: str | None, field: str | None, classifiers: Sequence[str]) -> str:
     """The licence that a distribution declares: its SPDX expression, else its name, else its classifiers.
 
-    Several classifiers are joined by AND, the reading that claims least.
+    Several classifiers are joined by AND, the strictest reading.
     """
     if expression and expression.strip():
         return expression.strip()

@@ -1,4 +1,4 @@
-"""How much to harvest, and what was harvested."""
+"""Bounds of a harvest, and its summary."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from jobs.harvest.output import Output, gzipped, shares, take
 from jobs.harvest.summary import Caps
 
 LICENCE = "PSF-2.0"
-#: A name that can never be registered: these pages were rendered here, not fetched.
+#: A host name that can never be registered: these pages were rendered here, not fetched.
 HOST = f"https://pydoc.invalid/{sys.version_info.major}.{sys.version_info.minor}"
 DATE = "2026-01-01T00:00:00Z"
 FILES = 4

@@ -1,6 +1,6 @@
 """Packaged recipes, and how a recipe is found by name.
 
-base    what most recipes share: annotators, policies, permitted licences
+base    the common part of most recipes: annotators, policies, permitted licences
 web     a crawl with every filter on
 demo    the whole pipeline on text that this machine has
 tiny    the whole pipeline in under a minute, for tests

@@ -338,7 +338,7 @@ def test_tags_are_not_believed(ctx: Context, make_line: Any, mlflow: Any) -> Non
     with pytest.raises(SignatureError):
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     mlflow.set_model_version_tag(second.model, second.version, "candidate", "../../keys/trainer")
-    with pytest.raises(SignatureError, match="does not say which candidate"):
+    with pytest.raises(SignatureError, match="names no candidate"):
         api.promote(ctx, bad.recipe, second.version, "eve", "the tags say so")
     statuses = {status.version: status for status in api.pending(ctx, good.recipe)}
     assert statuses["2"].error is not None

@@ -54,7 +54,7 @@ def _funnel(ctx: Context) -> Mapping[str, Any]:
     made = {ref.asset for ref in ctx.refs.all()}
     buckets = [asset.removesuffix("/verdicts") for asset in sorted(made) if asset.endswith("/verdicts")]
     if not buckets:
-        return ctx.refs.current("funnel").stats  # raises: it has not been made, and how to make it
+        return ctx.refs.current("funnel").stats  # raises MissingError with the remedy
     documents, verdicts = (
         {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in buckets} for kind in ("documents", "verdicts")
     )

@@ -112,7 +112,7 @@ def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
     documents = [one for asset in assets if "quarantine" in (one := ctx.refs.current(asset)).stats]
     if not documents:
         raise MissingError(
-            "no documents were held against lists of illegal content",
+            "no documents have been matched with lists of illegal content",
             found=", ".join(assets) or "no documents",
             expected="documents of a recipe with `corpus.illegal.lists`",
             remedy="name the lists there, then `plinth run '*/documents'`",

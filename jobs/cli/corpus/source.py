@@ -62,12 +62,13 @@ def value(
     from assets.annotate import annotator_parameters
     from jobs.cli import output
     from plinth.compute.engine import LocalEngine
+    from plinth.compute.threads import cores
     from plinth.experiment.value import value as worth
 
     ctx, recipe = settings.context(), settings.load_recipe()
     bucket = recipe.corpus.buckets.get(new) or _bucket(recipe, new, kind, licence, policy, text_field, suffixes)
     have = worth.known(ctx, without=new if new in recipe.corpus.buckets else None)
-    ctx.engine = LocalEngine(_cores())
+    ctx.engine = LocalEngine(cores())
     try:
         found = worth.assess(
             ctx,
@@ -200,9 +201,3 @@ def _show_proxy(proxy: dict[str, Any]) -> None:
 
 def _share(measure: dict[str, float]) -> str:
     return f"{measure['value']:.1%} ({measure['low']:.1%} to {measure['high']:.1%})"
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

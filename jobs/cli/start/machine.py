@@ -83,7 +83,9 @@ def extensions() -> Iterator[MachineFinding]:
 
 def cores() -> MachineFinding:
     """Cores that this process may use."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from plinth.compute import threads
+
+    count = threads.cores()
     return MachineFinding(
         "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks; one core is slow"
     )

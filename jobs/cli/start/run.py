@@ -10,6 +10,7 @@ import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 from plinth.compute.select_engine import ENGINES, Compute
+from plinth.compute.threads import cores
 
 if TYPE_CHECKING:
     from jobs.pipeline import RunSummary
@@ -73,7 +74,7 @@ def run(
     from jobs import pipeline
     from jobs.cli import output
 
-    compute = Compute(engine, workers or _cores(), ray_address)
+    compute = Compute(engine, workers or cores(), ray_address)
     summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest)
     if as_json:
         output.emit_json(summary)
@@ -120,7 +121,3 @@ def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
     if summary.release:
         commands.append(("verify", " release", "every link back to the sources"))
     return [*commands, ("up", "", "Dagster and MLflow in a browser")]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plinth.tokens.order.batch import BatchSequence
     from plinth.training.config import RunConfig
 
-#: Documents shown to a person; JSON has all.
+#: Documents shown in the table; JSON has all.
 SHOWN = 60
 
 

@@ -14,7 +14,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
 if TYPE_CHECKING:
     from plinth.training.config import RunConfig
 
-#: Documents shown to a person; JSON has all.
+#: Documents shown in the table; JSON has all.
 SHOWN = 15
 
 #: Characters of a span's text that are shown.

@@ -23,6 +23,7 @@ import plinth
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.compute.progress import Meter
+from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation import slices
 from plinth.evaluation.parameters import Evaluation
@@ -141,7 +142,7 @@ def _model(
             "documents": str(folder / "texts"),
             "scores": str(folder / "scores"),
             "batch_sequences": params.batch_sequences,
-            "workers": len(os.sched_getaffinity(0)),
+            "workers": cores(),
         }
         (folder / "config.json").write_text(json.dumps(config))
         _child(ctx, folder)

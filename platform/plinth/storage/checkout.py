@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -10,7 +9,7 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import replacing
 from plinth.storage.refs import Refs
-from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.store import Store, require_unchanged
 
 SHORTEST_PREFIX = 4
 
@@ -58,17 +57,7 @@ def resolve(refs: Refs, digest: str) -> Manifest:
 
 
 def _copy(store: Store, part: Part, target: Path) -> Path:
-    sha256 = hashlib.sha256()
     source = store.open_path(part.blob)
-    with replacing(target) as out, source.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            sha256.update(chunk)
-            out.write(chunk)
-        if sha256.hexdigest() != part.blob.sha256:
-            raise IntegrityError(
-                f"{source} ({part.name}) has changed since it was written",
-                found=f"SHA-256 {sha256.hexdigest()}",
-                expected=f"SHA-256 {part.blob.sha256}",
-                remedy="delete the file and run the same command again, or pull it from a remote",
-            )
+    with replacing(target) as out:
+        require_unchanged(source, part.blob, out.write, part=part.name)
     return target

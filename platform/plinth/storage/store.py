@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -107,21 +107,37 @@ class Store:
         Raises:
             MissingError, IntegrityError: when it is absent or its bytes have changed.
         """
-        path = self.open_path(blob)
-        with path.open("rb") as stream:
-            found = hash_stream(stream)
-        if found.sha256 != blob.sha256:
-            raise IntegrityError(
-                f"{path} has changed since it was written",
-                found=f"SHA-256 {found.sha256}",
-                expected=f"SHA-256 {blob.sha256}",
-                remedy="delete the file and run the same command again, or restore it from a remote",
-            )
+        require_unchanged(self.open_path(blob), blob)
 
     def read_bytes(self, blob: Blob) -> bytes:
         """A small blob's bytes, verified."""
         self.verify(blob)
         return self.path(blob).read_bytes()
+
+
+def require_unchanged(path: Path, blob: Blob, copy: Callable[[bytes], object] | None = None, *, part: str = "") -> None:
+    """Read a file and compare its SHA-256 with the blob's.
+
+    Args:
+        copy: called with each chunk of bytes as it is read, before the comparison.
+        part: name of the part in a manifest, for the message.
+
+    Raises:
+        IntegrityError: the file has changed.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            if copy is not None:
+                copy(chunk)
+    if digest.hexdigest() != blob.sha256:
+        raise IntegrityError(
+            f"{path}{f' ({part})' if part else ''} has changed since it was written",
+            found=f"SHA-256 {digest.hexdigest()}",
+            expected=f"SHA-256 {blob.sha256}",
+            remedy="delete the file and run the same command again, or restore it from a remote",
+        )
 
 
 def hash_stream(stream: IO[bytes]) -> Blob:

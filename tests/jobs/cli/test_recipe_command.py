@@ -133,5 +133,5 @@ class TestRemembered:
     def test_nothing_usable_remembered_is_a_missing_error(self, tmp_path: Path, content: str | None) -> None:
         if content is not None:
             (tmp_path / "recipe.json").write_text(content)
-        with pytest.raises(MissingError, match="remembers no recipe"):
+        with pytest.raises(MissingError, match="has no recipe of an earlier run"):
             recall(tmp_path)

@@ -5,6 +5,7 @@
     dolma_counts          Gopher's rules as Dolma's tagger counts
     c4_pages              C4's line and page rules as counts
     c4_line_rules         facts of every line for C4's rules, so that lines can be cut
+    citations             marks of citations, for the two above
     redpajama_signals     RedPajama-v2's quality signals
     refinedweb_kernel     RefinedWeb's line rules (refinedweb_reference: the few pages that the kernel leaves)
     periods               Dolma 1.6's rule against short periods

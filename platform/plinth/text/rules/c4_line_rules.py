@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compiled import njit
+from plinth.text.rules.citations import citation_bytes
 from plinth.text.unicode.characters import BREAK, SPACE, flags
 from plinth.text.unicode.codepoints import decode, utf8
 from plinth.text.words.ngrams import I64, U8
@@ -40,9 +41,6 @@ _ENDS = np.cumsum([0, *map(len, _PHRASES)]).astype(np.int64)
 _BYTES = np.frombuffer(b"".join(_PHRASES), dtype=np.uint8)
 _FIRST = np.zeros(256, dtype=np.bool_)
 _FIRST[[phrase[0] for phrase in _PHRASES]] = True
-_CITATIONS = (b"edit]", b"citation needed]")
-_CITATION_ENDS = np.cumsum([0, *map(len, _CITATIONS)]).astype(np.int64)
-_CITATION_BYTES = np.frombuffer(b"".join(_CITATIONS), dtype=np.uint8)
 #: Bytes that can be the last of a line break.
 _BREAK_BYTES = np.zeros(256, dtype=np.bool_)
 _BREAK_BYTES[[0x0A, 0x0B, 0x0C, 0x0D, 0x1C, 0x1D, 0x1E, 0x85, 0xA8, 0xA9]] = True
@@ -171,7 +169,7 @@ def _without_citations(
     """Copy a line without `[digits]`, `[edit]`, `[citation needed]`; its bytes, and citations so far."""
     n, at = 0, left
     while at < right:
-        size = _citation(data, at, right) if data[at] == 91 else 0
+        size = citation_bytes(data, at, right) if data[at] == 91 else 0
         if size:
             cite_line[cited], cites[0, cited], cites[1, cited] = line, cp, cp + size
             cited += 1
@@ -183,26 +181,6 @@ def _without_citations(
         n += 1
         at += 1
     return n, cited
-
-
-@njit(nogil=True, cache=True)
-def _citation(data: U8, at: int, right: int) -> int:
-    """Bytes of the citation that starts here; 0 for none."""
-    stop = at + 1
-    while stop < right and 48 <= data[stop] <= 57:
-        stop += 1
-    if stop < right and data[stop] == 93:
-        return stop + 1 - at
-    for k in range(_CITATION_ENDS.size - 1):
-        size = _CITATION_ENDS[k + 1] - _CITATION_ENDS[k]
-        same = at + 1 + size <= right
-        i = 0
-        while same and i < size:
-            same = data[at + 1 + i] == _CITATION_BYTES[_CITATION_ENDS[k] + i]
-            i += 1
-        if same:
-            return int(size + 1)
-    return 0
 
 
 @njit(nogil=True, cache=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numba import uint64
 
 from plinth.compiled import njit
+from plinth.text.rules.citations import citation_bytes
 from plinth.text.unicode.characters import SPACE, flags
 from plinth.text.unicode.codepoints import decode, utf8
 from plinth.text.words.ngrams import I64, U8
@@ -39,9 +40,6 @@ _FIRST = np.isin(np.arange(256), [ord(c) for phrase in _PHRASES for c in (chr(ph
 _RARE = np.frombuffer(b"ipsuvascms ocy pcook", dtype=np.uint8).reshape(5, 4)
 _END, _TEXT = 1, 2
 _SENTENCE = np.array([_END if byte in b".!?" else _TEXT if byte > 32 else 0 for byte in range(256)], dtype=np.uint8)
-_CITATIONS = (b"edit]", b"citation needed]")
-_CITATION_ENDS = np.cumsum([0, *map(len, _CITATIONS)]).astype(np.int64)
-_CITATION_BYTES = np.frombuffer(b"".join(_CITATIONS), dtype=np.uint8)
 
 
 def page_counts(texts: pa.Array, min_words: int, max_word_characters: int, ends_required: bool = True) -> I64:
@@ -174,7 +172,7 @@ def _without_citations(piece: U8, line: U8) -> int:
         return piece.size
     n, at = 0, 0
     while at < piece.size:
-        skipped = _citation(piece, at) if piece[at] == 91 else 0
+        skipped = citation_bytes(piece, at, piece.size) if piece[at] == 91 else 0
         if skipped:
             at += skipped
         else:
@@ -182,25 +180,6 @@ def _without_citations(piece: U8, line: U8) -> int:
             n += 1
             at += 1
     return n
-
-
-@njit(nogil=True, cache=True)
-def _citation(piece: U8, at: int) -> int:
-    """Bytes of the citation that starts at this bracket, 0 if none does."""
-    stop = at + 1
-    while stop < piece.size and 48 <= piece[stop] <= 57:
-        stop += 1
-    if stop < piece.size and piece[stop] == 93:
-        return stop + 1 - at
-    for k in range(_CITATION_ENDS.size - 1):
-        size = _CITATION_ENDS[k + 1] - _CITATION_ENDS[k]
-        same, i = at + 1 + size <= piece.size, 0
-        while same and i < size:
-            same = piece[at + 1 + i] == _CITATION_BYTES[_CITATION_ENDS[k] + i]
-            i += 1
-        if same:
-            return int(size + 1)
-    return 0
 
 
 @njit(nogil=True, cache=True)

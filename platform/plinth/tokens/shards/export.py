@@ -20,11 +20,11 @@ from typing import IO, Any, Literal, Protocol
 
 import numpy as np
 
-from plinth.errors import IntegrityError, StorageError
+from plinth.errors import StorageError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import replacing
 from plinth.storage.checkout import safe_name
-from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.store import Store, require_unchanged
 from plinth.storage.uris import SCHEME, filesystem
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
@@ -121,18 +121,7 @@ def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str
 def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
     """Bytes of parts, one after another, each compared with its digest."""
     for part in parts:
-        digest = hashlib.sha256()
-        with store.open_path(part.blob).open("rb") as source:
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                out.write(chunk)
-        if digest.hexdigest() != part.blob.sha256:
-            raise IntegrityError(
-                f"{part.name} has changed since it was written",
-                found=f"SHA-256 {digest.hexdigest()}",
-                expected=f"SHA-256 {part.blob.sha256}",
-                remedy="delete the file and run the same command again, or restore it from a remote",
-            )
+        require_unchanged(store.open_path(part.blob), part.blob, out.write, part=part.name)
 
 
 class _DigestWriter:

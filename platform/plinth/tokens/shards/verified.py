@@ -7,14 +7,12 @@ disk that leaves the inode alone.
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from plinth.errors import IntegrityError
 from plinth.records import Blob
 from plinth.storage import locks
-from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.store import Store, require_unchanged
 
 
 def verify_once(store: Store, blob: Blob) -> bool:
@@ -29,37 +27,18 @@ def verify_once(store: Store, blob: Blob) -> bool:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stream = stamp.open("a+")
     except OSError:  # a read-only store has no stamps
-        compare(path, blob)
+        require_unchanged(path, blob)
         return True
     with stream:
         locks.lock(stream.fileno())  # ranks that come at once wait for the first
         stream.seek(0)
         if stream.read() == _identity(path):
             return False
-        compare(path, blob)
+        require_unchanged(path, blob)
         stream.truncate(0)
         with suppress(OSError):
             stream.write(_identity(path))
     return True
-
-
-def compare(path: Path, blob: Blob) -> None:
-    """Read a file and compare its SHA-256.
-
-    Raises:
-        IntegrityError: it has changed.
-    """
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != blob.sha256:
-        raise IntegrityError(
-            f"{path} has changed since it was written",
-            found=f"SHA-256 {digest.hexdigest()}",
-            expected=f"SHA-256 {blob.sha256}",
-            remedy="delete the file and run the same command again, or restore it from a remote",
-        )
 
 
 def _identity(path: Path) -> str:
