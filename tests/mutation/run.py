@@ -2,9 +2,10 @@
 
     < becomes <=    > becomes >=    == becomes !=    and the reverse of each
 
-A change is killed when a test fails, and survives when all pass. Those that no input can show stand in
-`targets.EQUIVALENT` with their reason: at most a tenth. Of the others nine in ten must be killed, or this fails.
-Changes are made by cosmic-ray, in copies of the checkout; nothing here is touched.
+A change is killed when a test fails, the process crashes or the run does not end, and survives when all tests pass.
+Those that no input can show stand in `targets.EQUIVALENT` with their reason: at most a tenth of an area. Of an area's
+others nine in ten must be killed, or this fails. Changes are made by cosmic-ray, in copies of the checkout; nothing
+here is touched.
 
     --only AREA      one of the areas of `targets.TARGETS`; may be repeated
     --workers N      copies worked on at once (default 2)
@@ -14,14 +15,18 @@ Changes are made by cosmic-ray, in copies of the checkout; nothing here is touch
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +41,16 @@ from tests.mutation.targets import EQUIVALENT, TARGETS, Target
 ROOT = Path(__file__).resolve().parents[2]
 CHANGES = ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")
 KILLED_AT_LEAST, EQUIVALENT_AT_MOST = 0.9, 0.1
-#: A change may make a loop endless; the slowest of the mirrored tests takes a small part of this.
-LIMIT_S = 600
+#: A change may make a loop endless: it has the processor time of the unchanged tests, which compile every kernel, and
+#: these seconds. What waits for ever without computing is ended too.
+EXTRA_S, HANG_S = 20, 1800
+#: At the first example that fails, a property has failed: it is not made smaller.
+PROFILE = (
+    *("-p", "_hypothesis_pytestplugin", "-p", "tests.mutation.first_failure"),
+    *("--hypothesis-profile", "first-failure"),
+)
+
+PASSED, FAILED, ENDLESS = "passed", "failed", "endless"
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,8 @@ class Copies:
     def mine(self) -> Path:
         """This thread's copy, made when first asked for."""
         if not hasattr(self._of_thread, "path"):
-            listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+            command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+            listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
             self._of_thread.path = copy = self.folder / threading.current_thread().name
             for name in filter(None, listed.stdout.split("\0")):
                 if (ROOT / name).is_file():
@@ -92,29 +106,64 @@ class Copies:
         return Path(self._of_thread.path)
 
 
-def passes(copy: Path, tests: tuple[str, ...]) -> bool:
-    """Whether the tests pass in a copy; a run that does not end has failed."""
-    environment = {**os.environ, "PYTHONPATH": f"{copy / 'platform'}{os.pathsep}{copy}"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not exhaustive", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return False
-    if done.returncode not in (0, 1, 2):  # passed, failed, not even collected
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout.decode()[-2000:]}")
-    return done.returncode == 0
+def run_tests(copy: Path, tests: tuple[str, ...], limit_s: int) -> tuple[str, int]:
+    """What the tests do in a copy: `PASSED`, `FAILED` or `ENDLESS`; and the seconds of processor time it took.
+
+    A crash is a failure.
+    """
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{copy / 'platform'}{os.pathsep}{copy}",
+        "PYTHONDONTWRITEBYTECODE": "",  # hundreds of starts read what the first has written
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not exhaustive", "-p", "no:cacheprovider", *PROFILE]
+    with tempfile.TemporaryFile() as told:  # a pipe would be held open by processes that the tests start
+        run = subprocess.Popen(
+            [*command, *tests], cwd=copy, env=environment, stdout=told, stderr=told, start_new_session=True
+        )
+        resource.prlimit(run.pid, resource.RLIMIT_CPU, (limit_s, limit_s + EXTRA_S))
+        clock = threading.Timer(HANG_S, os.killpg, (run.pid, signal.SIGXCPU))
+        clock.start()
+        _, status, usage = os.wait4(run.pid, 0)
+        clock.cancel()
+        code = run.returncode = os.waitstatus_to_exitcode(status)
+        with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
+            os.killpg(run.pid, signal.SIGKILL)
+        told.seek(0)
+        if code > 2:  # 0 passed, 1 failed, 2 not even collected, below 0 ended by a signal
+            raise RuntimeError(f"{' '.join(command)} ended with {code}\n{told.read().decode()[-2000:]}")
+    seconds = int(usage.ru_utime + usage.ru_stime)
+    return {0: PASSED, -signal.SIGXCPU: ENDLESS}.get(code, FAILED), seconds
 
 
-def survives(copies: Copies, mutant: Mutant) -> bool:
-    """Whether all tests pass with the change."""
+def outcome_of(copies: Copies, mutant: Mutant, limit_s: int) -> str:
+    """What the tests do with the change."""
     copy = copies.mine()
     path = copy / mutant.file
     original = path.read_text(encoding="utf-8")
     path.write_text(mutant.source, encoding="utf-8")
     try:
-        return passes(copy, mutant.tests)
+        return run_tests(copy, mutant.tests, limit_s)[0]
     finally:
         path.write_text(original, encoding="utf-8")
+
+
+def limits(copies: Copies, pool: ThreadPoolExecutor, every: list[Mutant]) -> dict[tuple[str, ...], int]:
+    """By tests, the seconds of processor time after which a run of them is endless; from a run without any change.
+
+    Raises:
+        RuntimeError: they fail without any change.
+    """
+
+    def measured(tests: tuple[str, ...]) -> int:
+        found, seconds = run_tests(copies.mine(), tests, HANG_S)
+        if found != PASSED:
+            raise RuntimeError(f"{', '.join(tests)} fail without any change: mend them first")
+        return seconds + EXTRA_S
+
+    listed = sorted({one.tests for one in every})
+    return dict(zip(listed, pool.map(measured, listed), strict=True))
 
 
 def main() -> int:
@@ -124,25 +173,22 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
-    areas = options.only or list(TARGETS)
+    areas, begun = options.only or list(TARGETS), time.monotonic()
     every = [one for area in areas for target in TARGETS[area] for one in mutants(area, target)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
         copies = Copies(Path(folder))
-        unchanged = sorted({one.tests for one in every})
-        if not all(pool.map(lambda tests: passes(copies.mine(), tests), unchanged)):
-            print("the tests fail without any change: mend them first", file=sys.stderr)
-            return 1
+        limit = limits(copies, pool, every)
         outcomes = []
-        for number, alive in enumerate(pool.map(lambda one: survives(copies, one), every), 1):
-            one = every[number - 1]
-            outcomes.append(alive)
-            word = "equivalent" if alive and one.equivalent else "SURVIVED" if alive else "killed"
-            print(f"{number}/{len(every)} {word:<10} {one.file}:{one.line}: {one.after}", flush=True)
+        for one, found in zip(every, pool.map(lambda m: outcome_of(copies, m, limit[m.tests]), every), strict=True):
+            outcomes.append(found)
+            word = "equivalent" if found == PASSED and one.equivalent else "SURVIVED" if found == PASSED else found
+            print(f"{len(outcomes)}/{len(every)} {word:<10} {one.file}:{one.line}: {one.after}", flush=True)
     if options.results:
-        facts = [{**asdict(one), "survived": alive} for one, alive in zip(every, outcomes, strict=True)]
+        facts = [{**asdict(one), "outcome": found} for one, found in zip(every, outcomes, strict=True)]
         kept = [{key: value for key, value in fact.items() if key not in ("source", "tests")} for fact in facts]
         options.results.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return account(every, outcomes)
+    print(f"{time.monotonic() - begun:.0f} s")
+    return account(every, [found == PASSED for found in outcomes])
 
 
 def account(every: list[Mutant], outcomes: list[bool]) -> int:
@@ -157,12 +203,14 @@ def account(every: list[Mutant], outcomes: list[bool]) -> int:
     counts: dict[str, Counter[str]] = {area: Counter() for area in dict.fromkeys(one.area for one in every)}
     for one, alive in zip(every, outcomes, strict=True):
         counts[one.area]["equivalent" if one.equivalent else "alive" if alive else "killed"] += 1
+    fine = not wrong
     for area, count in counts.items():
-        print(f"{area:<12} {count['killed']} killed, {count['alive']} alive, {count['equivalent']} equivalent")
-    total = sum(counts.values(), Counter[str]())
-    share = total["killed"] / max(1, total["killed"] + total["alive"])
-    print(f"{share:.0%} of {total['killed'] + total['alive']} changes killed; {total['equivalent']} change nothing")
-    fine = share >= KILLED_AT_LEAST and total["equivalent"] <= EQUIVALENT_AT_MOST * len(every) and not wrong
+        share = count["killed"] / max(1, count["killed"] + count["alive"])
+        fine &= share >= KILLED_AT_LEAST and count["equivalent"] <= EQUIVALENT_AT_MOST * count.total()
+        print(
+            f"{area:<12} {count['killed']} killed, {count['alive']} alive ({share:.0%}), "
+            f"{count['equivalent']} equivalent ({count['equivalent'] / count.total():.0%})"
+        )
     return 0 if fine else 1
 
 

@@ -198,8 +198,8 @@ def _edits(columns: list[pa.Array]) -> pa.Array:
     first, *others = columns
     if not others:
         return first
-    counts = [pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False) for column in columns]
-    some = np.flatnonzero(np.sum([count > 0 for count in counts[1:]], axis=0))
+    counts = [pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False) for column in others]
+    some = np.flatnonzero(np.sum(counts, axis=0))
     lists = first.to_pylist() if some.size else []
     for column in others if some.size else ():
         for row, more in zip(some.tolist(), column.take(pa.array(some)).to_pylist(), strict=True):

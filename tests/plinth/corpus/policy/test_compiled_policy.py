@@ -56,3 +56,9 @@ def test_a_policy_that_cannot_be_compiled_is_refused(policy: Policy, says: str) 
     with pytest.raises(RecipeError) as caught:
         compile_policy(policy, ANNOTATORS)
     assert caught.value.what.startswith(says)
+
+
+def test_an_edit_of_something_else_is_told_the_columns_of_spans() -> None:
+    with pytest.raises(RecipeError) as caught:
+        compile_policy(Policy(edits=(EditRule(reason="x", spans="language.label"),)), ANNOTATORS)
+    assert caught.value.expected == "language.foreign, pii.spans"

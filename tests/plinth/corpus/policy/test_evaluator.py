@@ -6,12 +6,14 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth.corpus.policy import evaluator
 from plinth.corpus.policy.expressions import parse
 
 SCHEMA = {"a.i": pa.int32(), "a.l": pa.int64(), "a.f": pa.float32(), "a.d": pa.float64(), "b.ok": pa.bool_()}
@@ -51,6 +53,13 @@ def test_every_comparison_is_arrows(sign: str, start: int) -> None:
         rule = parse(f"{column} {sign} {number}", SCHEMA, "rule")
         arrow = pc.fill_null(OPERATORS[sign][0](columns[column], pa.scalar(ast.literal_eval(number))), False)
         assert rule.evaluate(columns, 5 - start).tolist() == arrow.to_pylist(), rule.text
+
+
+def test_a_column_of_numbers_beside_a_number_is_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all rules are such a comparison, and numpy is four times as fast."""
+    rule = parse("a.i < 50", SCHEMA, "rule")
+    monkeypatch.setitem(evaluator.COMPARISONS, ast.Lt, (None, np.less))
+    assert rule.evaluate(COLUMNS, 5).tolist() == [True, True, False, True, False]
 
 
 def test_a_threshold_is_not_rounded_to_the_columns_bits() -> None:

@@ -63,6 +63,8 @@ def evaluate(text: str) -> list[bool]:
         ("1 / a.share > 1e300", [True, False, False, False]),  # infinity
         ("a.bytes * 4 > 0", [False, True, True, True]),  # no overflow
         ("a.share < a.words", [False, True, True, False]),
+        ("a.bytes < 9223372036854775807", [True, True, True, True]),  # the largest of 64 bits
+        ("a.words < 1".ljust(MAX_CHARACTERS), [True, False, False, False]),
     ],
 )
 def test_values(text: str, expected: list[bool]) -> None:
@@ -87,6 +89,8 @@ def test_values(text: str, expected: list[bool]) -> None:
         ("a.words ** 999 > 1", "BinOp is not part"),
         ("a.words > 1e999", "Constant is not part"),
         ("a.words > 99999999999999999999", "Constant is not part"),
+        ("a.bytes > 9223372036854775808", "Constant is not part"),  # 2^63
+        ("a.words < 1".ljust(MAX_CHARACTERS + 1), "too long"),
         ("a.words == None", "nothing equals None"),
         ("a.words is 3", "`is` needs None"),
         ("b.label in 'english'", "`in` needs a list"),

@@ -126,6 +126,21 @@ def test_spans_become_edits_named_by_the_policy(bucket: Bucket) -> None:
     assert made.stats["edits"] == {"pii": 1}  # of kept documents
 
 
+def test_touching_spans_need_no_python_and_overlapping_ones_become_one_edit(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def edits(*spans: list[dict[str, Any]]) -> list[list[tuple[int, int]]]:
+        rows = [{"email": 0, "ip": 0, "card": 0, "spans": each} for each in spans]
+        bucket.annotations["pii"] = bucket.sidecar("pii", rows)
+        found = bucket.rows(bucket.judge(edits=[("pii", "pii.spans")]))
+        return [[(edit["start_cp"], edit["end_cp"]) for edit in row["edits"]] for row in found]
+
+    assert edits([span(0, 4), span(3, 9)], [], [], []) == [[(0, 9)], [], [], []]
+    monkeypatch.setattr(policy, "_disjoint", None)
+    apart = [[(0, 3), (3, 5)], [(1, 2)], [(0, 6)], []]  # those of one document do not overlap those of the next
+    assert edits(*([span(*each) for each in spans] for spans in apart)) == apart
+
+
 def test_only_the_sidecars_that_are_read_count(bucket: Bucket) -> None:
     first = bucket.judge([("unsure", "language.score < 0.5")])
     assert set(first.inputs) == {"prose/documents", "prose/language"}
