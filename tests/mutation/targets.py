@@ -31,10 +31,10 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("corpus/curate", "verdicts"),
     ),
     "dedup": (
-        _plinth("corpus/dedup", "clusters", "test_exact.py", "test_rank_table.py"),
+        _plinth("corpus/dedup", "clusters", "test_clusters.py", "test_exact.py", "test_rank_table.py"),
         _plinth("corpus/dedup", "rank_table"),
         _plinth("corpus/dedup", "exact"),
-        _plinth("corpus/dedup/near", "linking", "test_candidates.py", "test_minhash.py"),
+        _plinth("corpus/dedup/near", "linking", "test_linking.py", "test_candidates.py", "test_minhash.py"),
         _plinth("corpus/dedup/near", "verify", "test_minhash.py"),
     ),
     "order": (

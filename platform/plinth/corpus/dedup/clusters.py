@@ -132,10 +132,7 @@ def connect(count: int, left: I64, right: I64) -> I64:
         while parent[b] != b:
             parent[b] = parent[parent[b]]
             b = parent[b]
-        if a < b:
-            parent[b] = a
-        else:
-            parent[a] = b
+        parent[max(a, b)] = min(a, b)
     for node in range(count):  # a parent is never above its child, so one pass from below finishes
         parent[node] = parent[parent[node]]
     return parent

@@ -57,7 +57,7 @@ def build(
     for slot, length in zip(places, lengths, strict=True):
         read = {"longest": length, "best_quality": slot.sides.get("quality")}.get(params.keep)
         place = params.prefer.index(slot.bucket) if slot.bucket in params.prefer else len(params.prefer)
-        column = params.quality.split(".", 1)[1] if params.quality and params.keep == "best_quality" else ""
+        column = params.quality.split(".", 1)[1] if params.quality else ""
         keys = (slot.documents.blob.sha256, read.blob.sha256 if read else "", str(place), column)
         items.append(Item(keys, _Rank(slot, read, place, column, params.keep), slot.documents.rows))
     step = Step(name="dedup/rank", version=VERSION, params={"keep": params.keep})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from plinth.corpus.dedup import clusters
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.errors import IntegrityError
 
@@ -79,6 +80,20 @@ def test_equal_ids_leave_one_survivor(tiny: Any) -> None:
     twin = tiny.Doc("the same document twice")
     corpus = tiny.corpus({"a": [[twin], [twin]]})
     assert corpus.through_exact().stats["survivors"] == 1
+
+
+def test_ranks_are_read_of_duplicates_only(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most documents are alone, and the table of ranks lies on disk."""
+    docs = [tiny.Doc(text, name=str(i)) for i, text in enumerate(["a", "b", "A", "c", "B ", "d"])]
+    corpus, asked, original = tiny.corpus({"a": [docs]}), [], clusters.write_members
+
+    def recording(store: Any, at: Any, group: Any, ranks: Any) -> Any:
+        asked.append(at.tolist())
+        return original(store, at, group, ranks)
+
+    monkeypatch.setattr(clusters, "write_members", recording)
+    assert corpus.through_exact().stats["clusters"] == 2
+    assert asked == [[0, 1, 2, 4]]
 
 
 def test_a_foreign_policy_is_refused(tiny: Any) -> None:

@@ -26,7 +26,7 @@ from plinth.corpus.dedup.sorted_runs import I64, U64
 from plinth.text.words.ngrams import shared
 from plinth.text.words.word_hashes import mix
 
-U8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
 U32 = npt.NDArray[np.uint32]
 
 ALL_PAIRS = 32
@@ -71,11 +71,11 @@ class Links:
     low: U64
     threshold: float
     parent: I64 = field(init=False)
-    needed: U8 = field(init=False)
+    needed: Bools = field(init=False)
 
     def __post_init__(self) -> None:
         count = self.high.size
-        self.parent, self.needed = np.arange(count), np.zeros(count, dtype=np.uint8)
+        self.parent, self.needed = np.arange(count), np.zeros(count, dtype=np.bool_)
         starts = np.ones(self.key.size, dtype=np.bool_)
         starts[1:] = self.key[1:] != self.key[:-1]
         self._bounds = np.append(np.flatnonzero(starts), self.key.size).astype(np.int64)
@@ -108,13 +108,13 @@ def _flat(parent: I64) -> I64:
 
 @njit(nogil=True, cache=True)
 def _smallest(bounds: I64, node: I64, high: U64, low: U64) -> I64:
-    """Of each group the document with the smallest id."""
+    """Of each group the document with the smallest id, of equal ids the first."""
     out = np.empty(max(0, bounds.size - 1), dtype=np.int64)
     for group in range(out.size):
         best = node[bounds[group]]
         for i in range(bounds[group] + 1, bounds[group + 1]):
             other = node[i]
-            if high[other] < high[best] or (high[other] == high[best] and low[other] < low[best]):
+            if (high[other], low[other]) < (high[best], low[best]):
                 best = other
         out[group] = best
     return out
@@ -169,13 +169,11 @@ def _similarity(what: int, a: int, b: int, start: I64, size: I64, values: U64, h
 
 @njit(nogil=True, cache=True)
 def _walk(
-    what: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64, parent: I64, needed: U8,
+    what: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64, parent: I64, needed: Bools,
     refused: U64, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32, minima: int, limit: Any,
 ) -> tuple[U64, U64, U64]:  # fmt: skip
     """Go over the pairs of all groups once; returns the table of refused pairs, and pairs and similarities found."""
-    held = 0
-    for value in refused:
-        held += value != 0
+    held = int(np.count_nonzero(refused))
     found_pairs, found_values = np.empty(1024, dtype=np.uint64), np.empty(1024, dtype=np.uint64)
     found = 0
     word = np.empty(1, dtype=np.uint32)
@@ -214,7 +212,7 @@ def _walk(
                 if refused[place] == pair:
                     continue
                 if what == MARK:
-                    needed[a] = needed[b] = 1
+                    needed[a] = needed[b] = True
                     continue
                 if what == LOOK_UP:
                     at = similarity_cache.look_up(
@@ -232,10 +230,7 @@ def _walk(
                     found_values[found] = similarity_cache.pair_check(ends[a], ends[b]) << uint64(32) | uint64(word[0])
                     found += 1
                 if real[0] >= limit:
-                    if root_a < root_b:
-                        parent[root_b] = root_a
-                    else:
-                        parent[root_a] = root_b
+                    parent[max(root_a, root_b)] = min(root_a, root_b)
                 else:
                     refused[place] = pair
                     held += 1

@@ -104,7 +104,7 @@ def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
 def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
     documents, links = _open(store, task)
     links.walk(MARK)
-    return (sorted_runs.write(store, "needed.run", payloads.NEEDED, [(documents[links.needed > 0],)], 1),)
+    return (sorted_runs.write(store, "needed.run", payloads.NEEDED, [(documents[links.needed],)], 1),)
 
 
 @dataclass(frozen=True)

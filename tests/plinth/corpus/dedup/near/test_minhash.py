@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.compute.engine import LocalEngine
-from plinth.corpus.dedup.near import minhash
+from plinth.corpus.dedup.near import minhash, verify
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
 from plinth.records import Part
@@ -174,6 +174,26 @@ def test_nothing_is_done_twice(tiny: Any) -> None:
     first = corpus.through_near().digest
     tiny.ctx.engine.map = None  # any work would fail
     assert corpus.through_near().digest == first
+
+
+@pytest.mark.parametrize(("by", "compared_again"), [("text", True), ("signature", False)])
+def test_by_signature_documents_are_no_input(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, by: Any, compared_again: bool
+) -> None:
+    dedup = Dedup(minhash=MinHash(verify=by))
+    corpus = tiny.corpus({"a": [[tiny.Doc(text(*range(100 + i))) for i in range(3)]]}, dedup=dedup)
+    first = corpus.through_near()
+    assert first.stats["survivors"] == 1
+    table = read_table(tiny.ctx.store, corpus.documents["a"].parts[0])
+    field = table.schema.get_field_index("licence")
+    table = table.set_column(field, table.schema.field(field), pa.array(["none"] * 3))
+    part = write_table(tiny.ctx.store, corpus.documents["a"].parts[0].name, table)
+    documents = {"a": corpus.documents["a"].model_copy(update={"parts": (part,)})}
+    compared, original = [], verify._link
+    monkeypatch.setattr(verify, "_link", lambda *task: compared.append(task) or original(*task))
+    again = minhash.run(tiny.ctx, dedup, documents, corpus.signatures, corpus.exact)
+    assert again.parts == first.parts
+    assert bool(compared) == compared_again
 
 
 def test_a_part_that_is_not_sorted_or_short_is_refused(tiny: Any) -> None:

@@ -1,0 +1,22 @@
+"""Clusters as runs of members: who is listed, under which name, and who survives."""
+
+from typing import Any
+
+import numpy as np
+
+from plinth.corpus.dedup import clusters, sorted_runs
+
+
+def test_only_clusters_of_two_or_more_are_listed(tiny: Any) -> None:
+    """Of 3, 5 and 9 the first two are equal: 5 has the smaller id and names both, 3 has the better rank and stays."""
+    ranks = np.zeros((10, 3), np.uint64)
+    ranks[[3, 5, 9]] = [[7, 1, 0], [7, 0, 1], [1, 1, 0]]  # both halves of the id, the rank
+    part = clusters.write_members(tiny.ctx.store, np.array([3, 5, 9], np.uint64), np.array([8, 8, 2]), ranks)
+    with sorted_runs.SortedRun(tiny.ctx.store, part, clusters.MEMBERS) as opened:
+        rows = np.stack(opened.all(), axis=1).tolist()
+    assert rows == [[3, 7, 0, 2 << 1 | 1], [5, 7, 0, 2 << 1]]
+
+
+def test_edges_connect_to_the_smallest_of_each_component() -> None:
+    left, right = np.array([5, 4, 2, 3, 3]), np.array([4, 2, 5, 3, 1])
+    assert clusters.connect(7, left, right).tolist() == [0, 1, 2, 1, 2, 2, 6]
