@@ -44,7 +44,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     ),
     "packing": (
         _plinth("tokens/packing", "best_fit"),
-        _plinth("tokens/packing", "gather", "test_best_fit.py", "test_packed.py", "../reading/test_loader.py"),
+        _plinth("tokens/packing", "gather", "test_gather.py", "../reading/test_loader.py"),
         _plinth("tokens/packing", "layout", "test_packed.py"),
         _plinth("tokens/packing", "packing"),
     ),
@@ -57,7 +57,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("training/guard", "rules"),
         _plinth("training/guard", "state_machine"),
         _plinth("training/guard", "throughput", "test_rules.py", "test_state_machine.py"),
-        _plinth("training/guard", "skipped_update"),
+        _plinth("training/guard", "skipped_update", "test_update_skipper.py", "test_skipped_update.py"),
     ),
 }
 

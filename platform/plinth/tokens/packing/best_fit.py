@@ -58,8 +58,10 @@ def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens:
         starts, lengths: [documents] spans of the stream, end-of-text included, in stream order.
         sequence_tokens: S.
     """
+    some = lengths > 0
+    starts, lengths = starts[some], lengths[some]
     item_starts, sizes, full = _items(starts, lengths, sequence_tokens)
-    bins, opened = _best_fit(sizes, sequence_tokens)
+    bins, opened = _best_fit(sizes, sequence_tokens, 1 << sequence_tokens.bit_length())
     return PackedPieces(*_columns(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
 
 
@@ -89,7 +91,7 @@ def _items(starts, lengths, capacity):  # type: ignore[no-untyped-def]
             if rest:
                 item_starts[found], sizes[found] = starts[i] + length - rest - 1, rest + 1
                 found += 1
-        elif length > 0:
+        else:
             item_starts[found], sizes[found] = starts[i], length
             found += 1
     return item_starts[:found], sizes[:found], full
@@ -112,11 +114,11 @@ def _by_size(sizes, capacity):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _best_fit(sizes, capacity):  # type: ignore[no-untyped-def]
-    """The bin of every item, and how many were opened. Among bins with equal space the youngest is filled."""
-    leaves = 1
-    while leaves <= capacity:
-        leaves *= 2
+def _best_fit(sizes, capacity, leaves):  # type: ignore[no-untyped-def]
+    """The bin of every item, and how many were opened. Among bins with equal space the youngest is filled.
+
+    `leaves` is a power of two above `capacity`.
+    """
     held = np.zeros(2 * leaves, np.bool_)  # node: whether a bin has any of the spaces below it
     head = np.full(capacity + 1, -1, np.int64)  # space: the youngest bin that has it
     older = np.empty(len(sizes), np.int64)
@@ -125,7 +127,7 @@ def _best_fit(sizes, capacity):  # type: ignore[no-untyped-def]
     for item in _by_size(sizes, capacity):
         size = sizes[item]
         space = _least(held, leaves, size)
-        if space < 0:
+        if not space:
             own, space = opened, capacity
             opened += 1
         else:
@@ -137,19 +139,18 @@ def _best_fit(sizes, capacity):  # type: ignore[no-untyped-def]
         left = space - size
         if left:
             older[own] = head[left]
-            if head[left] < 0:
-                _set(held, leaves + left)
+            _set(held, leaves + left)
             head[left] = own
     return bins, opened
 
 
 @njit(nogil=True, cache=True)
 def _least(held, leaves, size):  # type: ignore[no-untyped-def]
-    """The least space of at least `size` that some bin has, or -1."""
+    """The least space of at least `size` that some bin has, or 0."""
     node = leaves + size
     if held[node]:
         return size
-    while node > 1:
+    while node:
         if node % 2 == 0 and held[node + 1]:
             node += 1
             while node < leaves:
@@ -158,7 +159,7 @@ def _least(held, leaves, size):  # type: ignore[no-untyped-def]
                     node += 1
             return node - leaves
         node //= 2
-    return -1
+    return 0
 
 
 @njit(nogil=True, cache=True)
@@ -200,7 +201,7 @@ def _columns(starts, lengths, item_starts, sizes, bins, opened, full, capacity):
             tokens[alone] = capacity + follows
             context[alone] = follows
             alone += 1
-        if lengths[i] > 0 and not (cut and lengths[i] % capacity == 0):
+        if not cut or lengths[i] % capacity:
             at = free[bins[item]]
             free[bins[item]] += 1
             begins[at], tokens[at], context[at] = item_starts[item], sizes[item], cut

@@ -154,24 +154,24 @@ def _fill(  # type: ignore[no-untyped-def]
             documents = _begin(begins, documents, base)
             place = 1
         for piece in range(first, stop):
-            if piece + PREFETCH_PIECES < len(sources):
-                for line in range(0, PREFETCH_BYTES, CACHE_LINE):
-                    prefetch(sources[piece + PREFETCH_PIECES] + line)
+            ahead = sources[min(piece + PREFETCH_PIECES, len(sources) - 1)]
+            for line in range(0, PREFETCH_BYTES, CACHE_LINE):
+                prefetch(ahead + line)
             if place and context[piece]:
                 unscored[runs, 0], unscored[runs, 1] = targets + place, targets + place + 1
                 runs += 1
             documents = _begin(begins, documents, base + place)
             end, rest, source, at = place + lengths[piece], rests[piece], sources[piece], starts[piece]
             while place < end:
+                if not rest:
+                    shard = np.searchsorted(bounds, at, side="right") - 1
+                    source, rest = addresses[shard], bounds[shard + 1] - at
                 count = min(end - place, rest)
                 documents = _copy(
                     source, out[place : place + count], end_of_text, contiguous, begins, documents, base + place,
                     base + width,
                 )  # fmt: skip
-                place, at = place + count, at + count
-                if place < end:
-                    shard = np.searchsorted(bounds, at, side="right") - 1
-                    source, rest = addresses[shard], bounds[shard + 1] - at
+                place, at, rest = place + count, at + count, rest - count
         if place < width:
             documents = _begin(begins, documents, base + place)
             unscored[runs, 0], unscored[runs, 1] = targets + place, targets + width
@@ -190,17 +190,16 @@ def _begin(begins, documents, at):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _copy(source, out, end_of_text, contiguous, begins, documents, at, end):  # type: ignore[no-untyped-def]
     """Copy tokens from an address; note where documents begin after an end-of-text, before `end`."""
-    target, size, done = np.int64(out.ctypes.data), out.itemsize, 0
-    while done + LANES <= len(out):
+    target, size, whole = np.int64(out.ctypes.data), out.itemsize, len(out) // LANES * LANES
+    for done in range(0, whole, LANES):
         ends = copy_and_match(source + done * size, target + done * size, end_of_text)
         while contiguous and ends:
             place = at + done + lowest_bit(ends) + 1
             if place < end:
                 documents = _begin(begins, documents, place)
             ends &= ends - np.uint64(1)
-        done += LANES
     rest = carray(pointer(source, out), (len(out),))
-    for i in range(done, len(out)):
+    for i in range(whole, len(out)):
         out[i] = rest[i]
         if contiguous and rest[i] == end_of_text and at + i + 1 < end:
             documents = _begin(begins, documents, at + i + 1)

@@ -35,9 +35,14 @@ class ThroughputRule:
         if self._streak != self.policy.confirmations:
             return []
         first = step - self._streak + 1
-        action = "stop" if self.policy.action == "stop" else "warn"
         return [
             Intervention(
-                step=step, rule="throughput", action=action, value=rate, threshold=bound, first=first, last=step
+                step=step,
+                rule="throughput",
+                action=self.policy.action,
+                value=rate,
+                threshold=bound,
+                first=first,
+                last=step,
             )
         ]

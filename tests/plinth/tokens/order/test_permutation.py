@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.tokens.order.permutation import MAX_SIZE, Permutation
+from plinth.tokens.order.permutation import MAX_SIZE, Permutation, forward_each
 
 
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
@@ -28,6 +28,28 @@ def test_large_domains_are_reached_and_left_at_any_point(size: int, points: list
     moved = permutation.forward(points)
     assert ((moved >= 0) & (moved < size)).all()
     assert permutation.inverse(moved).tolist() == points
+
+
+def test_every_small_size_is_a_bijection_under_every_key() -> None:
+    for size in range(1, 41):
+        for key in range(8):
+            permutation = Permutation(size, "small", key)
+            assert sorted(permutation.forward(np.arange(size)).tolist()) == list(range(size))
+            assert permutation.inverse(permutation.forward(np.arange(size))).tolist() == list(range(size))
+
+
+def test_the_largest_size() -> None:
+    permutation = Permutation(MAX_SIZE, "largest")
+    ends = [0, MAX_SIZE - 1]
+    assert permutation.inverse(permutation.forward(ends)).tolist() == ends
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_points_of_several_permutations_go_where_each_sends_its_own(many: int) -> None:
+    permutations = [Permutation(10, "each", key) for key in range(many)]
+    owners, values = np.arange(40) % many, np.arange(40) // 4
+    alone = [int(permutations[owner].forward(value)) for owner, value in zip(owners, values, strict=True)]
+    assert forward_each(permutations, owners, values).tolist() == alone
 
 
 def test_a_point_alone_goes_where_it_goes_among_others() -> None:

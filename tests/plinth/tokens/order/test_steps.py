@@ -120,6 +120,21 @@ def test_steps_outside_the_run_are_named(step: int) -> None:
         constant(100, 8, 4).take(step)
 
 
+@pytest.mark.parametrize("position", [-1, 100])
+def test_positions_outside_the_order_are_named(position: int) -> None:
+    steps = constant(100, 8, 4)
+    assert (steps.step_of(0), steps.step_of(99)) == ((0, 0), (24, 3))
+    with pytest.raises(MissingError, match=f"position {position}"):
+        steps.step_of(position)
+
+
+def test_a_change_needs_one_whole_step_after_it() -> None:
+    """Eight steps of 2 leave 4 of 20 sequences."""
+    assert schedule(20, 8, 2, (BatchChange(from_step=9, global_batch_sequences=4),)).take(8) == (16, 4)
+    with pytest.raises(RecipeError, match="has no place in the run"):
+        schedule(20, 8, 2, (BatchChange(from_step=9, global_batch_sequences=5),))
+
+
 def test_a_trillion_tokens() -> None:
     steps = schedule(
         10**12 // 4096,

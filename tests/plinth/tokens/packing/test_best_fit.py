@@ -38,6 +38,14 @@ def test_best_fit_is_not_first_fit() -> None:
     assert _sequences(_packed([6, 5, 3, 2], 8)) == [[(0, 6, 0), (14, 2, 0)], [(6, 5, 0), (11, 3, 0)]]
 
 
+def test_of_equal_spaces_the_youngest_is_filled_and_the_first_is_not_forgotten() -> None:
+    assert _sequences(_packed([6, 6, 2, 2], 8)) == [[(0, 6, 0), (14, 2, 0)], [(6, 6, 0), (12, 2, 0)]]
+
+
+def test_a_document_without_tokens_is_no_piece() -> None:
+    assert _sequences(_packed([0, 3, 0], 8)) == [[(0, 3, 0)]]
+
+
 @pytest.mark.parametrize("lengths", [[], [1], [8], [9], [16], [17], [0, 3, 0]])
 def test_edges(lengths: list[int]) -> None:
     pieces = _packed(lengths, 8)

@@ -12,7 +12,7 @@ from plinth.records import Manifest
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.packing import packed as packing_index
-from plinth.tokens.packing.layout import BestFit, Concatenated, SpanPlacement
+from plinth.tokens.packing.layout import BestFit, Concatenated, SpanPlacement, open_layout
 from plinth.tokens.packing.packing import measure
 from plinth.tokens.shards import shards as cutting
 from plinth.tokens.shards.parameters import Shards
@@ -145,6 +145,28 @@ def test_a_sequence_takes_its_documents_from_one_block(ctx: Context, made: Simpl
         for a, b in zip(pieces.offsets, pieces.offsets[1:], strict=False)
     ]
     assert 0 < max(apart) < 25  # documents, of 72
+
+
+@pytest.mark.usefixtures("blocks")
+def test_a_span_maps_the_windows_that_it_lies_in(ctx: Context, shards: Manifest) -> None:
+    packed = packing_index.run(ctx, "web", WIDTH, shards)
+    edge = int(packed.parts[0].stats["tokens"])  # where the first window ends and the second begins
+    for start, tokens, windows in ((edge - 1, 1, {0}), (edge, 1, {1}), (edge - 1, 2, {0, 1})):
+        layout = BestFit(ctx.store, packed, "web")
+        assert sum(placement.tokens for placement in layout.placements(start, tokens)) == tokens
+        assert set(layout._windows) == windows
+
+
+def test_the_packing_of_a_mixture_is_the_layout_of_its_streams(ctx: Context) -> None:
+    def opened(**params: str) -> object:
+        stats = {"sequence_tokens": 24}
+        manifest = Manifest(asset="mixture", step="t", version="1", params=params, inputs={}, parts=(), stats=stats)
+        return open_layout(ctx.store, ctx.refs.load, manifest, "web", 100)
+
+    assert isinstance(opened(), Concatenated)
+    assert isinstance(opened(packing="concatenate"), Concatenated)
+    with pytest.raises(MissingError, match="does not name web/packed"):
+        opened(packing="best-fit")
 
 
 def test_concatenated_sequences_share_a_token(ctx: Context) -> None:

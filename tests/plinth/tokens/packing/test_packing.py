@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.tokens.packing.packing import measure, sequence_count, sequences_of
 from plinth.tokens.shards.reader import ShardReader
+from tests.plinth.tokens.packing.hand_shards import hand_shards
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (1, 0), (8, 0), (9, 1), (16, 1), (17, 2)])
@@ -39,6 +40,14 @@ def test_packing_is_what_the_tokens_say(ctx: Context, made: SimpleNamespace, wid
     spans = made.documents(reader)
     inside = [(s.start // width, min(s.start + s.tokens, seen) - 1) for s in spans if s.start < seen]
     assert packing.split_documents == sum(first != last // width for first, last in inside)
+
+
+def test_counts_by_hand(ctx: Context) -> None:
+    """Ten tokens make two sequences of 4: 0 to 4 and 4 to 8. Documents begin at 0, 1, 5 and 8."""
+    packing = measure(ShardReader(ctx.store, hand_shards(ctx, [range(10)], [1, 4, 3, 2])), 4)
+    assert (packing.sequences, packing.targets, packing.dropped, packing.documents) == (2, 8, 1, 4)
+    assert packing.starts == 3  # targets 1, 5 and 8, the last
+    assert (packing.split_documents, packing.split_fitting) == (1, 1)  # 1 to 4 fits exactly; 8 is no input
 
 
 def test_a_stream_too_short_for_one_sequence_is_all_tail(ctx: Context, made: SimpleNamespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ def test_limits_are_the_wider_of_spread_and_floor() -> None:
     assert found.loss == pytest.approx(2.2 + 6 * 1.4826 / math.sqrt(2) * 0.1)
     assert found.grad_norm == 3.0  # no spread at all: three times the level
     assert limits(POLICY, Rolling(8, [2.0] * 5), norms).loss == pytest.approx(2.2)  # min_rise of 0.2 nats
+    assert limits(POLICY, Rolling(8, [2.0] * 4), Rolling(8, [1.0] * 4)).grad_norm == 3.0
     assert limits(POLICY, Rolling(8, [2.0] * 3), Rolling(8, [1.0] * 3)) == Limits()  # too few to judge
 
 
@@ -64,6 +66,19 @@ def test_layers_are_judged_by_their_own_history() -> None:
     assert found.threshold == pytest.approx(0.1)
 
 
+def test_a_layer_is_judged_from_its_fifth_measurement_and_of_equals_the_first_is_named() -> None:
+    rule, history = LayerRule(ratio=10.0), dict[str, Rolling]()
+    grown = {"embedding": 20.0, "7": 20.0}
+    for _ in range(3):
+        judge_layers(rule, "activations", {"embedding": 1.0, "7": 1.0}, history)
+    fourth = {layer: Rolling(8, window.values) for layer, window in history.items()}
+    assert judge_layers(rule, "activations", grown, fourth) is None
+    judge_layers(rule, "activations", {"embedding": 1.0, "7": 1.0}, history)
+    found = judge_layers(rule, "activations", grown, history)
+    assert found is not None
+    assert (found.layer, found.value, found.threshold) == ("embedding", 20.0, 10.0)
+
+
 def test_rules_refuse_what_they_cannot_do() -> None:
     with pytest.raises(ValueError, match="a clock must not decide"):
         Throughput(action="rollback")
@@ -81,6 +96,23 @@ def test_pace_warns_once_when_steps_stay_slow() -> None:
     (warned,) = [made for made in found if made]
     assert (warned[0].rule, warned[0].action, warned[0].first, warned[0].last) == ("throughput", "warn", 102, 104)
     assert warned[0].threshold == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "found"),
+    [
+        (2 * WARM_UP, 9.0, False),  # nine steps to compare with
+        (2 * WARM_UP + 1, 9.0, True),
+        (2 * WARM_UP + 1, 2.0, False),  # half the level is not below half
+        (2 * WARM_UP + 1, 2.001, True),
+        (2 * WARM_UP + 1, 0.0, False),  # a clock that stood still
+    ],
+)
+@pytest.mark.parametrize("action", ["warn", "stop"])
+def test_pace_is_judged_after_as_many_steps_as_the_warm_up(step: int, seconds: float, found: bool, action: Any) -> None:
+    rule = ThroughputRule(Throughput(action=action, confirmations=1, ratio=0.5), window_steps=64)
+    assert [rule.record(number, 1000, 1.0) for number in range(1, step)] == [[]] * (step - 1)
+    assert [made.action for made in rule.record(step, 1000, seconds)] == [action] * found
 
 
 def test_an_intervention_survives_the_timeline() -> None:

@@ -96,6 +96,55 @@ def test_steps_after_a_window_are_on_probation() -> None:
     assert [one.action for one in (see(again, 22, 9.0), see(again, 23, 9.0))[1]] == ["rollback"]
 
 
+def rolled_back(first: int, last: int) -> Intervention:
+    return Intervention(
+        step=last, rule="loss_spike", action="rollback", value=9.0, threshold=2.2, first=first, last=last
+    )
+
+
+def limited(guard: Guard, step: int) -> tuple[bool, bool]:
+    """Whether an update may be kept back for its loss, and for its gradient."""
+    limit = guard.update_limits(step)
+    return math.isfinite(limit.loss), math.isfinite(limit.grad_norm)
+
+
+def test_probation_is_the_two_steps_after_a_window_or_after_a_veto_in_it() -> None:
+    guard = Guard(policy())
+    calm(guard)
+    guard.set_rollbacks([rolled_back(13, 14)])
+    assert [limited(guard, step)[0] for step in (14, 15, 16, 17)] == [False, True, True, False]
+    assert [one.action for one in see(guard, 16, 9.0)] == ["skip"]
+    assert [limited(guard, step)[0] for step in (17, 18, 19)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("action", "always", "on_probation"),
+    [
+        ("off", (False, False), (False, False)),
+        ("warn", (False, False), (True, False)),
+        ("skip", (True, True), (True, True)),
+        ("lower_lr", (False, False), (True, False)),
+        ("rollback", (False, False), (True, True)),
+        ("stop", (False, False), (True, False)),
+    ],
+)
+def test_what_keeps_an_update_back(action: Any, always: tuple[bool, bool], on_probation: tuple[bool, bool]) -> None:
+    guard = Guard(policy(loss_spike=LossSpike(action=action), gradient_spike=GradientSpike(action=action)))
+    calm(guard)
+    assert limited(guard, 13) == always
+    guard.set_rollbacks([rolled_back(13, 14)])
+    assert limited(guard, 15) == on_probation
+
+
+@pytest.mark.parametrize(("again", "action"), [(28, "stop"), (29, "skip")])
+def test_a_veto_counts_for_the_steps_of_the_window(again: int, action: str) -> None:
+    guard = Guard(policy(window_steps=16, loss_spike=LossSpike(action="skip"), max_skipped_updates=1))
+    calm(guard)
+    assert [one.action for one in see(guard, 13, 9.0)] == ["skip"]
+    calm(guard, again - 14, first=14)
+    assert [one.action for one in see(guard, again, 9.0)] == [action]
+
+
 def test_skipping_keeps_updates_back_at_first_sight_and_within_bounds() -> None:
     guard = Guard(policy(loss_spike=LossSpike(action="skip"), max_skipped_updates=2))
     calm(guard)
@@ -163,6 +212,11 @@ def test_a_plateau_is_found_again_only_after_as_long() -> None:
     made = {step: see(guard, step, 2.0) for step in range(1, 31)}
     assert [step for step, found in made.items() if found] == [11, 21]
     assert [guard.factor(step) for step in (12, 13, 22, 23)] == [1.0, 0.5, 0.5, 0.25]
+
+
+def test_an_equal_loss_is_no_improvement_when_any_fall_counts() -> None:
+    guard = Guard(policy(plateau=PlateauRule(action="warn", steps=10, min_improvement=0.0)))
+    assert [step for step in range(1, 12) if see(guard, step, 2.0)] == [11]
 
 
 def test_disabled_sees_nothing() -> None:
