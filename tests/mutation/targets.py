@@ -57,7 +57,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
         _plinth("training/guard", "rules"),
         _plinth("training/guard", "state_machine"),
         _plinth("training/guard", "throughput", "test_rules.py", "test_state_machine.py"),
-        _plinth("training/guard", "skipped_update", "test_update_skipper.py", "test_skipped_update.py"),
+        _plinth("training/guard", "skipped_update", "test_update_skipper.py"),
     ),
 }
 
