@@ -3,11 +3,16 @@
     framework/  the mechanism under every asset: Stage, the up-to-date decision, suites, metadata, resources
     catalog     every stage of a recipe, upstream first
 
-One file per stage, by stem:
-    sources, lists, documents, models, annotate, slices, policy
-    dedup, span_dedup, holdout, contamination, protected, curate
-    tokenizer, shards, packing, mixture, funnel, ledger
-    training, evaluation, candidate
+One file per stage, upstream first, with its logic:
+
+    sources, lists, documents, models, annotate, slices, policy, dedup   plinth/corpus/STEM
+    span_dedup                               plinth/corpus/dedup: lines/ and substring/
+    holdout, contamination, protected        plinth/corpus/protected
+    curate, funnel                           plinth/corpus/STEM
+    tokenizer, shards, packing, mixture      plinth/tokens/STEM
+    ledger                                   plinth/provenance/ledger
+    training, evaluation                     plinth/STEM
+    candidate                                registry
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

@@ -13,6 +13,7 @@ Called from outside (assets, sensor, command line):
 
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
+    clock         wall-clock time for records
     signing       OpenSSF model signature and SLSA provenance of a directory
     materialise   checkpoint manifest -> signed directory
     client        connection to MLflow, named failures, source URIs

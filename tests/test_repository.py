@@ -189,6 +189,30 @@ def test_every_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_every_package_docstring_names_what_is_in_it() -> None:
+    """The docstring of a package is its map; a package on none of the maps would not be found."""
+    found = modules()
+    lacking = []
+    for name in found:
+        package, _, stem = name.rpartition(".")
+        if package in found and stem != "__main__":
+            known = ast.get_docstring(ast.parse(found[package].read_text())) or ""
+            if not re.search(rf"(?<![\w.]){stem}(?!\w)", known):
+                lacking.append(name)
+    assert len(found) > 500
+    assert lacking == []
+
+
+def test_the_logic_of_every_stage_is_where_the_map_of_stages_says() -> None:
+    known = ast.get_docstring(ast.parse((ROOT / "assets" / "__init__.py").read_text())) or ""
+    rows = re.findall(r"^    ((?:\w+, )*\w+) {3,}(plinth/[\w/]+|registry)", known, re.MULTILINE)
+    stages = {stem: place for stems, place in rows for stem in stems.split(", ")}
+    assert set(stages) == {path.stem for path in (ROOT / "assets").glob("*.py")} - {"__init__", "catalog"}
+    for stem, place in stages.items():
+        folder = ROOT / ("registry" if place == "registry" else f"platform/{place.replace('STEM', stem)}")
+        assert list(folder.rglob("*.py")), stem
+
+
 def test_one_module_locks_files() -> None:
     found = [name for name, path in modules().items() if re.search(r"\b(flock|lockf)\(", path.read_text())]
     assert found == ["plinth.storage.locks"]

@@ -1,5 +1,6 @@
 """Bits per byte of a checkpoint on held-out text, beside two baselines.
 
+    parameters  bounds of the evaluation, as a recipe sets them
     slices      chooses held-out documents, cut to a number of bytes per slice
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over

@@ -1,5 +1,6 @@
 """Learned gates measured on documents whose truth is known: recall, false positives and over-removal by slice.
 
+    parameters          gates to measure, and their bounds
     measured_gates      the gates that can be measured, and the generator of each
     generate            labelled documents of several slices, from the words of `vocabulary`
     illegal             the same for the gate of illegal content, whose lists are hashes and phrases
