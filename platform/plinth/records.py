@@ -16,8 +16,10 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from plinth import fingerprint
 
@@ -63,6 +65,9 @@ EDIT_TYPE = pa.list_(
 #: Marks a field in the schema as one that no recipe sets.
 INTERNAL = "internal"
 
+#: Marks a field in the schema as another way to write internal ones.
+SPELLING = "spelling"
+
 
 class Frozen(BaseModel):
     """Base of all records and parameters: immutable, and an unknown field is an error."""
@@ -80,6 +85,38 @@ def is_internal(field: FieldInfo) -> bool:
     """Whether a field was declared by `internal`."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and INTERNAL in extra
+
+
+def spelling(default: Any, *, description: str, **constraints: Any) -> Any:
+    """A key of a recipe that stands for internal parameters, which a validator of the model fills in from it: in no
+    dump, so in no identity, but written with the recipe."""
+    return Field(default, description=description, exclude=True, json_schema_extra={SPELLING: True}, **constraints)
+
+
+def is_spelling(field: FieldInfo) -> bool:
+    """Whether a field was declared by `spelling`."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and SPELLING in extra
+
+
+class OneValue(Frozen):
+    """A section of which a recipe sets one field, as a value without a key: `mup: 256`. In the dump it is a section."""
+
+    @classmethod
+    def key(cls) -> str:
+        """The field that a recipe sets."""
+        return next(name for name, field in cls.model_fields.items() if not is_internal(field))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_value(cls, given: Any) -> Any:
+        return given if isinstance(given, Mapping | OneValue) else {cls.key(): given}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        whole = handler.resolve_ref_schema(handler(core))
+        value: JsonSchemaValue = whole["properties"][cls.key()]
+        return value
 
 
 #: A name that becomes part of asset keys, file names, MLflow metrics and tags.

@@ -16,7 +16,7 @@ corpus:
   dedup:
     semantic: {buckets: [prose, web], threshold: 0.9}
     lines: {exclude: [code], min_characters: 30}
-    substring: {min_tokens: 20, min_words: 5}
+    substring: {min_tokens: 20}
 """
 PASSAGE = (
     "Nobody in the harbour had expected that the captain would return before the storm with a ship full of lanterns, "

@@ -20,8 +20,8 @@ corpus:
     quality_classifier: {}
     domain: {}
   slices:
-    toxicity: {removes: toxicity.final > 0.5, documents_per_slice: 40, min_recall: 0.9, max_false_positive: 0.1}
-    quality: {removes: quality_classifier.final < 0.4, documents_per_slice: 40, max_over_removal: %s}
+    toxicity: {removes: toxicity.final > 0.5, min_recall: 0.9, max_false_positive: 0.1}
+    quality: {removes: quality_classifier.final < 0.4, max_over_removal: %s}
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -30,7 +30,7 @@ class Supervision(Frozen):
     """Restarts inside the allocation."""
 
     max_restarts: int = Field(3, ge=0, description="Restarts from the last committed checkpoint.")
-    backoff_s: float = Field(1.0, ge=0, description="Before the first restart; doubles each time.")
+    backoff_s: float = internal(1.0, ge=0, description="Before the first restart; doubles each time.")
     hang_s: float = Field(300.0, gt=0, description="No event for this long means the ranks hang.")
     grace_s: float = Field(60.0, gt=0, description="Time to save and leave after SIGTERM.")
 
@@ -52,11 +52,10 @@ class Ray(Frozen):
 
     address: str = Field("http://127.0.0.1:8265", pattern=r"https?://.+", description="Of the cluster's dashboard.")
     python: str = Field("", description="The interpreter on the cluster; empty: the path of the submitter's.")
-    cpus: float = Field(1.0, ge=0, description="Asked for on each node; its ranks share them.")
-    gpus: float = Field(0.0, ge=0, description="Asked for on each node.")
-    memory_bytes: int = Field(0, ge=0, description="Asked for on each node; 0 asks for none.")
-    resources: Mapping[str, float] = Field(
-        default_factory=dict, description="Custom resources, asked for on each node."
+    resources: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Asked for on each node, by Ray's names: `CPU` (1 where it is not given), `GPU`, `memory` in "
+        "bytes, and the cluster's own.",
     )
 
 
@@ -122,9 +121,10 @@ def problems(launch: Launch) -> Iterator[Refusal]:
         yield from _slurm(launch)
     if launch.kind == "kubernetes":
         yield from _kubernetes(launch)
-    if launch.kind == "ray" and 0 < launch.ray.gpus < launch.ranks_per_node:
-        found = f"{launch.ray.gpus:g} for {launch.ranks_per_node} ranks of a node"
-        yield "ray.gpus", f"{found}; expected one for each, or 0"
+    gpus = launch.ray.resources.get("GPU", 0)
+    if launch.kind == "ray" and 0 < gpus < launch.ranks_per_node:
+        found = f"{gpus:g} GPU for {launch.ranks_per_node} ranks of a node"
+        yield "ray.resources", f"{found}; expected one for each, or 0"
 
 
 def _slurm(launch: Launch) -> Iterator[Refusal]:

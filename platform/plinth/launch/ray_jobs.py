@@ -113,11 +113,12 @@ class RayLauncher:
     def _body(self, command: Sequence[str], directory: Path, log: Path, name: str) -> dict[str, Any]:
         asked, python = self._launch.ray, self._launch.ray.python or sys.executable
         words = [python, *command[1:]] if command[0] == sys.executable else list(command)
+        own = {name: amount for name, amount in asked.resources.items() if name not in ("CPU", "GPU", "memory")}
         needs = {
-            "entrypoint_num_cpus": asked.cpus,
-            "entrypoint_num_gpus": asked.gpus,
-            "entrypoint_memory": asked.memory_bytes or None,
-            "entrypoint_resources": dict(asked.resources) or None,
+            "entrypoint_num_cpus": asked.resources.get("CPU", 1.0),
+            "entrypoint_num_gpus": asked.resources.get("GPU", 0.0),
+            "entrypoint_memory": int(asked.resources.get("memory", 0)) or None,
+            "entrypoint_resources": own or None,
         }
         if self._launch.nodes > 1:  # the entry point takes no resources; each node's are a bundle
             each = ["bash", "-c", script.logged(words, log)]
@@ -152,8 +153,7 @@ class RayLauncher:
 
 def _bundle(asked: Ray) -> dict[str, float]:
     """The resources of each of several nodes, as a bundle of a placement group; Ray refuses an empty one."""
-    bundle = {"CPU": asked.cpus, "GPU": asked.gpus, "memory": float(asked.memory_bytes), **asked.resources}
-    return {name: amount for name, amount in bundle.items() if amount} or {"CPU": 0.001}
+    return {name: amount for name, amount in {"CPU": 1.0, **asked.resources}.items() if amount} or {"CPU": 0.001}
 
 
 def base_name(directory: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from plinth.model.presets import PRESETS, PresetName
-from plinth.records import Frozen, internal
+from plinth.records import Frozen, OneValue, internal
 
 #: Each is a package of `plinth.model`, described by its `ARCHITECTURE`.
 ArchitectureName = Literal["llama", "olmo2"]
@@ -35,7 +35,7 @@ class RopeScaling(Frozen):
         return self
 
 
-class MuP(Frozen):
+class MuP(OneValue):
     """Maximal update parametrisation (Yang et al., arXiv:2203.03466, table 8): tune narrow, train wide.
 
     With m = dim / base_dim: matrices within blocks are initialised with std / sqrt(m) and learn at lr / m,

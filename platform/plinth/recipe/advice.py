@@ -26,7 +26,7 @@ def _never(recipe: Recipe) -> Iterator[str]:
     total = schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes).total
     guard, looks = training.guard, training.validation
     seldom = [
-        ("guard.min_steps", guard.min_steps if guard.enabled else 0, "the guard judges none of them"),
+        ("guard.window_steps / 4", guard.min_steps if guard.enabled else 0, "the guard judges none of them"),
         ("validation.every_steps", looks.every_steps if looks else 0, "held-out slices are measured at the end only"),
         ("checkpoints.every_steps", training.checkpoints.every_steps, "nothing is saved before the end"),
     ]

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from plinth.errors import RecipeError
 from plinth.recipe.extension_checks import Found, nearest, problems_of_member
 from plinth.recipe.gate_checks import problems_of_gates
-from plinth.recipe.retired import retired
+from plinth.recipe.retired import retired, settable
 from plinth.recipe.yaml_lines import Key
 from plinth.records import EDIT_TYPE
 
@@ -162,13 +162,15 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
 
 def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
     """Every annotator that a profile rests on is there, and counts as the profile's project does."""
+    from plinth.corpus.annotate.registry import annotator
     from plinth.corpus.policy.profiles.registry import PROFILES
 
     for index, name in enumerate(names if isinstance(names, list) else ()):
         known = PROFILES.get(name) if isinstance(name, str) else None
         for needed, wanted in known.annotators.items() if known else ():
             if needed not in chosen:
-                flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in wanted.items())
+                given = {key: value for key, value in wanted.items() if key in settable(annotator(needed).params)}
+                flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in given.items())
                 hint = f"add `{needed}: {{{flow}}}` to corpus.annotate"
                 yield (*at, index), f"{name} needs the annotator `{needed}`, which is not in `corpus.annotate`", hint
             else:

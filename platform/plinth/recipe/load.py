@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_jsonable_python
 
 from plinth import fingerprint as canonical
 from plinth.errors import RecipeError
 from plinth.recipe.extends import follow, shown
 from plinth.recipe.recipe import FOLLOWS_MIXTURE, Recipe
-from plinth.recipe.retired import MESSAGE, internals, retired, settable
+from plinth.recipe.retired import MESSAGE, retired, settable
 from plinth.recipe.yaml_lines import Key, Lined, Position, Problem, dotted, merge
+from plinth.records import OneValue, is_internal, is_spelling
 
 #: pydantic's messages in the words of YAML.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
@@ -119,9 +120,28 @@ def written(recipe: Recipe, *, defaults: bool = True) -> dict[str, Any]:
     Args:
         defaults: whether keys that were not given are there with their defaults.
     """
-    unused = dict.fromkeys(("mixture", *FOLLOWS_MIXTURE), True) if recipe.mixture is None else {}
-    hidden: Any = {**internals(recipe), **unused}
-    return recipe.model_dump(mode="json", exclude=hidden, exclude_unset=not defaults)
+    unused = ("mixture", *FOLLOWS_MIXTURE) if recipe.mixture is None else ()
+    return {name: value for name, value in _plain(recipe, defaults).items() if name not in unused}
+
+
+def _plain(value: Any, defaults: bool) -> Any:
+    """A parameter as YAML has it: without what no recipe sets."""
+    if isinstance(value, OneValue):
+        return _plain(getattr(value, value.key()), defaults)
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {name: _plain(getattr(value, name), defaults) for name in fields if _is_written(value, name, defaults)}
+    if isinstance(value, Mapping):
+        return {name: _plain(each, defaults) for name, each in value.items()}
+    return [_plain(each, defaults) for each in value] if isinstance(value, tuple) else to_jsonable_python(value)
+
+
+def _is_written(section: BaseModel, name: str, defaults: bool) -> bool:
+    field, given = type(section).model_fields[name], name in section.model_fields_set
+    if is_spelling(field):
+        return given
+    shown = not is_internal(field) and not field.exclude and (defaults or given)
+    return shown and not (field.exclude_if is not None and field.exclude_if(getattr(section, name)))
 
 
 def _validate(lined: Lined, top: Position) -> tuple[Recipe | None, list[Problem]]:
@@ -158,9 +178,17 @@ def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Pr
 def _located(loc: Sequence[str | int], lined: Lined) -> Key:
     """The key without the tags that pydantic adds for members of a union."""
     key = tuple(step for step in loc if step != "[key]")  # pydantic's mark for the name of an entry
-    while len(key) > 1 and key not in lined.marks and key[:-1] not in lined.marks:
+    while len(key) > 1 and key not in lined.marks and not (key[:-1] in lined.marks and _is_mapping(lined, key[:-1])):
         key = key[:-1]
     return key
+
+
+def _is_mapping(lined: Lined, key: Key) -> bool:
+    """Whether a mapping or list is written at a key; below a value there is nothing to point at (`OneValue`)."""
+    value: Any = lined.data
+    for step in key:
+        value = value[step]
+    return isinstance(value, dict | list)
 
 
 def _message(detail: ErrorDetails) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from plinth.recipe.recipe import Recipe
-from plinth.records import EDIT_TYPE, INTERNAL, is_internal
+from plinth.records import EDIT_TYPE, INTERNAL, SPELLING, OneValue, is_internal
 
 INTRODUCTION = """\
 # Recipe reference
@@ -136,6 +136,7 @@ def schema() -> dict[str, Any]:
         given = part.get("properties", {})
         settable = {name: one for name, one in given.items() if INTERNAL not in one}
         for one in settable.values():
+            one.pop(SPELLING, None)
             if "$ref" in one:
                 one.pop("default", None)  # a whole section, with what no recipe sets
         part["properties"] = settable
@@ -151,6 +152,8 @@ def schema() -> dict[str, Any]:
 
 def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
     """The model inside an annotation, and how a path goes through its container."""
+    if _is_one_value(kind):
+        return None, ""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind, ""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -163,6 +166,18 @@ def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
     if origin in (typing.Union, types.UnionType):  # a section that may be `null`
         return next((found for each in arguments if (found := _inner(each))[0] is not None), (None, ""))
     return None, ""
+
+
+def _is_one_value(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, OneValue)
+
+
+def _one_value(kind: Any) -> type[OneValue] | None:
+    """The section that is written as one value, alone or beside `null`."""
+    if _is_one_value(kind):
+        found: type[OneValue] = kind
+        return found
+    return next((inner for each in typing.get_args(kind) if (inner := _one_value(each)) is not None), None)
 
 
 def _table(model: type[BaseModel], path: str) -> Iterator[str]:
@@ -183,10 +198,14 @@ def _type(field: FieldInfo, path: str, name: str) -> str:
 
 def _named(kind: Any) -> str:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if _is_one_value(kind):
+        return _named(kind.model_fields[kind.key()].annotation)
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_named(each) for each in arguments)
+    if origin is typing.Annotated:
+        return _named(arguments[0])
     if origin is tuple:
         return f"list of {_named(arguments[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -199,6 +218,8 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
     value = field.get_default(call_default_factory=True)
+    if isinstance(value, OneValue):
+        value = getattr(value, value.key())
     if isinstance(value, BaseModel):
         return "its defaults"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 2**20 and value % 2**20 == 0:
@@ -207,21 +228,20 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
+    alone = _one_value(field.annotation)
+    inner, value = (alone, alone.model_fields[alone.key()]) if alone else (_inner(field.annotation)[0], None)
+    words = [field.description or (_first_paragraph(inner) if inner else ""), value.description if value else ""]
+    metadata = value.metadata if value else field.metadata
     bounds = [
         text.format(getattr(rule, attribute))
-        for rule in field.metadata
+        for rule in metadata
         for attribute, text in BOUNDS.items()
         if getattr(rule, attribute, None) is not None
     ]
-    pattern = next((rule.pattern for rule in field.metadata if getattr(rule, "pattern", None)), None)
+    pattern = next((rule.pattern for rule in metadata if getattr(rule, "pattern", None)), None)
     if pattern:
         bounds.append(f"matches `{pattern}`")
-    inner, _ = _inner(field.annotation)
-    words = [
-        field.description or (_first_paragraph(inner) if inner else ""),
-        f"({', '.join(bounds)})" if bounds else "",
-    ]
-    return " ".join(word for word in words if word).replace("|", "\\|")
+    return " ".join(word for word in (*words, f"({', '.join(bounds)})" if bounds else "") if word).replace("|", "\\|")
 
 
 def _expressions() -> Iterator[str]:

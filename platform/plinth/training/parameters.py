@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
@@ -58,7 +58,7 @@ class Training(Frozen):
     seed: int = Field(1, description="Of initial weights.")
     stopping: Stopping = Stopping()
     validation: Validation | None = Field(None, description="Held-out slices while the run trains; left out: none.")
-    telemetry: Telemetry = Telemetry()
+    telemetry: Telemetry = internal(Telemetry(), description="Statistics by layer.")
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints = Checkpoints()
     supervision: Supervision = Supervision()

@@ -39,7 +39,7 @@ def test_a_right_corpus_has_no_problem() -> None:
         ({"language": {"alowed": []}}, "language.alowed", "unknown parameter", "`allowed`"),
         ({"language": {"thresholds": {"de": "0.7"}}}, "language.thresholds.de", "valid number", ""),
         ({"language": {"allowed": 20}}, "language.allowed", "valid array", ""),
-        ({"gopher_quality": {"profile": "other"}}, "gopher_quality.profile", "input should be", ""),
+        ({"c4_lines": {"profile": "other"}}, "c4_lines.profile", "input should be", ""),
     ],
 )
 def test_annotators_and_their_parameters(annotate: dict[str, Any], key: str, message: str, hint: str) -> None:

@@ -17,7 +17,7 @@ from plinth.corpus.models.registry import TRAINERS
 from plinth.recipe.load import check, fingerprint, load, written
 from plinth.recipe.recipe import Recipe
 from plinth.recipe.reference import _inner
-from plinth.recipe.retired import ADVICE, MESSAGE, retired
+from plinth.recipe.retired import ADVICE, MESSAGE, REMOVED, retired, without_defaults
 from plinth.records import is_internal
 
 LEARNT = {"kind": "classifier", "reference": ["web"], "random": ["prose"]}
@@ -49,12 +49,102 @@ def with_keys(tmp_path: Path, keys: dict[str, Any]) -> Path:
             "corpus.models.quality.bits",
             "it is `20`",
         ),
+        (
+            {"corpus": {"documents": {"extraction": {"engine": "trafilatura"}}}},
+            "corpus.documents.extraction.engine",
+            'write `extraction: "trafilatura"`',
+        ),
+        ({"training": {"guard": {"loss_spike": {"action": "skip"}}}}, "training.guard.loss_spike.action", "write"),
+        ({"training": {"guard": {"loss_spike": {"sigmas": 7.0}}}}, "training.guard.loss_spike.sigmas", "it is `6.0`"),
+        ({"training": {"launch": {"ray": {"cpus": 4}}}}, "training.launch.ray.cpus", "`resources: {CPU: …}`"),
+        ({"corpus": {"protected": {"families": {}}}}, "corpus.protected.families", "`deny`"),
     ],
 )
 def test_one_error_says_what_to_write(tmp_path: Path, keys: dict[str, Any], key: str, hint: str) -> None:
     _, problems = check(with_keys(tmp_path, keys), FOLDER)
     assert [(problem.key, problem.message) for problem in problems] == [(key, MESSAGE)]
     assert hint in problems[0].hint
+
+
+def test_a_value_of_another_type_is_named_by_the_key_of_its_section(tmp_path: Path) -> None:
+    wrong = {"corpus": {"documents": {"extraction": "boilerpipe"}}, "training": {"model": {"mup": 7}}}
+    _, problems = check(with_keys(tmp_path, wrong), FOLDER)
+    assert [problem.key for problem in problems] == ["corpus.documents.extraction", "training.model.mup"]
+
+
+#: Keys that stand for parameters of other names or shapes.
+SHORT = {
+    "corpus": {
+        "documents": {"extraction": "trafilatura"},
+        "buckets": {
+            "prose": {
+                "description": "Articles.",
+                "owner": "team",
+                "sources": [
+                    {
+                        "kind": "jsonl",
+                        "path": "a",
+                        "licence": "MIT",
+                        "terms": {"train": True, "redistribute": True, "commercial": True},
+                        "domain": "a",
+                        "snapshot": "1",
+                        "suffixes": [".jsonl"],
+                        "fields": {"text": "body", "uri": "meta.url"},
+                    }
+                ],
+            }
+        },
+        "protected": {"sets": {"quiz": {"path": "q", "deny": ["quiz.example"]}}},
+    },
+    "training": {
+        "model": {"mup": 64},
+        "guard": {"loss_spike": "skip", "window_steps": 48},
+        "stopping": {"plateau": 1000},
+    },
+}
+
+
+def test_short_keys_fill_in_the_parameters(tmp_path: Path) -> None:
+    recipe = load(with_keys(tmp_path, SHORT), FOLDER)
+    source, guard = recipe.corpus.buckets["prose"].sources[0], recipe.training.guard
+    assert (source.text_field, source.uri_field, source.date_field) == ("body", "meta.url", "")
+    assert "fields" not in source.model_dump()
+    assert recipe.corpus.protected.families["quiz"].deny == ("quiz.example",)
+    assert recipe.corpus.documents.model_dump()["extraction"]["engine"] == "trafilatura"
+    assert recipe.training.model.mup is not None
+    assert recipe.training.model.mup.base_dim == 64
+    assert (guard.loss_spike.action, guard.loss_spike.sigmas, guard.min_steps) == ("skip", 6.0, 12)
+    assert recipe.training.stopping.plateau is not None
+    assert recipe.training.stopping.plateau.window_tokens == 1000
+
+
+@pytest.mark.parametrize("defaults", [True, False])
+def test_short_keys_are_written_as_they_were_given(tmp_path: Path, defaults: bool) -> None:
+    recipe = load(with_keys(tmp_path, SHORT), FOLDER)
+    data = written(recipe, defaults=defaults)
+    assert data["training"]["guard"]["loss_spike"] == "skip"
+    again = tmp_path / "again.yaml"
+    again.write_text(json.dumps(data))
+    assert fingerprint(load(again)) == fingerprint(recipe)
+
+
+def test_a_dump_by_0_3_is_a_recipe_again() -> None:
+    old = {
+        "corpus": {"documents": {"extraction": {"engine": "trafilatura", "seconds_per_page": 5.0}}},
+        "training": {
+            "guard": {"plateau": {"action": "warn", "steps": 1000}, "loss_spike": {"action": "warn", "sigmas": 7.0}},
+            "launch": {"ray": {"cpus": 1.0, "gpus": 2.0}},
+            "model": {"mup": None},
+        },
+    }
+    assert without_defaults(Recipe, old) == {
+        "corpus": {"documents": {"extraction": "trafilatura"}},
+        "training": {
+            "guard": {"plateau": "warn", "loss_spike": {"action": "warn", "sigmas": 7.0}},  # refused: 7 is no default
+            "launch": {"ray": {"gpus": 2.0}},
+            "model": {"mup": None},
+        },
+    }
 
 
 def models(model: type[BaseModel]) -> list[type[BaseModel]]:
@@ -67,6 +157,8 @@ def test_every_advice_is_about_an_internal_parameter() -> None:
     tops = [Recipe, *(one.params for one in ANNOTATORS.values()), *(one.params for one in TRAINERS.values())]
     internal = {name for top in tops for one in models(top) for name, f in one.model_fields.items() if is_internal(f)}
     assert {key.rpartition(".")[2] for key in ADVICE} <= internal
+    fields = {name for top in tops for one in models(top) for name in one.model_fields}
+    assert not {key.rpartition(".")[2] for key in REMOVED} & fields
 
 
 def test_the_guides_set_no_key_that_is_gone() -> None:

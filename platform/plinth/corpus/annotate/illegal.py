@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.illegal.lists import read
 from plinth.corpus.illegal.match import ListHit, Matcher, media_of
 from plinth.corpus.illegal.parameters import Matching
+from plinth.records import internal
 
 SCHEMA = pa.schema(
     [
@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 class IllegalParams(Matching):
     """Lists and bounds."""
 
-    lists: str = Field("illegal", description="Name of the lists in `corpus.lists`.")
+    lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 
 def prepare(params: IllegalParams, files: Files) -> Matcher:

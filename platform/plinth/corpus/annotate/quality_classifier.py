@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.models.classify import artefact, classifier
@@ -35,8 +35,8 @@ class QualityClassifierParams(Frozen):
     """Which model, and where its tiers begin."""
 
     model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
-    medium: float = Field(0.3, ge=0, le=1, description="Least final probability of tier `medium`; below is `low`.")
-    high: float = Field(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
+    medium: float = internal(0.3, ge=0, le=1, description="Least final probability of tier `medium`; below is `low`.")
+    high: float = internal(0.7, ge=0, le=1, description="Least final probability of tier `high`.")
 
     @model_validator(mode="after")
     def _rising(self) -> QualityClassifierParams:

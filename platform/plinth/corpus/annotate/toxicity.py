@@ -47,7 +47,7 @@ class ToxicityParams(Frozen):
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
-    disguised: bool = Field(True, description="Whether terms are found in disguise (`sp4m`, `s.p.a.m`).")
+    disguised: bool = internal(True, description="Whether terms are found in disguise (`sp4m`, `s.p.a.m`).")
     saturation: float = internal(
         2.0, gt=0, description="Without a model: weight per 100 words at which `final` reaches 1."
     )

@@ -18,7 +18,7 @@ LATER_STAGES = {"semantic", "lines", "substring"}
 class Remainder(Frozen):
     """Least remainder of a document after cuts. Documents without cuts are never dropped."""
 
-    min_words: int = Field(20, ge=0, description="Fewer words left after cuts: the document is dropped.")
+    min_words: int = internal(20, ge=0, description="Fewer words left after cuts: the document is dropped.")
     min_share: float = internal(
         0.2, ge=0, le=1, description="A smaller share of its characters left after cuts: the document is dropped."
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from plinth.records import Frozen, Name, internal
+from plinth.records import Frozen, Name, internal, spelling
 
 
 class ProtectedSet(Frozen):
@@ -15,7 +15,10 @@ class ProtectedSet(Frozen):
 
     path: str = Field(description="JSONL file or folder, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = Field("benchmark", description="Its use.")
-    family: str = Field("", description="Sets of one family share what is denied; by default the set's own name.")
+    deny: tuple[str, ...] = spelling(
+        (), description="Where it is published: a document whose `uri` holds one of these pieces is dropped."
+    )
+    family: str = internal("", description="Sets of one family share what is denied; by default the set's own name.")
     fields: tuple[str, ...] = Field(("text",), min_length=1, description="Fields whose texts make an item, in order.")
     id_field: str = internal("id", description="Field that names an item; lines without it are named by their number.")
 
@@ -30,7 +33,7 @@ class Protected(Frozen):
     """Overlap of training text with protected sets: longest match in words, and fuzzy by the weight of words."""
 
     sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Sets by name.")
-    families: Mapping[Name, Family] = Field(default_factory=dict, description="Families by name.")
+    families: Mapping[Name, Family] = internal({}, description="What sets deny, by their names.")
     candidate_words: int = internal(3, ge=2, le=8, description="Two shared runs of so many words make a candidate.")
     longest_words: int = internal(13, ge=4, description="A shared run of so many words is a leak (GPT-3: 13) …")
     longest_share: float = internal(
@@ -48,3 +51,11 @@ class Protected(Frozen):
         0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id."
     )
     min_words: int = internal(8, ge=2, description="Shorter items are not looked for, and reported as such.")
+
+    @model_validator(mode="after")
+    def _denied(self) -> Protected:
+        """What the sets deny, under their names: `deny` itself is in no dump."""
+        denied = {name: Family(deny=one.deny) for name, one in self.sets.items() if one.deny}
+        # within validation, before the record is in use
+        object.__setattr__(self, "families", {**self.families, **denied})
+        return self

@@ -19,7 +19,7 @@ class GateSlices(Frozen):
         "rule of `policy` that reads a column of the gate's annotator.",
     )
     policy: str = Field("default", description="Policy whose rules are the gate, where `removes` is not given.")
-    documents_per_slice: int = Field(
+    documents_per_slice: int = internal(
         200, ge=0, description="Generated documents of each truth in every slice; 0 generates none."
     )
     seed: int = internal(7, ge=0, description="Of the generated documents.")

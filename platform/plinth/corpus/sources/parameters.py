@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from plinth.records import Frozen, internal
+from plinth.records import Frozen, OneValue, internal, spelling
 
 #: Answers that state no licence (SPDX 2.3, clause 8.13 and 8.15), and none at all.
 NO_LICENCE = ("", "unknown", "none", "noassertion")
@@ -38,14 +38,16 @@ class Source(Frozen):
     terms: Terms = Field(description="Owner's terms.")
     domain: str = Field(description="Origin: a host name or a short name.")
     snapshot: str = Field(description="Crawl or capture, such as `2026-46`.")
-    text_field: str = Field(
-        "text", min_length=1, description="JSONL and Parquet: field that holds the text; `a.b` looks inside `a`."
+    fields: Mapping[Literal["text", "uri", "date", "licence"], Annotated[str, Field(min_length=1)]] = spelling(
+        {},
+        description="JSONL and Parquet: fields that hold the `text` (by default `text`), the `uri` (`uri`, `url`), the "
+        "`date` (`captured_at`, `date`, `timestamp`, `created`) and the `licence` (`licence`, `license`); `a.b` looks "
+        "inside `a`.",
     )
-    uri_field: str = Field("", description="The same for the address; empty means `uri` or `url`.")
-    date_field: str = Field(
-        "", description="The same for the date; empty means `captured_at`, `date`, `timestamp` or `created`."
-    )
-    licence_field: str = Field("", description="The same for the licence; empty means `licence` or `license`.")
+    text_field: str = internal("text", min_length=1, description="Field of the text.")
+    uri_field: str = internal("", description="Field of the address; empty: the usual ones.")
+    date_field: str = internal("", description="Field of the date; empty: the usual ones.")
+    licence_field: str = internal("", description="Field of the licence; empty: the usual ones.")
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
@@ -66,6 +68,13 @@ class Source(Frozen):
         if not _is_expression(licence):
             raise ValueError(f"{licence!r} is no SPDX expression, such as `MIT` or `Apache-2.0 WITH LLVM-exception`")
         return licence
+
+    @model_validator(mode="after")
+    def _named(self) -> Source:
+        """`fields` as the parameters that readers know."""
+        for name, field in self.fields.items():  # within validation, before the record is in use
+            object.__setattr__(self, f"{name}_field", field)
+        return self
 
     @model_validator(mode="after")
     def _keeps_code(self) -> Source:
@@ -93,7 +102,7 @@ class Bucket(Frozen):
         return owner
 
 
-class Extraction(Frozen):
+class Extraction(OneValue):
     """Main content out of HTML."""
 
     engine: Literal["resiliparse", "trafilatura"] = Field(

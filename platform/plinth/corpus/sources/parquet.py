@@ -94,7 +94,7 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
             f"{file.uri} has no column {source.text_field!r}",
             found=f"columns {', '.join(schema.names)}",
             expected=f"a column of text called {source.text_field!r}",
-            remedy="give the column's name as the source's `text_field` in the recipe",
+            remedy="name the column in the recipe: `fields: {text: …}` of the source",
         )
     return [
         field.name

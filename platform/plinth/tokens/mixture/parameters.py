@@ -27,7 +27,7 @@ class Curriculum(Frozen):
 
     by: str = Field(description="Axis of `shards.axes`, such as `tier`, `length` or `domain`; or `bucket`.")
     order: tuple[str, ...] = Field(min_length=2, description="Its values, the first early in the phase, the last late.")
-    manner: Literal["ramp", "turns"] = Field(
+    manner: Literal["ramp", "turns"] = internal(
         "ramp", description="`ramp`: shares go linearly from early to late; `turns`: one value after the other."
     )
     strength: float = internal(1.0, gt=0, le=1, description="Ramp: 1 moves as far as no share falls below 0.")
@@ -73,8 +73,8 @@ class Phase(Frozen):
     epochs: Mapping[str, Positive] = Field(
         default_factory=dict, description="Passes over all text of a key in this phase, instead of a weight."
     )
-    tokens: Mapping[str, Positive] = Field(
-        default_factory=dict, description="Tokens of a key in this phase, instead of a weight."
+    tokens: Mapping[str, Positive] = internal(
+        {}, description="Tokens of a key in this phase, instead of a weight."
     )
     curriculum: Curriculum | None = Field(None, description="In which order the phase gives it; none: all of it mixed.")
 

@@ -16,7 +16,7 @@ class Optimizer(Frozen):
 
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
     min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; the floor of `inverse-sqrt`.")
-    start_lr: float = Field(
+    start_lr: float = internal(
         0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
     )
     schedule: ScheduleName = Field("wsd", description="Fall after the warm-up; `wsd` is warm-up, stable, decay.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen, internal
+from plinth.records import Frozen, OneValue, internal
 
 Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
@@ -15,7 +16,7 @@ _ACTION = "off, warn, skip (the update is not made), lower_lr, rollback (and lea
 _CONFIRMATIONS = "Suspicious steps in a row before anything is done."
 
 
-class GuardRule(Frozen):
+class GuardRule(OneValue):
     """An intervention, and the suspicious steps in a row before it."""
 
     action: Action = Field("warn", description=_ACTION)
@@ -33,7 +34,7 @@ class LossSpike(GuardRule):
 
     action: Action = Field("rollback", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
-    sigmas: float = Field(
+    sigmas: float = internal(
         6.0, gt=0, description="Robust standard deviations above the recent level (OLMo-core's step skipper: 6)."
     )
     min_rise: float = internal(0.2, ge=0, description="Nats above the level below which nothing is a spike.")
@@ -69,7 +70,7 @@ class PlateauRule(LateRule):
     """The smoothed loss has not improved for long."""
 
     action: Action = Field("off", description=_ACTION)
-    steps: int = Field(1000, ge=1, description="Steps without improvement.")
+    steps: int = internal(1000, ge=1, description="Steps without improvement.")
     min_improvement: float = internal(0.001, ge=0, description="Relative fall of the smoothed loss that counts as one.")
 
 
@@ -90,8 +91,13 @@ class GuardParameters(Frozen):
     """Watches every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
 
     enabled: bool = Field(True, description="Without it a loss that is not finite ends the run.")
-    window_steps: int = Field(128, ge=8, description="Steps that the rolling statistics cover (OLMo-core: 128).")
-    min_steps: int = Field(32, ge=4, description="Steps seen before rolling statistics judge (ZClip warms up for 25).")
+    window_steps: int = Field(
+        128,
+        ge=8,
+        description="Steps that the rolling statistics cover (OLMo-core: 128); a quarter of them are seen before "
+        "anything is judged.",
+    )
+    min_steps: int = internal(32, ge=4, description="Steps seen before rolling statistics judge (ZClip: 25).")
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
     gradient_spike: GradientSpike = GradientSpike()
@@ -111,6 +117,12 @@ class GuardParameters(Frozen):
         16, ge=0, description="Updates not made among the last `window_steps`; one more stops the run."
     )
     max_lowered: int = internal(4, ge=0, description="How often the learning rate is lowered; one more stops the run.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _quarter(cls, given: Any) -> Any:
+        window = given.get("window_steps") if isinstance(given, Mapping) else None
+        return {"min_steps": max(4, window // 4), **given} if isinstance(window, int) else given
 
     @model_validator(mode="after")
     def _window_holds(self) -> GuardParameters:

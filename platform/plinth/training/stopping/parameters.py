@@ -6,21 +6,23 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from plinth.records import Frozen, internal
+from plinth.records import Frozen, OneValue, internal
 
 
-class Plateau(Frozen):
+class Plateau(OneValue):
     """Losses that no longer fall: the improvement still to be expected, at its most hopeful, is too small."""
 
-    window_tokens: int = Field(ge=1, description="Tokens over which the slope is fitted, and over which it is judged.")
-    min_improvement: float = Field(
+    window_tokens: int = Field(
+        ge=1, description="Tokens over which the slope is fitted; the next so many must promise 0.005 nats."
+    )
+    min_improvement: float = internal(
         0.005,
         gt=0,
         description="Nats (of slices: bits per byte) that the next window should bring; judged by the upper "
         "confidence bound.",
     )
     confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided, of the slope.")
-    slices: tuple[str, ...] = Field((), description="Evaluated slices that must all be flat too; empty: loss alone.")
+    slices: tuple[str, ...] = internal((), description="Evaluated slices that must all be flat too; empty: loss alone.")
 
 
 class Regression(Frozen):
@@ -34,14 +36,14 @@ class Regression(Frozen):
 class Stopping(Frozen):
     """Budgets stop a run by themselves; the other rules stop it when any, or all that are set, hold."""
 
-    tokens: int | None = Field(None, ge=1, description="Budget in tokens trained, those trained again included.")
+    tokens: int | None = internal(None, ge=1, description="Budget in tokens trained, those trained again included.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
     plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
-    regression: Regression | None = Field(None, description="Probes get worse.")
-    max_epochs: float | None = Field(None, gt=0, description="Most often that any bucket's documents are seen.")
-    when: Literal["any", "all"] = Field("any", description="How plateau, regression and max_epochs combine.")
+    regression: Regression | None = internal(None, description="Probes get worse.")
+    max_epochs: float | None = internal(None, gt=0, description="Most often that any bucket's documents are seen.")
+    when: Literal["any", "all"] = internal("any", description="How plateau, regression and max_epochs combine.")
     min_tokens: int = internal(0, ge=0, description="Plateau, regression and max_epochs do not apply before.")
     every_steps: int = internal(10, ge=1, description="Steps between two evaluations of the rules.")
 

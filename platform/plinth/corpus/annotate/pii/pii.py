@@ -28,7 +28,7 @@ from plinth.corpus.annotate.base import Annotator, Files
 from plinth.corpus.annotate.pii import keys, names, national, network, numbers
 from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
-from plinth.records import EDIT_TYPE, Frozen
+from plinth.records import EDIT_TYPE, Frozen, internal
 from plinth.text.terms import pii_scan
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8
@@ -55,7 +55,7 @@ class PiiParams(Frozen):
     kinds: tuple[Kind, ...] = Field(DEFAULT_KINDS, description=f"Of {', '.join(f'`{kind}`' for kind in KINDS)}.")
     replacements: Mapping[str, str] = Field({}, description="By kind, instead of `<EMAIL>`, `<PHONE>`, ….")
     ner: str | None = Field(None, description="List of the recipe that is a spaCy pipeline; names and addresses by it.")
-    ner_labels: Mapping[str, Literal["name", "address"]] = Field(
+    ner_labels: Mapping[str, Literal["name", "address"]] = internal(
         {"PERSON": "name", "PER": "name", "ADDRESS": "address", "STREET": "address"},
         description="Labels of the pipeline that count, and as what.",
     )

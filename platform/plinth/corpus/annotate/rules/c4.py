@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 class C4Params(Frozen):
     """The project whose counting is followed, and the lines that count."""
 
-    profile: Literal["datatrove"] = Field("datatrove", description="Rules in the order of datatrove 0.10.")
+    profile: Literal["datatrove"] = internal("datatrove", description="Rules in the order of datatrove 0.10.")
     min_words_per_line: int = internal(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
     terminal_punctuation: bool = Field(
         True, description="Whether a line must end a sentence. FineWeb leaves this rule out."

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.rules.gopher_quality import ratio
@@ -19,7 +18,7 @@ SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _CO
 class FineWebParams(Frozen):
     """The project whose counting is followed."""
 
-    profile: Literal["datatrove"] = Field("datatrove", description="Counts as datatrove 0.10 does.")
+    profile: Literal["datatrove"] = internal("datatrove", description="Counts as datatrove 0.10 does.")
     short_line_characters: int = internal(30, ge=1, description="A line of at most this many characters is short.")
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.text.rules import dolma_counts
 
 _COUNTS = frozenset({"word_count", "stop_words"})
@@ -19,7 +18,7 @@ SCHEMA = pa.schema(
 class GopherDolmaParams(Frozen):
     """The definition of a line."""
 
-    join_blank_lines: bool = Field(
+    join_blank_lines: bool = internal(
         False, description="A run of line ends is one (tagger `gopher_v2`); else every blank line is a line."
     )
 

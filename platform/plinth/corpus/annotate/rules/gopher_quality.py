@@ -12,10 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.text.rules import gopher_quality
 
 _RATIOS = (
@@ -31,7 +30,7 @@ SCHEMA = pa.schema(
 class GopherQualityParams(Frozen):
     """The project whose counting is followed."""
 
-    profile: Literal["datatrove"] = Field(
+    profile: Literal["datatrove"] = internal(
         "datatrove", description="Counts as datatrove 0.10 does, on words that white space separates."
     )
 

@@ -6,10 +6,9 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 from plinth.text.rules import repetition
 
 SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in repetition.COLUMNS])
@@ -18,7 +17,7 @@ SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in rep
 class GopherRepetitionParams(Frozen):
     """The project whose counting is followed."""
 
-    profile: Literal["datatrove"] = Field(
+    profile: Literal["datatrove"] = internal(
         "datatrove", description="Copies beyond the first are duplicates; a top n-gram counts all its copies."
     )
 
