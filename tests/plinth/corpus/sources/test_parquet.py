@@ -73,7 +73,7 @@ def test_a_column_that_is_not_there_is_a_named_error(read_file: Any) -> None:
     with pytest.raises(SourceError, match="no column 'text'") as failure:
         read_file("parquet", "x.parquet", parquet([{"content": "a"}]))
     assert "content" in str(failure.value)
-    assert "text_field" in str(failure.value)
+    assert "fields: {text" in str(failure.value)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, 0.5, 0.99])
