@@ -124,7 +124,8 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
 def taint(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
     """Mark TARGET as unfit: an asset, a digest, a source or a document id. Everything derived from it is frozen.
 
-    No gate passes anything downstream from then on. Released versions are listed, and stay until `plinth rollback`.
+    The gate `taint` fails for everything downstream from then on. Released versions are listed, and stay until
+    `plinth rollback`.
     """
     from jobs.cli import output
     from registry import api

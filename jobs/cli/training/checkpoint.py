@@ -19,7 +19,7 @@ CHANGED = 1
 
 @click.group(epilog=examples("plinth checkpoint list latest", "plinth checkpoint verify latest"))
 def checkpoint() -> None:
-    """The checkpoints of a run. Each resumes on any number of ranks."""
+    """The checkpoints of a run. Each resumes on any layout of ranks that the recipe accepts."""
 
 
 @checkpoint.command("list", epilog=examples("plinth checkpoint list latest", "plinth checkpoint list latest --json"))

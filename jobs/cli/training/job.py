@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog=examples("plinth job status latest", "plinth job logs latest -n 20", "plinth job cancel latest"))
 def job() -> None:
-    """Inspect and control the job of a run, from any machine that reads the workspace."""
+    """Inspect and control the job of a run, from any machine that reads the workspace; a local job from its own."""
 
 
 @job.command(epilog=examples("plinth job status latest", "plinth job status latest --json | jq -r .status"))
