@@ -20,6 +20,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.shuffle import U64, binary16, halves
 from plinth.records import Part, Step
 from plinth.storage.parts import write_batches
@@ -87,9 +88,10 @@ def gather(
 ) -> list[Part]:
     """Runs by number of document, of ranges or partitions, as one run by row for each slot."""
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
-    found = tuple(part.blob.sha256 for part in parts)
+    few = narrow(ctx, kind, columns, parts, label)
+    found = keyed(few)
     items = [
-        Item(("-".join(map(str, bases)), *found), _Gather(tuple(parts), bases, kind, columns), bases[-1] - bases[0])
+        Item(("-".join(map(str, bases)), found), _Gather(few, bases, kind, columns), bases[-1] - bases[0])
         for bases in (layout.bases[i : i + GATHER_SLOTS + 1] for i in range(0, count, GATHER_SLOTS))
     ]
     return [part for made in run_items(ctx, step, _gather, items, label=f"{label} gather") for part in made]

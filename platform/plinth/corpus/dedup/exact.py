@@ -121,12 +121,12 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
 
 def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Part, range_rows: int) -> list[Part]:
     branches = tree(ctx, DIGESTS, 3, leaves(ctx, places))
-    reader = RangeReader(DIGESTS, tuple(branches), document_numbers.layout(places), {"version": VERSION})
+    reader = RangeReader.over(ctx.store, DIGESTS, branches, document_numbers.layout(places), {"version": VERSION})
     mask = document_numbers.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
     step = Step(name="dedup/exact/group", version=VERSION, params=params.survivors())
     items = [
         Item(
-            (f"{low}-{high}", mask.blob.sha256, ranks.blob.sha256, *reader.keys),
+            (f"{low}-{high}", mask.blob.sha256, ranks.blob.sha256, reader.key),
             _Group(reader, mask, ranks, low, high),
             reader.rows * (high - low) // shuffle.END,
         )

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.corpus.dedup import sorted_runs
+from plinth.corpus.dedup import document_numbers, run_merge, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus.dedup.run_merge import keyed
 from plinth.corpus.dedup.shuffle import ranges
 from plinth.records import Part, Step
 from plinth.storage.store import Store
@@ -31,10 +32,8 @@ from plinth.storage.store import Store
 U64 = sorted_runs.U64
 VERSION = "1"
 
-#: So many runs a reader opens at most; above that they merge. A branch has about `FAN` children, at most `WIDEST`.
-MOST_RUNS, FAN, WIDEST = 64, 8, 32
-#: Rows that one merging task holds.
-MERGE_ROWS = 2_000_000
+#: A branch has about `FAN` children, at most `WIDEST`.
+FAN, WIDEST = 8, 32
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ class Branch:
 
 
 def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
-    """At most `MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
+    """At most `run_merge.MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
     branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
-    while len(branches) > MOST_RUNS:
+    while len(branches) > run_merge.MOST_RUNS:
         groups = list(_groups(branches))
         merging = [group for group in groups if len(group) > 1]
         items = [
@@ -99,7 +98,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
         rows = sum(one.rows for one in opened)
 
         def chunks() -> Iterator[tuple[U64, ...]]:
-            for low, high in ranges(rows, MERGE_ROWS):
+            for low, high in ranges(rows, run_merge.MERGE_ROWS):
                 slices = [one.slice(low, high) for one in opened]
                 moved = [
                     (key, at + np.uint64(number << 32), *rest)
@@ -114,30 +113,47 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reads a range of keys of all slots; picklable, for tasks."""
+    """Reads a range of keys of all slots; picklable, for tasks, and no longer for more slots.
+
+    Args:
+        branches: a run, and the flat column of the numbers that the first documents of its slots have.
+    """
 
     kind: str
-    branches: tuple[Branch, ...]
-    layout: SlotNumbers
+    branches: tuple[tuple[Part, Part], ...]
     identity: Mapping[str, Any] | None = None
 
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        kind: str,
+        branches: Sequence[Branch],
+        layout: SlotNumbers,
+        identity: Mapping[str, Any] | None = None,
+    ) -> RangeReader:
+        """The reader of a tree's branches."""
+        bases = np.array(layout.bases, dtype=np.uint64)
+        columns = (document_numbers.write(store, "bases.flat", bases[list(branch.slots)]) for branch in branches)
+        return cls(kind, tuple(zip((branch.part for branch in branches), columns, strict=True)), identity)
+
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Digests that identify what is read."""
-        return (*(branch.part.blob.sha256 for branch in self.branches), self.layout.key)
+    def key(self) -> str:
+        """Identity of what is read."""
+        return keyed(part for branch in self.branches for part in branch)
 
     @property
     def rows(self) -> int:
         """Entries in all of it."""
-        return sum(branch.part.rows for branch in self.branches)
+        return sum(run.rows for run, _ in self.branches)
 
     def read(self, store: Store, low: int, high: int, mask: npt.NDArray[np.uint8]) -> list[U64]:
         """Key, document number and further columns of the entries with low <= key < high whose mask is not 0."""
         found: list[list[U64]] = []
-        for branch in self.branches:
-            with sorted_runs.SortedRun(store, branch.part, self.kind, self.identity) as opened:
+        for run, first in self.branches:
+            with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
                 key, at, *rest = opened.slice(low, high)
-            bases = np.array([self.layout.bases[number] for number in branch.slots], dtype=np.uint64)
+            bases = np.asarray(document_numbers.open_flat(store, first, "<u8"))
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
             wanted = mask[number] != 0
             found.append([column[wanted] for column in (key, number, *rest)])

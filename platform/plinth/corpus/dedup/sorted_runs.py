@@ -128,13 +128,15 @@ class SortedRun:
     """An open run.
 
     Args:
-        kind, identity: what the run must be; None accepts any identity.
+        kind, identity: what the run must be; None accepts any.
 
     Raises:
         MissingError, IntegrityError: absent, torn, damaged, or another kind of run than wanted.
     """
 
-    def __init__(self, store: Store, part: Part, kind: str, identity: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, store: Store, part: Part, kind: str | None = None, identity: Mapping[str, Any] | None = None
+    ) -> None:
         self.part, path = part, store.open_path(part.blob)
         self._file = os.open(path, os.O_RDONLY)
         try:
@@ -201,7 +203,7 @@ class SortedRun:
             raise self._damaged(f"keys out of order after block {first}", "rows sorted by key")
         return columns
 
-    def _read_footer(self, kind: str, identity: Mapping[str, Any] | None) -> None:
+    def _read_footer(self, kind: str | None, identity: Mapping[str, Any] | None) -> None:
         size = self.part.blob.bytes
         tail = os.pread(self._file, _TAIL.size, max(0, size - _TAIL.size))
         if len(tail) < _TAIL.size or not tail.endswith(_MAGIC):
@@ -215,7 +217,8 @@ class SortedRun:
         self.crcs = np.frombuffer(footer, dtype="<u4", count=blocks, offset=8 * blocks).tolist()
         header = json.loads(footer[12 * blocks :])
         self.kind, self.columns, self.identity = header["kind"], header["columns"], header["identity"]
-        if self.kind != kind or (identity is not None and self.identity != json.loads(fingerprint.canonical(identity))):
+        wanted = self.identity if identity is None else json.loads(fingerprint.canonical(identity))
+        if (self.kind, self.identity) != (kind or self.kind, wanted):
             raise IntegrityError(
                 f"run {self.part.name} ({self.part.blob.md5}) is another kind of run",
                 found=f"{self.kind} {self.identity}",

@@ -21,6 +21,7 @@ from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
+from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.run_tree import RangeReader
 from plinth.records import Part, Step
 from plinth.storage.store import Store
@@ -42,7 +43,7 @@ class CandidatePairs:
     """All candidates of a corpus.
 
     Args:
-        routed: per range of keys, a run of (component, band key, document).
+        routed: a few runs of (component, band key, document).
         components: flat column, by document: the number of its component's first document, or `ALONE`.
         width: type of that column.
         partitions: ranges of components, half open.
@@ -65,27 +66,29 @@ def find(ctx: Context, reader: RangeReader, mask: Part, range_rows: int, partiti
         range_rows: band keys one reduce task holds.
         partition_rows: documents of one partition, unless a component is larger.
     """
-    groups = _groups(ctx, reader, mask, range_rows)
-    keys, documents = tuple(part.blob.sha256 for part in groups), reader.layout.documents
+    groups, documents = _groups(ctx, reader, mask, range_rows), mask.rows
     width = "<u4" if documents < ALONE["<u4"] else "<u8"
     step = Step(name="dedup/minhash/components", version=VERSION, params={"width": width, "rows": partition_rows})
     task = _Components(tuple(groups), documents, width, partition_rows)
-    joined = run_items(ctx, step, _components, [Item((str(documents), *keys), task)], label="dedup/minhash components")
+    joined = run_items(
+        ctx, step, _components, [Item((str(documents), keyed(groups)), task)], label="dedup/minhash components"
+    )
     components = joined[0][0]
     step = Step(name="dedup/minhash/route", version=VERSION)
     items = [
         Item((part.blob.sha256, components.blob.sha256), _Route(part, components, width), part.rows) for part in groups
     ]
-    routed = tuple(made[0] for made in run_items(ctx, step, _route, items, label="dedup/minhash route"))
+    routed = [made[0] for made in run_items(ctx, step, _route, items, label="dedup/minhash route")]
+    few = narrow(ctx, ROUTED, 3, routed, "dedup/minhash route")
     cuts = [int(cut) for cut in components.stats["cuts"]]
     partitions = tuple(zip(cuts, [*cuts[1:], documents], strict=True))
-    return CandidatePairs(routed, components, width, partitions, int(components.stats["documents"]))
+    return CandidatePairs(few, components, width, partitions, int(components.stats["documents"]))
 
 
 def _groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
     step = Step(name="dedup/minhash/groups", version=VERSION)
     items = [
-        Item((f"{low}-{high}", mask.blob.sha256, *reader.keys), _Range(reader, mask, low, high))
+        Item((f"{low}-{high}", mask.blob.sha256, reader.key), _Range(reader, mask, low, high))
         for low, high in shuffle.ranges(reader.rows, range_rows)
     ]
     return [made[0] for made in run_items(ctx, step, _group, items, label="dedup/minhash groups")]

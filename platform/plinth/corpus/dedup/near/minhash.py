@@ -39,6 +39,8 @@ SCHEMA = clusters.SCHEMA
 #: Bytes that one verifying task should hold, and what a document's shingles cost per byte of its text: eight for
 #: each word of about six.
 PARTITION_BYTES, SET_BYTES_PER_BYTE = 256 * 2**20, 4 / 3
+#: Documents of a verifying task, at least and at most.
+PARTITION_ROWS = (1_000, 1_000_000)
 
 
 def signature_schema(params: MinHash) -> pa.Schema:
@@ -121,9 +123,8 @@ def run(
     """
     places = slots(documents, signatures=signatures, exact=exact_duplicates)
     layout = document_numbers.layout(places)
-    reader = RangeReader(
-        index.BANDS, tuple(index.bands(ctx, params.minhash, places)), layout, index.identity(params.minhash)
-    )
+    branches, identity = index.bands(ctx, params.minhash, places), index.identity(params.minhash)
+    reader = RangeReader.over(ctx.store, index.BANDS, branches, layout, identity)
     mask = document_numbers.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
     ranks = rank_table.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
@@ -153,7 +154,7 @@ def _partition_rows(params: MinHash, exact_duplicates: Manifest) -> int:
     size = SET_BYTES_PER_BYTE * int(exact_duplicates.stats["considered_bytes"]) / considered
     if params.verify == "signature":
         size = 4 * params.bands * params.rows
-    return int(np.clip(PARTITION_BYTES / (size + 1), 1_000, 1_000_000))
+    return int(np.clip(PARTITION_BYTES / (size + 1), *PARTITION_ROWS))
 
 
 @dataclass(frozen=True)

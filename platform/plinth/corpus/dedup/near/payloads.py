@@ -1,15 +1,17 @@
 """Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
 
-Per part: the shingle sets (or the signatures) of the documents that are wanted, in order of component, so that a
-partition reads one stretch of every part's file. Memory is one part's; a partition that would hold more than
-`IN_MEMORY` lays its values into a scratch file.
+    carry     per part: the shingle sets (or the signatures) of the documents that are wanted, in order of component
+    merge     several of these in order of component, until there are few: a partition reads a stretch of each
+
+Memory is one part's; a partition that would hold more than `IN_MEMORY` lays its values into a scratch file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -23,24 +25,28 @@ from plinth.corpus.dedup.near.candidates import ALONE, CandidatePairs
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.dedup.run_merge import cuts, keyed, levels
 from plinth.corpus.sidecars import Slot
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
+from plinth.storage.atomic import named_failures
 from plinth.storage.store import Store
 from plinth.text.words.word_hashes import mix
 
 U64 = sorted_runs.U64
 I64 = sorted_runs.I64
 
-VERSION = "1"
-#: Runs of (component, row, start, values, checksum), and of the rows that are wanted.
+VERSION = "2"
+#: Runs of (component, document, start, values, checksum), and of the rows that are wanted.
 PAYLOAD, NEEDED = "payload", "needed"
 IN_MEMORY = 512 * 2**20
+#: Values that one merging task holds: 256 MB, twice.
+MERGE_VALUES = 32 * 2**20
 
 
 @dataclass(frozen=True)
 class Carried:
-    """The payload of one slot: the run with the place of each document, and the flat column of values."""
+    """The payload of some slots: the run with the place of each document, and the flat column of values."""
 
     places: Part
     values: Part
@@ -48,8 +54,8 @@ class Carried:
 
 def carry(
     ctx: Context, params: MinHash, slots: Sequence[Slot], found: CandidatePairs, needed: Sequence[Part | None] | None
-) -> list[Carried]:
-    """The payload of every slot.
+) -> tuple[Carried, ...]:
+    """The payload of all slots, in at most `run_merge.MOST_RUNS` pieces.
 
     Args:
         slots: with the side `signatures`.
@@ -73,16 +79,32 @@ def carry(
         )
         if wanted is not None and wanted.rows == 0:
             keys = ("nothing",)  # reads nothing, whatever the part is
-        items.append(Item(keys, _Carry(read, params, found, base, wanted), wanted.rows if wanted else read.rows))
+        items.append(
+            Item(
+                keys,
+                _Carry(read, params, found.components, found.width, base, wanted),
+                wanted.rows if wanted else read.rows,
+            )
+        )
     made = run_items(ctx, step, _carry, items, label="dedup/minhash sets")
-    return [Carried(*parts) for parts in made]
+    merging = Step(name="dedup/minhash/sets", version=VERSION)
+
+    def merged(groups: Sequence[Sequence[Carried]]) -> list[Carried]:
+        items = [
+            Item((keyed(p for one in some for p in (one.places, one.values)),), tuple(some), len(some))
+            for some in groups
+        ]
+        return [Carried(*parts) for parts in run_items(ctx, merging, _merge, items, label="dedup/minhash sets merge")]
+
+    return tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
 
 
 @dataclass(frozen=True)
 class _Carry:
     read: Part
     params: MinHash
-    found: CandidatePairs
+    components: Part
+    width: str
     base: int
     wanted: Part | None
 
@@ -95,7 +117,8 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     checks = np.array([checksum(one) for one in values], dtype=np.uint64)
     starts = np.zeros(rows.size, dtype=np.uint64)
     starts[1:] = np.cumsum(sizes[order])[:-1] if rows.size else starts[1:]
-    columns = (component[order], rows[order].astype(np.uint64), starts, sizes[order], checks[order])
+    numbers = rows[order].astype(np.uint64) + np.uint64(task.base)
+    columns = (component[order], numbers, starts, sizes[order], checks[order])
     places = sorted_runs.write(store, "places.run", PAYLOAD, [columns], 5)
     flat = np.concatenate([np.empty(0, np.uint64), *(values[i] for i in order)])
     return places, document_numbers.write(store, "values.flat", flat)
@@ -105,10 +128,10 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     """The rows that are wanted and their components."""
     if task.wanted is not None and task.wanted.rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
-    column = document_numbers.open_flat(store, task.found.components, task.found.width)
+    column = document_numbers.open_flat(store, task.components, task.width)
     mine = np.asarray(column[task.base : task.base + task.read.rows])
     if task.wanted is None:
-        rows = np.flatnonzero(mine != ALONE[task.found.width])
+        rows = np.flatnonzero(mine != ALONE[task.width])
     else:
         with sorted_runs.SortedRun(store, task.wanted, NEEDED) as opened:
             rows = opened.all()[0].astype(np.int64)
@@ -126,6 +149,66 @@ def _values(store: Store, task: _Carry, rows: I64) -> Iterator[U64]:
         yield from np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
 
 
+def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
+    with ExitStack() as stack:
+        opened = [stack.enter_context(sorted_runs.SortedRun(store, one.places, PAYLOAD)) for one in task]
+        values = [document_numbers.open_flat(store, one.values, "<u8") for one in task]
+        rows = sum(one.places.rows for one in task)
+        held = max(1, MERGE_VALUES * rows // max(1, sum(one.values.rows for one in task)))
+        path = stack.enter_context(store.staging(".flat"))
+        with named_failures(path):
+            target = stack.enter_context(path.open("wb"))
+        written = 0
+
+        def chunks() -> Iterator[tuple[U64, ...]]:
+            nonlocal written
+            for low, high in cuts(opened, held):
+                component, number, start, size, check, ordered = _range(opened, values, low, high)
+                with named_failures(path):
+                    ordered.tofile(target)
+                yield component, number, start + np.uint64(written), size, check
+                written += ordered.size
+
+        places = sorted_runs.write(store, "places.run", PAYLOAD, chunks(), 5)
+        with named_failures(path):
+            target.close()
+        return places, Part(name="values.flat", blob=store.put_file(path), rows=written)
+
+
+def _range(
+    opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
+) -> tuple[U64, U64, U64, U64, U64, U64]:
+    """The columns of `PAYLOAD` for a range of components of several pieces, and their values, in order."""
+    slices = [one.slice(low, high) for one in opened]
+    held = [
+        np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])
+        for mine, (_, _, start, size, _) in zip(values, slices, strict=True)
+    ]
+    shifts = (0, *accumulate(one.size for one in held))
+    moved = [
+        (component, number, start - (start[0] if start.size else np.uint64(0)) + np.uint64(shift), size, check)
+        for (component, number, start, size, check), shift in zip(slices, shifts, strict=False)
+    ]
+    component, number, start, size, check = (np.concatenate(column) for column in zip(*moved, strict=True))
+    order = sorted_runs.in_order(component, number)
+    start, size = start[order], size[order]
+    ordered = _rearranged(np.concatenate(held), start.astype(np.int64), size.astype(np.int64))
+    starts = np.zeros(size.size, dtype=np.uint64)
+    starts[1:] = np.cumsum(size)[:-1]
+    return component[order], number[order], starts, size, check[order], ordered
+
+
+@njit(nogil=True, cache=True)
+def _rearranged(values: U64, start: I64, size: I64) -> U64:
+    """The stretches of values that begin at `start`, one after the other."""
+    out = np.empty(size.sum(), dtype=np.uint64)
+    at = 0
+    for i in range(start.size):
+        out[at : at + size[i]] = values[start[i] : start[i] + size[i]]
+        at += size[i]
+    return out
+
+
 @njit(nogil=True, cache=True)
 def checksum(values: U64) -> np.uint64:
     """64 bits over values in their order."""
@@ -137,7 +220,7 @@ def checksum(values: U64) -> np.uint64:
 
 @contextmanager
 def load(
-    store: Store, carried: Sequence[Carried], bases: Sequence[int], low: int, high: int, documents: U64, minima: int
+    store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
 ) -> Iterator[Payload]:
     """The payload of the components low <= c < high.
 
@@ -149,13 +232,11 @@ def load(
         IntegrityError: values are not those that were written.
     """
     wanted = []
-    for one, base in zip(carried, bases, strict=False):
-        if one.places.rows == 0:
-            continue
+    for one in carried:
         with sorted_runs.SortedRun(store, one.places, PAYLOAD) as opened:
-            _, row, start, size, check = opened.slice(low, high)
-        if row.size:
-            wanted.append((one.values, np.searchsorted(documents, row + np.uint64(base)), start, size, check))
+            _, number, start, size, check = opened.slice(low, high)
+        if number.size:
+            wanted.append((one.values, np.searchsorted(documents, number), start, size, check))
     total = sum(int(size.sum()) for _, _, _, size, _ in wanted)
     with store.staging(".scratch") as path:
         large = total * 8 > IN_MEMORY

@@ -23,6 +23,7 @@ from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus.dedup.run_merge import keyed, narrow
 from plinth.corpus.dedup.shuffle import ranges
 from plinth.errors import StorageError
 from plinth.records import Part, Step
@@ -75,8 +76,8 @@ def remember(
     """Add the similarities that verification computed."""
     if not any(part.rows for part in fresh):
         return
-    keys = (*(known.keys if known else ()), *(part.blob.sha256 for part in fresh))
-    item = Item(keys, _Merge(known, tuple(fresh)), sum(part.rows for part in fresh))
+    few = narrow(ctx, SIMILARITIES, 2, fresh, "dedup/minhash facts")
+    item = Item((*(known.keys if known else ()), keyed(few)), _Merge(known, few), sum(part.rows for part in few))
     step = Step(name="dedup/facts/merge", version=VERSION)
     ctx.cache.put(_key(definition), run_items(ctx, step, _merge, [item], label="dedup/minhash facts")[0])
 

@@ -24,6 +24,7 @@ from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
 from plinth.corpus.dedup.near.similarity_cache import SIMILARITIES, KnownSimilarities
 from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.dedup.run_merge import keyed
 from plinth.corpus.sidecars import Slot
 from plinth.records import Part, Step
 from plinth.storage.store import Store
@@ -42,23 +43,23 @@ def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: Candidat
         ranks: from `rank_table.build`.
     """
     minhash, layout = params.minhash, document_numbers.layout(places)
-    tasks = [_Partition(found, ranks, low, high, minhash.threshold) for low, high in found.partitions]
-    read = tuple((one.documents if minhash.verify == "text" else one.sides["signatures"]).blob.sha256 for one in places)
-    keys = (*(part.blob.sha256 for part in (*found.routed, found.components, ranks)), *read)
+    tasks = [_Partition(found.routed, ranks, low, high, minhash.threshold) for low, high in found.partitions]
+    read = [one.documents if minhash.verify == "text" else one.sides["signatures"] for one in places]
+    key = keyed((*found.routed, found.components, ranks, *read))
     step = Step(name="dedup/minhash/link", version=VERSION, params={**minhash.similarity(), **params.survivors()})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
-    inputs = [(f"{task.low}-{task.high}", str(task.threshold), *keys) for task in tasks]
+    inputs = [(f"{task.low}-{task.high}", str(task.threshold), key) for task in tasks]
     made = [ctx.cache.get(step.key(one)) for one in inputs]
     if all(made):
         return [parts[0] for parts in made if parts]
     definition = {"version": VERSION, **minhash.similarity()}
     known = similarity_cache.recall(ctx, definition)
     tasks = [replace(task, known=known) for task in tasks]
-    needed = _needed(ctx, tasks, keys, layout) if known else None
-    carried = tuple(payloads.carry(ctx, minhash, places, found, needed))
+    needed = _needed(ctx, tasks, key, layout) if known else None
+    carried = payloads.carry(ctx, minhash, places, found, needed)
     minima = minhash.bands * minhash.rows if minhash.verify == "signature" else 0
     items = [
-        Item(one, _Link(task, carried, layout.bases, minima), found.documents // len(tasks))
+        Item(one, _Link(task, carried, minima), found.documents // len(tasks))
         for one, task in zip(inputs, tasks, strict=True)
     ]
     linked = run_items(ctx, step, _link, items, label="dedup/minhash verify")
@@ -66,12 +67,10 @@ def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: Candidat
     return [members for members, _ in linked]
 
 
-def _needed(
-    ctx: Context, tasks: Sequence[_Partition], keys: tuple[str, ...], layout: document_numbers.SlotNumbers
-) -> list[Part]:
+def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: document_numbers.SlotNumbers) -> list[Part]:
     step = Step(name="dedup/minhash/plan", version=VERSION)
     items = [
-        Item((f"{task.low}-{task.high}", str(task.threshold), *(task.known.keys if task.known else ()), *keys), task)
+        Item((f"{task.low}-{task.high}", str(task.threshold), *(task.known.keys if task.known else ()), key), task)
         for task in tasks
     ]
     made = [parts[0] for parts in run_items(ctx, step, _plan, items, label="dedup/minhash plan")]
@@ -80,7 +79,7 @@ def _needed(
 
 @dataclass(frozen=True)
 class _Partition:
-    found: CandidatePairs
+    routed: tuple[Part, ...]
     ranks: Part
     low: int
     high: int
@@ -90,7 +89,7 @@ class _Partition:
 
 def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
     """The partition's documents by number, and its groups with cached similarities applied."""
-    key, at = read_partition(store, task.found.routed, task.low, task.high)
+    key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
     ranks = document_numbers.open_flat(store, task.ranks, "<u8", rank_table.WIDTH)
     own = np.asarray(ranks[documents]) if documents.size else np.empty((0, rank_table.WIDTH), np.uint64)
@@ -111,16 +110,13 @@ def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
 class _Link:
     partition: _Partition
     carried: tuple[payloads.Carried, ...]
-    bases: tuple[int, ...]
     minima: int
 
 
 def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     partition = task.partition
     documents, links = _open(store, partition)
-    with payloads.load(
-        store, task.carried, task.bases, partition.low, partition.high, documents, task.minima
-    ) as payload:
+    with payloads.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
         pairs, values = links.walk(SIGNATURES if task.minima else SETS, payload=payload)
     order = sorted_runs.in_order(pairs, values)
     fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)

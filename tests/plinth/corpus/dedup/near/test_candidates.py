@@ -117,7 +117,7 @@ def test_components_and_partitions_agree_with_python(
     columns = [np.array([one[i] for one in unique], dtype=np.uint64) for i in (0, 1)]
     run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
     mask = document_numbers.write(ctx.store, "mask", np.ones(20, np.uint8))
-    reader = RangeReader("bands", (Branch(run, (0,)),), document_numbers.SlotNumbers((0, 20)))
+    reader = RangeReader.over(ctx.store, "bands", (Branch(run, (0,)),), document_numbers.SlotNumbers((0, 20)))
     found = candidates.find(ctx, reader, mask, range_rows, partition_rows)
     root = list(range(20))
     for (key, a), (other, b) in itertools.pairwise(unique):
