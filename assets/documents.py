@@ -60,7 +60,7 @@ def _readers(bucket: Bucket) -> dict[str, Any]:
 
 
 def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace))
+    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
     published = inputs[f"{name}/sources"].stats["inventory"]
     if found.digest != published:
         raise SourceError(

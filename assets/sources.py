@@ -38,11 +38,11 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _outside(bucket: Bucket, ctx: Context) -> str:
-    return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace)).digest
+    return inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine).digest
 
 
 def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace))
+    found = inventory(bucket, ctx.workspace.input, remembered(ctx.workspace), engine=ctx.engine)
     files = [
         {
             "source": index,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,15 @@ from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDige
 from plinth.storage.files import SourceFile
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable
 
+#: Maps a module-level function over small tasks and yields the results in order (`compute.engine`).
+Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+
 #: Files hashed side by side: hashing leaves Python's lock, and a bucket answers many requests at once.
 HASHING_THREADS = 8
+#: What is read in the calling process, at most, where there are workers: below it starting them takes longer.
+HERE_BYTES = 256 * 2**20
+#: Of one task: bytes, unless one file has more, and files.
+BATCH_BYTES, BATCH_FILES = 64 * 2**20, 256
 #: A local file changed so lately may change again within the clock's tick: its digest is not remembered.
 SETTLED_S = 2.0
 MARKS = ("ETag", "etag", "md5Hash", "LastModified")
@@ -27,6 +35,7 @@ def inventory(
     suffixes: tuple[str, ...] = (),
     cutter: Callable[[str], Cutter | None] | None = None,
     memory: DigestMemory | None = None,
+    spread: Spread | None = None,
 ) -> list[SourceFile]:
     """Every file that a location (path, folder or glob) names, sorted by name, with its digest.
 
@@ -36,6 +45,7 @@ def inventory(
         suffixes: endings of the names wanted; empty means all.
         cutter: by a file's name, what finds where it is cut into pieces; None for a file that is not cut.
         memory: digests of files that have not changed since; without one every file is read.
+        spread: where more than `HERE_BYTES` have to be read: maps a function over tasks on workers, in order.
 
     Raises:
         SourceError: when nothing is there or a file cannot be read.
@@ -53,7 +63,7 @@ def inventory(
         for name, info in found
     ]
     with memory.session() if memory else nullcontext(DigestSession(None)) as session:
-        hashed = _hashed(fs, entries, session)
+        hashed = _hashed(fs, entries, session, spread)
     return [
         SourceFile(uri=entry.uri, name=_relative(entry.name, root), **dict(one))
         for entry, one in zip(entries, hashed, strict=True)
@@ -112,23 +122,42 @@ def _relative(name: str, root: str) -> str:
     return printable(name[len(root) :].lstrip("/") or name.rsplit("/", 1)[-1])
 
 
-def _hashed(fs: Any, entries: Sequence[_Entry], session: DigestSession) -> list[FileDigests]:
+def _hashed(fs: Any, entries: Sequence[_Entry], session: DigestSession, spread: Spread | None) -> list[FileDigests]:
     """Digests of the entries in order, remembered where the mark is the same, read where it is not."""
     found = [session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None for one in entries]
     missing = [i for i, one in enumerate(found) if one is None]
     started = time.time()
+    tasks = list(_batches([entries[i] for i in missing]))
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        answers = pool.map(lambda i: _digests(fs, entries[i]), missing)
-        for i, answer in zip(missing, answers, strict=True):
+        here = spread is None or sum(entries[i].size for i in missing) <= HERE_BYTES
+        made = pool.map(_digests, tasks) if here or spread is None else spread(_digests, tasks)
+        for i, answer in zip(missing, chain.from_iterable(made), strict=True):
             found[i], entry = answer, entries[i]
             if entry.mark and answer.bytes == entry.size and _settled(fs, entry, started):
                 session.put(entry.uri, entry.kind, entry.mark, answer)
     return [one for one in found if one is not None]
 
 
-def _digests(fs: Any, entry: _Entry) -> FileDigests:
-    with readable(entry.uri, "read"), open_stream(fs, entry.name) as stream:
-        return digests(stream, entry.size, entry.cutter)
+def _batches(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, ...]]:
+    """Neighbours of together about `BATCH_BYTES`, or one larger file."""
+    batch, held = list[_Entry](), 0
+    for entry in entries:
+        if batch and (held + entry.size > BATCH_BYTES or len(batch) == BATCH_FILES):
+            yield tuple(batch)
+            batch, held = [], 0
+        batch.append(entry)
+        held += entry.size
+    if batch:
+        yield tuple(batch)
+
+
+def _digests(entries: tuple[_Entry, ...]) -> list[FileDigests]:
+    found = []
+    for entry in entries:
+        fs, _ = filesystem(entry.uri)
+        with readable(entry.uri, "read"), open_stream(fs, entry.name) as stream:
+            found.append(digests(stream, entry.size, entry.cutter))
+    return found
 
 
 def _settled(fs: Any, entry: _Entry, started: float) -> bool:

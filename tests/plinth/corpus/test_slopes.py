@@ -1,11 +1,13 @@
 """Costs against the number of parts, at 1, 2, 4 and 8 times as many: files opened, files written, look-ups in the step
 cache, digests that keys are made of, bytes of tasks. A cost that grows with the square of the parts shows here."""
 
+import hashlib
 import pickle
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,16 @@ import numpy as np
 import pytest
 
 from plinth.compute.context import Context
-from plinth.compute.engine import InlineEngine
+from plinth.compute.engine import InlineEngine, LocalEngine
 from plinth.corpus.dedup import clusters, run_merge
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
-from plinth.records import Step
+from plinth.corpus.documents.repeats import drop_repeats
+from plinth.corpus.sources.cuts import cutter
+from plinth.corpus.sources.record import SEEN_BEFORE
+from plinth.records import REJECT_SCHEMA, Step
+from plinth.storage import listing
+from plinth.storage.parts import write_batches
 from plinth.storage.steps import StepCache
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
@@ -25,8 +32,10 @@ from tests.plinth.corpus.conftest import Corpus, Doc
 
 TIMES = (1, 2, 4, 8)
 #: Parts at the least size: above every limit below, so that no cost hides under one.
-PARTS = 16
+PARTS = 8
 MOST_SLOPE = 1.1
+STATS = {"stats": {"documents": 8, "text_bytes": 100, "source_bytes": 100}}
+NO_REJECTS = {"rejects": {}, "rejected_bytes": 0}
 
 
 @contextmanager
@@ -58,7 +67,6 @@ def slope(counts: list[Counter[str]], label: str) -> float:
 
 def require_linear(counts: list[Counter[str]]) -> None:
     slopes = {label: round(slope(counts, label), 2) for label in counts[0]}
-    print(slopes, counts)
     assert all(value <= MOST_SLOPE for value in slopes.values()), (slopes, counts)
 
 
@@ -94,3 +102,44 @@ def test_deduplication_costs_no_more_per_part_where_there_are_more_parts(
         assert near.stats["clusters"] >= PARTS * times // 4
         counts.append(found)
     require_linear(counts)
+
+
+def test_repeats_of_a_snapshot_cost_no_more_per_part_where_there_are_more_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
+    monkeypatch.setattr(clusters, "GATHER_SLOTS", 2)
+    counts = []
+    for times in TIMES:
+        ctx = Context(Workspace(tmp_path / str(times)).ensure())
+        # Every second part is one that came before, but for one document.
+        parts = [[Doc(f"{(part // 2) * 8 + i if i else -part}") for i in range(8)] for part in range(PARTS * times)]
+        made = Corpus(ctx, {"web": parts}).documents["web"].parts
+        rejects = write_batches(ctx.store, "rejects.parquet", REJECT_SCHEMA, [], stats=NO_REJECTS)
+        with counted(monkeypatch) as found:
+            kept = drop_repeats(ctx, "web", [(part.model_copy(update=STATS), rejects) for part in made], range_rows=64)
+        assert [part.rows for part, _ in kept] == [8, 1] * (PARTS * times // 2)
+        assert [part.stats["rejects"].get(SEEN_BEFORE, 0) for _, part in kept] == [0, 7] * (PARTS * times // 2)
+        counts.append(found)
+    require_linear(counts)
+
+
+@pytest.mark.parametrize("here", [0, 1 << 30])
+def test_an_inventory_reads_what_is_much_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+    """This process lists and remembers; it opens no file of a source that is larger than `HERE_BYTES`."""
+    for number in range(40):
+        (tmp_path / f"{number:02d}.jsonl").write_text(f'{{"text": "{number}"}}\n' * 50)
+    monkeypatch.setattr(listing, "HERE_BYTES", here)
+    monkeypatch.setattr(listing, "BATCH_FILES", 8)
+    opened: list[str] = []
+    original = listing.open_stream
+    monkeypatch.setattr(listing, "open_stream", lambda fs, name: opened.append(name) or original(fs, name))
+    with LocalEngine(2) as engine:
+        found = listing.inventory(
+            str(tmp_path), tmp_path, cutter=partial(cutter, "jsonl", piece_bytes=200), spread=engine.map
+        )
+    assert [one.sha256 for one in found] == [
+        hashlib.sha256((tmp_path / f"{number:02d}.jsonl").read_bytes()).hexdigest() for number in range(40)
+    ]
+    assert all(len(one.pieces) > 1 for one in found)
+    assert len(opened) == (40 if here else 0)

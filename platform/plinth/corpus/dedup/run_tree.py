@@ -147,14 +147,15 @@ class RangeReader:
         """Entries in all of it."""
         return sum(run.rows for run, _ in self.branches)
 
-    def read(self, store: Store, low: int, high: int, mask: npt.NDArray[np.uint8]) -> list[U64]:
-        """Key, document number and further columns of the entries with low <= key < high whose mask is not 0."""
+    def read(self, store: Store, low: int, high: int, mask: npt.NDArray[np.uint8] | None = None) -> list[U64]:
+        """Key, document number and further columns of the entries with low <= key < high, of documents whose mask, if
+        there is one, is not 0."""
         found: list[list[U64]] = []
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
                 key, at, *rest = opened.slice(low, high)
             bases = np.asarray(document_numbers.open_flat(store, first, "<u8"))
             number = bases[at >> np.uint64(32)] + (at & np.uint64(0xFFFFFFFF))
-            wanted = mask[number] != 0
-            found.append([column[wanted] for column in (key, number, *rest)])
+            columns = (key, number, *rest)
+            found.append([column[mask[number] != 0] for column in columns] if mask is not None else [*columns])
         return [np.concatenate(column) for column in zip(*found, strict=True)]

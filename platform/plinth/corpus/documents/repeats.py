@@ -1,54 +1,67 @@
 """The same document in two parts of a bucket: the first stays, the others become rejects.
 
 A page that the next snapshot captures unchanged is such a document: no failure, but text that the bucket has already,
-which the funnel counts as duplicated. Ids are compared a range of the hash space at a time, so memory does not grow
-with the bucket. This is about identity (same address, same text); duplicates by content are found by `dedup`.
+which the funnel counts as duplicated. This is about identity (same address, same text); duplicates by content are found
+by `dedup`.
+
+    ids         per part, once and for all: its ids, sorted
+    repeated    per range of ids: the rows whose id an earlier row has
+    rewrite     per part that has some: the part without them, and its rejects with them
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import shuffle, sorted_runs
+from plinth.corpus.dedup.clusters import gather
+from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus.dedup.run_tree import RangeReader, tree
 from plinth.corpus.documents.tables import reject_batch
 from plinth.corpus.sources.record import SEEN_BEFORE, Reject
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
-#: Ids held at once; 16 bytes each, and as much again to sort them.
-IDS_AT_ONCE = 4_000_000
-
-Ids = npt.NDArray[np.void]
+#: Runs of (upper half of the id, row, lower half), and of rows.
+IDS, REPEATED = "ids", "repeated"
 
 
 class Repeats(Frozen):
-    """Ids to drop from one part, with its rejects."""
+    """Rows to drop from one part, with its rejects."""
 
     part: Part
     rejects: Part
-    ids: tuple[str, ...]
+    rows: Part
 
 
-def drop_repeats(ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]]) -> list[tuple[Part, Part]]:
-    """The parts and rejects of a bucket without documents that an earlier part holds already."""
+def drop_repeats(
+    ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]], *, range_rows: int = shuffle.RANGE_ROWS
+) -> list[tuple[Part, Part]]:
+    """The parts and rejects of a bucket without documents that an earlier part holds already.
+
+    Args:
+        range_rows: ids one reduce task holds; bears on memory alone.
+    """
     found = [(part, rejects) for part, rejects in pairs]
-    repeated = _repeated(ctx.store, [part for part, _ in found])
-    affected = [index for index, ids in enumerate(repeated) if ids]
+    if len(found) < 2:
+        return found  # a part holds no document twice
+    repeated = _repeated(ctx, f"{bucket}/documents", [part for part, _ in found], range_rows)
+    affected = [index for index, rows in enumerate(repeated) if rows.rows]
     items = []
     for index in affected:
-        task = Repeats(part=found[index][0], rejects=found[index][1], ids=tuple(sorted(repeated[index])))
-        inputs = (task.part.blob.sha256, task.rejects.blob.sha256, fingerprint.digest(task.ids))
-        items.append(Item(inputs=inputs, task=task, rows=len(task.ids)))
-    step = Step(name="documents/repeats", version="2")
+        task = Repeats(part=found[index][0], rejects=found[index][1], rows=repeated[index])
+        inputs = tuple(part.blob.sha256 for part in (task.part, task.rejects, task.rows))
+        items.append(Item(inputs=inputs, task=task, rows=task.rows.rows))
+    step = Step(name="documents/repeats", version="3")
     results = run_items(ctx, step, rewrite, items, label=f"{bucket}/documents (repeats)") if items else []
     for index, (part, rejects) in zip(affected, results, strict=True):
         found[index] = (part, rejects)
@@ -57,17 +70,22 @@ def drop_repeats(ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]]) -
 
 def rewrite(store: Store, task: Repeats) -> tuple[Part, Part]:
     """One part without its repeats, and its rejects with them."""
-    dropped = pa.array([bytes.fromhex(key) for key in task.ids], type=pa.binary(16))
+    with sorted_runs.SortedRun(store, task.rows, REPEATED) as opened:
+        (dropped,) = opened.all()
     counts, refused = Counter[str](), list[Reject]()
 
     def kept() -> Iterator[pa.RecordBatch]:
+        first = 0
         for batch in iter_batches(store, task.part):
-            repeat = pc.is_in(batch["id"], value_set=dropped)
-            for row in batch.filter(repeat).select(["id", "uri", "source_bytes", "text"]).to_pylist():
+            begin, end = np.searchsorted(dropped, np.array([first, first + batch.num_rows], dtype=np.uint64))
+            repeat = np.zeros(batch.num_rows, dtype=np.bool_)
+            repeat[dropped[begin:end].astype(np.int64) - first] = True
+            for row in batch.filter(pa.array(repeat)).select(["id", "uri", "source_bytes", "text"]).to_pylist():
                 counts.update(source_bytes=row["source_bytes"], text_bytes=len(row["text"].encode()))
                 detail = f"an earlier part of the bucket holds {row['id'].hex()}"
                 refused.append(Reject(row["uri"], "part", SEEN_BEFORE, detail, row["source_bytes"]))
-            yield batch.filter(pc.invert(repeat))
+            yield batch.filter(pa.array(~repeat))
+            first += batch.num_rows
 
     part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, kept())
     stats = {key: task.part.stats[key] - counts[key] for key in ("text_bytes", "source_bytes")}
@@ -86,31 +104,38 @@ def rewrite(store: Store, task: Repeats) -> tuple[Part, Part]:
     return part.model_copy(update={"stats": {"documents": part.rows, **stats}}), rejects
 
 
-def _repeated(store: Store, parts: Sequence[Part]) -> list[set[str]]:
-    """Per part, the ids that an earlier part holds."""
-    passes = max(1, -(-sum(part.rows for part in parts) // IDS_AT_ONCE))
-    found: list[set[str]] = [set() for _ in parts]
-    for index in range(passes):
-        ids = [_ids(store, part, index, passes) for part in parts]
-        owner = np.repeat(np.arange(len(parts)), [len(batch) for batch in ids])
-        if not len(owner):
-            continue
-        everything = np.concatenate(ids)
-        order = np.lexsort((owner, everything["low"], everything["high"]))
-        ordered = everything[order]
-        for at in np.flatnonzero(ordered[1:] == ordered[:-1]) + 1:
-            high, low = ordered[at].item()
-            found[owner[order[at]]].add(f"{high:016x}{low:016x}")
-    return found
+def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) -> list[Part]:
+    """Per part, a run of the rows whose id an earlier row of the bucket has."""
+    items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
+    made = run_items(ctx, Step(name="documents/ids", version="1"), _ids, items, label=f"{label} (ids)")
+    numbers = SlotNumbers((0, *accumulate(part.rows for part in parts)))
+    reader = RangeReader.over(ctx.store, IDS, tree(ctx, IDS, 3, [one[0] for one in made]), numbers)
+    items = [
+        Item((f"{low}-{high}", reader.key), _Range(reader, low, high), reader.rows * (high - low) // shuffle.END)
+        for low, high in shuffle.ranges(reader.rows, range_rows)
+    ]
+    step = Step(name="documents/repeated", version="1")
+    found = [one[0] for one in run_items(ctx, step, _later, items, label=f"{label} (repeated)")]
+    return gather(ctx, label, found, numbers, REPEATED, 1)
 
 
-def _ids(store: Store, part: Part, index: int, passes: int) -> Ids:
-    """The ids of a part that fall in one of `passes` equal ranges of their first eight bytes."""
-    kind = np.dtype([("high", ">u8"), ("low", ">u8")])
-    batches = [np.empty(0, dtype=kind)]
-    low, high = index * 2**64 // passes, (index + 1) * 2**64 // passes - 1
-    for batch in iter_batches(store, part, ["id"]):
-        column = batch.column(0)
-        ids = np.frombuffer(column.buffers()[1], dtype=kind)[column.offset : column.offset + len(column)]
-        batches.append(ids[(ids["high"] >= low) & (ids["high"] <= high)])
-    return np.concatenate(batches)
+def _ids(store: Store, part: Part) -> tuple[Part, ...]:
+    found = [pa.array([], pa.binary(16)), *(batch.column("id") for batch in iter_batches(store, part, ["id"]))]
+    high, low = shuffle.halves(pa.chunked_array(found))
+    order = sorted_runs.in_order(high, low)
+    return (sorted_runs.write(store, "ids.run", IDS, [(high[order], order.astype(np.uint64), low[order])], 3),)
+
+
+@dataclass(frozen=True)
+class _Range:
+    reader: RangeReader
+    low: int
+    high: int
+
+
+def _later(store: Store, task: _Range) -> tuple[Part, ...]:
+    high, at, low = task.reader.read(store, task.low, task.high)
+    order = sorted_runs.in_order(high, low, at)
+    high, at, low = high[order], at[order], low[order]
+    later = at[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
+    return (sorted_runs.write(store, "repeated.run", REPEATED, [(np.sort(later),)], 1),)

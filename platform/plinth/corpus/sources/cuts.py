@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from plinth.storage.digests import Cutter, Hashing
@@ -47,7 +48,7 @@ def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutte
         find = cut_row_groups
     if find is None:
         return None
-    return Cutter(name=f"{find.__name__}/1/{piece_bytes}", find=_large_only(find, piece_bytes))
+    return Cutter(name=f"{find.__name__}/1/{piece_bytes}", find=partial(_large_only, find, piece_bytes))
 
 
 def cut_lines(stream: Hashing, piece_bytes: int) -> None:
@@ -140,12 +141,9 @@ def row_group_start(group: Any) -> int:
     return min((int(one) for pair in starts for one in pair if one is not None), default=0)
 
 
-def _large_only(find: Callable[[Hashing, int], None], piece_bytes: int) -> Callable[[Hashing], None]:
-    def found(stream: Hashing) -> None:
-        if stream.size > 1.5 * piece_bytes:
-            find(stream, piece_bytes)
-
-    return found
+def _large_only(find: Callable[[Hashing, int], None], piece_bytes: int, stream: Hashing) -> None:
+    if stream.size > 1.5 * piece_bytes:
+        find(stream, piece_bytes)
 
 
 def _content_length(header: bytes) -> int | None:

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from plinth import fingerprint
+from plinth.compute.engine import Engine
 from plinth.corpus.sources.cuts import PIECE_BYTES, cutter
 from plinth.corpus.sources.licences import LICENCES_FILE, PER_DOCUMENT, UNKNOWN, read_licences
 from plinth.corpus.sources.parameters import Bucket, Source
@@ -53,7 +54,11 @@ class Group(Frozen):
 
 
 def inventory(
-    bucket: Bucket, base: Path, memory: DigestMemory | None = None, piece_bytes: int = PIECE_BYTES
+    bucket: Bucket,
+    base: Path,
+    memory: DigestMemory | None = None,
+    piece_bytes: int = PIECE_BYTES,
+    engine: Engine | None = None,
 ) -> Inventory:
     """List and hash the files of every source of a bucket, and find where large ones are cut.
 
@@ -62,6 +67,7 @@ def inventory(
         base: folder that relative source paths start from.
         memory: digests found earlier; without one every file is read.
         piece_bytes: files much larger than this are cut into pieces of about this size.
+        engine: reads what is not remembered, where it is much; else this process reads it.
 
     Raises:
         SourceError: a source without files, an unreadable file, or a source that may not be trained on.
@@ -71,7 +77,9 @@ def inventory(
     found: list[tuple[int, SourceFile]] = []
     for index, source in enumerate(bucket.sources):
         cut = partial(cutter, source.kind, piece_bytes=piece_bytes)
-        files = listing.inventory(source.path, base, wanted_suffixes(source), cut, memory)
+        files = listing.inventory(
+            source.path, base, wanted_suffixes(source), cut, memory, engine.map if engine else None
+        )
         found.extend((index, file) for file in files)
     return Inventory(files=tuple(found))
 
