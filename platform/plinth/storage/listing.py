@@ -152,12 +152,13 @@ def _batches(entries: Sequence[_Entry]) -> Iterator[tuple[_Entry, ...]]:
 
 
 def _digests(entries: tuple[_Entry, ...]) -> list[FileDigests]:
-    found = []
-    for entry in entries:
-        fs, _ = filesystem(entry.uri)
-        with readable(entry.uri, "read"), open_stream(fs, entry.name) as stream:
-            found.append(digests(stream, entry.size, entry.cutter))
-    return found
+    return [_file_digests(entry) for entry in entries]
+
+
+def _file_digests(entry: _Entry) -> FileDigests:
+    fs, _ = filesystem(entry.uri)
+    with readable(entry.uri, "read"), open_stream(fs, entry.name) as stream:
+        return digests(stream, entry.size, entry.cutter)
 
 
 def _settled(fs: Any, entry: _Entry, started: float) -> bool:

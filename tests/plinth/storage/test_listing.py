@@ -38,13 +38,13 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DigestMemory:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are hashed from here on."""
     seen: list[str] = []
-    real = listing._digests
+    real = listing._file_digests
 
-    def spy(fs: object, entry: listing._Entry) -> object:
+    def spy(entry: listing._Entry) -> object:
         seen.append(Path(entry.name).name)
-        return real(fs, entry)
+        return real(entry)
 
-    monkeypatch.setattr(listing, "_digests", spy)
+    monkeypatch.setattr(listing, "_file_digests", spy)
     return seen
 
 
