@@ -16,6 +16,7 @@ Shared by them:
     edits             sidecar, statistics and cuts of the stages that cut spans
     document_numbers  one number per document over all slots; flat columns in that order
     sorted_runs       tables of 64-bit columns sorted by a key, read by range
-    run_tree          runs merged into a bounded number
+    run_merge         many runs to a bounded number, merged level by level
+    run_tree          the same, keeping what earlier runs merged
     shuffle           sorted Parquet parts, read by range
 """
