@@ -27,8 +27,8 @@ from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, write_bytes
 from plinth.storage.locks import locked
 from plinth.storage.workspace import Workspace
+from registry.mlflow_process import HOST
 
-HOST = "127.0.0.1"
 #: Longest wait for an answer of a live server; a busy machine may need most of it.
 START_TIMEOUT_S = 300.0
 HEALTH_TIMEOUT_S = 60.0
@@ -134,12 +134,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
 
 
 def _command(home: Path, port: int) -> list[str]:
-    return [
-        *(sys.executable, "-m", "mlflow", "server"),
-        *("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}"),
-        *("--artifacts-destination", str(home / "artifacts")),
-        *("--host", HOST, "--port", str(port), "--workers", "1"),
-    ]
+    return [sys.executable, "-m", "registry.mlflow_process", str(home), str(port)]
 
 
 def _environment() -> dict[str, str]:
