@@ -20,7 +20,7 @@ from typing import Any
 from plinth.training.supervise.supervisor import free_port
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["torch", "deepspeed", "plinth.training.loop"])
+_SERVER.set_forkserver_preload(["tests.loaded_ranks"])
 
 
 class RankFailed(AssertionError):

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -51,9 +52,12 @@ def main() -> int:
 
 
 def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:
+    gc.disable()  # what is imported stays
     from plinth.training.engine import engine
 
     rank = engine.join(config)
+    gc.freeze()  # DeepSpeed collects at every turn of its start, and would walk through all that was imported
+    gc.enable()
     if audit:
         from plinth.training.forensics.audit import replay
 

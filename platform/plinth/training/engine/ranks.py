@@ -49,7 +49,7 @@ def join(config: RunConfig) -> Rank:
     cuda = torch.cuda.is_available()
     os.environ["DS_ACCELERATOR"] = "cuda" if cuda else "cpu"
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    deepspeed = _deepspeed(cuda)
+    deepspeed = import_deepspeed(cuda)
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -91,12 +91,27 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-def _deepspeed(cuda: bool) -> Any:
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Leave functions as they are that DeepSpeed would compile: it imports its Muon to see whether an optimizer is that
+    one, and decorating its kernels loads Inductor, a quarter of the time a rank needs to start."""
+    from deepspeed.runtime import compiler
+
+    kept, compiler.compile = compiler.compile, lambda: compiler.dummy_decorator
+    try:
+        yield
+    finally:
+        compiler.compile = kept
+
+
+def import_deepspeed(cuda: bool) -> Any:
     """DeepSpeed, quiet, and on CPUs without operators that are compiled at first use."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     with _without("mlflow"):
         import deepspeed
+    with _nothing_compiled():
+        import deepspeed.runtime.zero.muon.original_muon
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if not cuda:
