@@ -9,11 +9,14 @@ GX takes seconds to import and is imported only here, when a suite is run.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from plinth.storage.workspace import Workspace
@@ -81,27 +84,24 @@ def validate(suite: Suite, workspace: Workspace) -> SuiteOutcome:
     Raises:
         AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
     """
-    import great_expectations as gx
+    gx, validator = _great_expectations(), _validator(workspace.root)
     import pandas as pd
 
-    context = _context(workspace.root)
+    context = validator.context
     frame = pd.DataFrame([dict(row) for row in suite.rows])
     expectations = [
         getattr(gx.expectations, f"Expect{item.kind}")(**item.arguments, severity=item.severity)
         for item in suite.expectations
     ]
     stored = context.suites.add_or_update(gx.ExpectationSuite(name=suite.name, expectations=expectations))
-    definition = gx.ValidationDefinition(name=suite.name, data=_batch_definition(context), suite=stored)
+    definition = gx.ValidationDefinition(name=suite.name, data=validator.batch, suite=stored)
     context.validation_definitions.add_or_update(definition)
-    checkpoint = gx.Checkpoint(name=suite.name, validation_definitions=[definition])
-    result = context.checkpoints.add_or_update(checkpoint).run(batch_parameters={"dataframe": frame})
-    (validation,) = result.run_results.values()
-    return _outcome(validation.results)
+    return _outcome(definition.run(batch_parameters={"dataframe": frame}).results)
 
 
 def build_docs(workspace: Workspace) -> Path:
     """Build the Data Docs pages; returns their first page."""
-    _context(workspace.root).build_data_docs()
+    _validator(workspace.root).context.build_data_docs()
     return docs_index(workspace)
 
 
@@ -120,18 +120,53 @@ def _outcome(results: Sequence[Any]) -> SuiteOutcome:
     return SuiteOutcome(bool(failures), tuple(failures), tuple(warnings), len(results))
 
 
+@dataclass(frozen=True)
+class _Validator:
+    """What validates the suites of a workspace in this process: a context, and the table of each run as a batch."""
+
+    context: Any
+    batch: Any
+
+
 @lru_cache(maxsize=4)
-def _context(root: Path) -> Any:
+def _validator(root: Path) -> _Validator:
+    """Suites, results and Data Docs are kept in the workspace; definitions, which say the same in every process, in
+    memory: GX reads its files again at each use of one."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
+    gx = _great_expectations()
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        FilesystemStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
 
-    context = gx.get_context(mode="file", project_root_dir=str(root / "gx"))
-    context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
-    return context
+    kept = FilesystemStoreBackendDefaults(root_directory=root / "gx" / "gx")
+    kept.stores["validation_definition_store"]["store_backend"] = {"class_name": "InMemoryStoreBackend"}
+    bars = ProgressBarsConfig(globally=False, metric_calculations=False)
+    context = gx.get_context(
+        mode="ephemeral", project_config=DataContextConfig(store_backend_defaults=kept, progress_bars=bars)
+    )
+    table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
+    return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
 
 
-def _batch_definition(context: Any) -> Any:
-    source = context.data_sources.add_or_update_pandas("statistics")
-    asset = source.add_dataframe_asset("table")
-    return asset.add_batch_definition_whole_dataframe("whole")
+class _ImportedAtFirstUse(ModuleType):
+    """Stands for a module until an attribute of it is read."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _great_expectations() -> Any:
+    """GX, without importing what only its tests of distributions and their charts use: two fifths of its time."""
+    put_off = [_ImportedAtFirstUse(name) for name in ("scipy.stats", "altair") if name not in sys.modules]
+    sys.modules.update({module.__name__: module for module in put_off})
+    try:
+        import great_expectations
+    finally:
+        for module in put_off:  # whoever imports one from here on gets it
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+    return great_expectations

@@ -58,6 +58,14 @@ def test_the_same_suite_runs_again_in_another_context_and_docs_are_built(workspa
     from assets.framework import expectations
 
     for _ in range(2):
-        expectations._context.cache_clear()
+        expectations._validator.cache_clear()
         assert not validate(Suite("s", ROWS, [rows_between(2, 2)]), workspace).blocked
     assert "s" in build_docs(workspace).read_text()
+
+
+def test_what_the_import_puts_off_is_there_at_first_use(workspace):
+    validate(Suite("s", ROWS, [rows_between(1)]), workspace)
+    from great_expectations.expectations.core import expect_column_kl_divergence_to_be_less_than as divergence
+
+    assert divergence.stats.entropy([1, 1], base=2) == pytest.approx(1)
+    assert divergence.alt.Chart().mark_bar().to_dict()["mark"] == {"type": "bar"}
