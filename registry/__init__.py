@@ -9,7 +9,7 @@ Called from outside (assets, sensor, command line):
     api           register_candidate, pending, ready, approve, promote, promote_if_approved,
                   rollback, mark_tainted, relay_timeline, history
     verified      verify_model: prove a model down to its sources; the way to load one
-    server        ensure_server, find_server, stop_server: the local MLflow server
+    server        ensure_server, find_server, stop_server: the local MLflow server (its process: mlflow_process)
 
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
