@@ -6,7 +6,7 @@
 One file per stage, upstream first, with its logic:
 
     sources, lists, documents, models, annotate, slices, policy, dedup   plinth/corpus/STEM
-    span_dedup                               plinth/corpus/dedup: lines/ and substring/
+    span_dedup                               plinth/corpus/dedup: semantic/, lines/, substring/
     holdout, contamination, protected        plinth/corpus/protected
     curate, funnel                           plinth/corpus/STEM
     tokenizer, shards, packing, mixture      plinth/tokens/STEM

@@ -26,7 +26,7 @@ RELEASE = Step(name="release", version=VERSION)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """The candidate, and the release that an approval makes of it."""
+    """The candidate, and its release after approval."""
     if recipe.release is None:
         return []
     owner, name = shared_owner(recipe), recipe.release.name
@@ -91,7 +91,7 @@ def _history(recipe: Recipe, ctx: Context) -> str:
 
 
 def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """Promote what is ready.
+    """Promote approved candidates.
 
     Raises:
         GateError: nothing has ever been released and no candidate may be.

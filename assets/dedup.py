@@ -53,7 +53,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=index.identity(params.minhash),
             libraries=fingerprint.UNICODE,
             group="dedup",
-            description="Band keys and text digests of all documents, sorted: what `plinth near` asks.",
+            description="Band keys and text digests of all documents, sorted, for `plinth near`.",
             owner=owner,
             kinds=("numba",),
         ),
@@ -101,7 +101,7 @@ def _require(names: Iterable[str], known: Iterable[str], key: str, what: str) ->
 
 
 def _quality(recipe: Recipe) -> tuple[str, ...]:
-    """The annotation that says who is best, where the recipe asks for it."""
+    """The annotation that ranks documents by quality, where the recipe keeps the best."""
     quality = recipe.corpus.dedup.quality
     return (quality.split(".", 1)[0],) if quality else ()
 

@@ -1,4 +1,4 @@
-"""`{bucket}/documents`: sources read, extracted and normalised; what could not be is a counted reject."""
+"""`{bucket}/documents`: sources read, extracted and normalised; damaged records are counted rejects."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Input
         lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
         gate = gate_of(recipe.corpus.illegal, lists)
         return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, lists)
-    except IntegrityError:  # a file is not what was remembered of it: the next run reads them all again
+    except IntegrityError:  # a remembered digest was wrong: the next run reads all files again
         remembered(ctx.workspace).forget()
         raise
 

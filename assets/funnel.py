@@ -27,7 +27,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=funnel.VERSION,
             params={},
             group="report",
-            description="Where every document and byte went, by bucket, stage and reason; D_eff with its factors.",
+            description="Documents and bytes in and out of every stage, by bucket and reason; D_eff with its factors.",
             owner=shared_owner(recipe),
             suite=_suite,
             present=_present,
@@ -50,7 +50,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Nothing is lost: what leaves one stage enters the next, and what a stage took is what it removed."""
+    """Nothing is lost: output of a stage is input of the next, and input less output is the number removed."""
     rows = []
     for bucket, account in made.stats["buckets"].items():
         stages_ = account["stages"]

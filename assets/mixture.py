@@ -1,4 +1,4 @@
-"""`mixture`: what the run will see, in phases, exactly."""
+"""`mixture`: the sequences of each stream that the run reads, by phase, in exact counts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:
-    """Its inputs of every bucket."""
+    """Kinds of inputs that the mixture has of every bucket."""
     return ("shards",) if recipe.required_mixture().packing == "concatenate" else ("shards", "packed")
 
 

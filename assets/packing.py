@@ -1,4 +1,4 @@
-"""`{bucket}/packed`: which documents make each sequence, where the recipe packs best-fit."""
+"""`{bucket}/packed`: the documents of each sequence, where the recipe packs best-fit."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=recipe.corpus.policies[bucket.policy].model_dump(mode="json")
             | {policy.RIGHTS: recipe.corpus.rights().model_dump(mode="json")},
             group="verdicts",
-            description=f"What policy `{bucket.policy}` says of each document of {name}: keep or drop, why, and edits.",
+            description=f"Verdicts of policy `{bucket.policy}` on documents of {name}: keep or drop, reason, edits.",
             owner=bucket.owner,
             kinds=("parquet",),
             schema=policy.SCHEMA,

@@ -1,4 +1,4 @@
-"""`slices/{gate}`: how often a learned gate is right, on documents of known truth, with bounds that block."""
+"""`slices/{gate}`: error rates of a learned gate on documents of known truth, with bounds that block."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _stage(recipe: Recipe, name: str, params: GateSlices) -> Stage:
         version=evaluate.VERSION,
         params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions},
         group="models",
-        description=f"What the gate `{name}` removes of good and bad text, by slice: {' or '.join(rule.texts)}",
+        description=f"Good and bad text that the gate `{name}` removes, by slice: {' or '.join(rule.texts)}",
         owner=shared_owner(recipe),
         kinds=("parquet",),
         schema=evaluate.SCHEMA,
@@ -58,7 +58,7 @@ def _parameters(name: str, raw: Mapping[str, Any]) -> Any:
 
 
 def reviewed(ctx: Context) -> str:
-    """Identity of what reviewers have said so far."""
+    """Identity of the labels of reviewers so far."""
     return review_labels.digest(ctx.workspace)
 
 

@@ -1,4 +1,4 @@
-"""`{bucket}/sources`: which files there are, by content."""
+"""`{bucket}/sources`: the source files of a bucket, by content."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def switched_on(recipe: Recipe) -> dict[str, Frozen]:
 
 
 def survivors(recipe: Recipe) -> str:
-    """The asset that says which documents survive deduplication: its last stage."""
+    """The asset with the survivors of deduplication: its last stage."""
     return ["dedup/minhash", *(KINDS[name].asset for name in switched_on(recipe))][-1]
 
 

@@ -1,7 +1,7 @@
 """`run` and `checkpoint`: a detached job that the asset submits or finds again, and follows.
 
-The job outlives the orchestrator. What it writes to its timeline is relayed here: to the step's log, to
-MLflow in batches, and as plots once it has ended.
+The job outlives the orchestrator. Events of its timeline are relayed here: to the step's log, to MLflow
+in batches, and as plots once it has ended.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
 
 
 def _heldout(recipe: Recipe) -> tuple[str, ...]:
-    """Where held-out text comes from, when the run looks at it."""
+    """Assets with held-out text, for a run with validation."""
     return each(recipe, "curated") if recipe.training.validation is not None else ()
 
 

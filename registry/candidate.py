@@ -155,7 +155,7 @@ def read(ctx: Context, version: Any) -> Candidate:
             f"{version.name} version {version.version} carries the facts of another candidate",
             found=stated,
             expected=key or "a `candidate` tag",
-            remedy="somebody changed its tags: register the checkpoint again",
+            remedy="its tags were changed: register the checkpoint again",
         )
     return Candidate(
         model=version.name,

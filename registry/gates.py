@@ -86,7 +86,7 @@ class GateResult(Frozen):
 
 
 def evaluate(policy: Gates, evidence: Evidence) -> tuple[GateResult, ...]:
-    """Every gate that the policy asks for, in a fixed order."""
+    """Every gate of the policy, in a fixed order."""
     return tuple(_asked(policy, evidence))
 
 

@@ -142,7 +142,7 @@ def verify_release(ctx: Context, client: Any, name: str, version: str) -> tuple[
             f"{name} version {version} is not what was released under that number",
             found=found.subjects,
             expected=record.candidate,
-            remedy="somebody replaced it: roll back, and promote again",
+            remedy="it was replaced: roll back, and promote again",
         )
     chain = candidates.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain)

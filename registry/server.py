@@ -1,8 +1,8 @@
 """The local MLflow server: started when needed, found again, stopped on request.
 
-SQLite and artifacts lie in the workspace's `mlflow/`; `server.json` remembers the process and its
-port, so that the address stays the same over restarts. The server outlives whoever started it. `MLFLOW_TRACKING_URI`
-names another server, which then takes precedence.
+SQLite and artifacts lie in the workspace's `mlflow/`; `server.json` remembers the process and its port, so that the
+address stays the same over restarts. The server outlives the process that started it. `MLFLOW_TRACKING_URI` names
+another server, which then takes precedence.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _end(state: ServerState) -> bool:
 
 
 def _members(state: ServerState) -> list[psutil.Process]:
-    """Living processes of the server's own group; numbers that now belong to somebody else are not among them."""
+    """Living processes of the server's own group; reused process ids are not among them."""
     return [process for process in psutil.process_iter() if _is_member(process, state)]
 
 

@@ -63,7 +63,7 @@ def keep(client: Any, experiment: str, run_id: str, paths: Iterable[Path]) -> No
 
 
 class _Mark:
-    """How far a run was relayed, and how many events of each kind that makes.
+    """The last event of a run that was relayed, and the number of events of each kind until then.
 
     Args:
         tags: of the MLflow run.

@@ -55,7 +55,7 @@ def _place(value: Any) -> int:
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table; long ones are cut and say so."""
+    """A Markdown table; a long one is cut, with a note."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:

@@ -2,8 +2,8 @@
 
 An asset is up to date when its reference holds the key that its stage has now (`Stage.key`: code version, parameters,
 digests of the inputs, identity of what is read from outside) and the store has every blob of its manifest. The Dagster
-asset, `plinth run`, `plinth status` and the arrival sensor read the decision here. The step cache below it decides
-nothing of an asset: it spares the finished items of a stage that has to run.
+asset, `plinth run`, `plinth status` and the arrival sensor read the decision here. The step cache below it
+only spares the finished items of a stage that has to run.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def headers(distribution: Distribution) -> Message:
 
 
 def site_folders() -> list[Path]:
-    """Where distributions are installed, without repeats."""
+    """Folders of installed distributions, without repeats."""
     paths = sysconfig.get_paths()
     return [Path(path) for path in dict.fromkeys((paths["purelib"], paths["platlib"]))]
 

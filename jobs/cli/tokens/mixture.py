@@ -50,7 +50,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
             )
         return
     if as_written or ctx.refs.ref("mixture") is None:
-        settings.load_recipe().required_mixture()  # a recipe for a corpus alone says so
+        settings.load_recipe().required_mixture()  # raises for a recipe without a mixture
     shown = describe(_tried(ctx, settings.load_recipe()) if as_written else ctx.refs.current("mixture"))
     if not course:
         shown.pop("course")

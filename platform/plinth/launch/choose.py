@@ -22,7 +22,7 @@ LAUNCHERS = Catalogue(
 
 
 def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
-    """The launcher of a kind, set up as the recipe says.
+    """The launcher of a kind, with the settings of the recipe.
 
     Args:
         kind: of the recipe, or of a handle.

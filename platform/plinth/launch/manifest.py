@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 
 CONTAINER = "supervisor"
 
-#: Of named failures (plinth.errors): another try would meet the same.
+#: Exit statuses of named failures (plinth.errors): another try would meet the same.
 NAMED = list(range(2, 10))
 
 #: Pods that may die for no known reason; Kubernetes' own default.

@@ -13,7 +13,7 @@ from plinth.records import Frozen, internal
 #: A key of the block, and why it cannot be: found, expected.
 Refusal = tuple[str, str]
 
-#: What Slurm takes for a time limit: minutes, minutes:seconds, hours:…, days-hours:… (sbatch(1), --time).
+#: Time limits that Slurm accepts: minutes, minutes:seconds, hours:…, days-hours:… (sbatch(1), --time).
 _TIME_LIMIT = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
 
 #: Options of sbatch that Plinth sets; another value would lose the job or its log.

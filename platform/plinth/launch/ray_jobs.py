@@ -133,7 +133,7 @@ class RayLauncher:
         }
 
     def _jobs(self, name: str) -> list[dict[str, Any]]:
-        """All jobs of this directory that the cluster remembers, in the order of their numbers."""
+        """All jobs of this directory that the cluster still lists, in the order of their numbers."""
         jobs = _request(self._address, "GET", "") or []
         pattern = re.compile(re.escape(name) + r"-\d+")
         found = [job for job in jobs if pattern.fullmatch(job.get("submission_id") or "")]

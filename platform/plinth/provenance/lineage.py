@@ -24,7 +24,7 @@ HASHING_THREADS = 4  # hashing leaves the interpreter lock, reading waits for th
 
 
 class Verified(Frozen):
-    """What a verification covered. `complete` is False when blobs were only looked for, not read."""
+    """The extent of a verification. `complete` is False when blobs were only looked for, not read."""
 
     asset: str
     digest: str

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
     _die_with_parent()
-    faulthandler.register(signal.SIGUSR1)  # the supervisor asks a hanging rank where it is
+    faulthandler.register(signal.SIGUSR1)  # the supervisor has a hanging rank write its stack
     config = configuration.load(arguments.config)
     rank = int(os.environ["RANK"])
     try:

@@ -31,7 +31,7 @@ LOG_LINES = 25
 
 
 def launcher_of(config: RunConfig) -> Launcher:
-    """The launcher that knows the run's job: the one of its handle, or, where there is none, the one of its recipe.
+    """The launcher of the run's job: the one of its handle, or, where there is none, the one of its recipe.
 
     A recipe may name another launcher than the one that the job was submitted with; the job stays where it is.
     """
@@ -108,7 +108,7 @@ def cancel(ctx: Context, config: RunConfig) -> None:
 
 
 def result(config: RunConfig) -> JobResult | None:
-    """How the last job ended, or None while it runs or when it was killed."""
+    """The result of the last job, or None while it runs or when it was killed."""
     try:
         return JobResult.model_validate_json(config.directory.result.read_bytes())
     except FileNotFoundError:

@@ -160,7 +160,7 @@ class TrainingRun:
             self._emit("skipped", step=step, rule=left_out.rule, window=[left_out.first, left_out.last])
 
     def _drain(self, in_flight: int) -> Intervention | None:
-        """Read steps until at most `in_flight` are left; the rollback that one of them asks for.
+        """Read steps until at most `in_flight` are left; the rollback that one of them demands.
 
         Raises:
             TrainingError: the guard stops the run.

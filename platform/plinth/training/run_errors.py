@@ -28,7 +28,7 @@ def require_finite(config: RunConfig, measured: Measured) -> None:
 
 
 def stopped(made: Intervention) -> TrainingError:
-    """The end that the guard asks for, with the window to look at."""
+    """The error of a run that the guard stops, with the window to look at."""
     return TrainingError(
         f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
         found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else ""),

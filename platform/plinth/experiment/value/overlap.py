@@ -117,7 +117,7 @@ def known_ngrams(texts: Iterable[pa.Array]) -> U64:
 
 
 def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
-    """How many different n-grams each text has [D], and how many of them are not known [D]."""
+    """Number of different n-grams of each text [D], and of those among them that are not known [D]."""
     total: list[int] = []
     fresh: list[int] = []
     for batch in texts:

@@ -58,8 +58,8 @@ def plan(
     Args:
         tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
         vocab_size: of the trained tokenizer; the recipe's when None.
-        precision: of the machine, where the recipe says `auto` (FP32 when None).
-        device: of `memory.DEVICES`, to say whether the run fits.
+        precision: of the machine, where the recipe has `auto` (FP32 when None).
+        device: of `memory.DEVICES`, to check whether the run fits.
     """
     training, mixture = recipe.training, recipe.required_mixture()
     vocabulary = vocab_size or recipe.tokenizer.vocab_size

@@ -41,7 +41,7 @@ OVERFLOWS = 64
 
 
 def open_engine(config: RunConfig, rank: Rank) -> TrainingEngine:
-    """The engine that the run's `parallel:` block asks for; a collective.
+    """The engine for the run's `parallel:` block; a collective.
 
     Raises:
         TrainingError: this machine cannot run the block.

@@ -182,7 +182,7 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
 
 
 def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The monitor without rollbacks of later windows, which a replay knows of from its beginning, and without the
+    """The monitor without rollbacks of later windows, which a replay has from its beginning, and without the
     held-out slices, which it does not look at."""
     guard = monitor["guard"]
     made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]

@@ -58,7 +58,7 @@ class Intervention(Frozen):
         first, last: the steps concerned; a rollback leaves them out.
         factor: of the learning rate from `last` on.
         number: of the run's interventions of this action, from 1.
-        reason: why a harder action was taken than the rule asks for.
+        reason: why a harder action was taken than that of the rule.
     """
 
     step: int

@@ -46,6 +46,6 @@ class Rolling:
 
     @property
     def sigma(self) -> float:
-        """Robust standard deviation around whatever trend there is; 0 for fewer than two numbers."""
+        """Robust standard deviation around the trend; 0 for fewer than two numbers."""
         steps = [abs(after - before) for before, after in pairwise(self._values)]
         return DIFFERENCE_TO_SIGMA * float(median(steps)) if steps else 0.0

@@ -26,7 +26,7 @@ from torch import Tensor
 from plinth.training.engine.engine import TrainingEngine
 from plinth.training.guard.records import Limits
 
-#: A rank asks for a save in place of one that failed; anything else comes first.
+#: A rank requests a save in place of one that failed; any other request comes first.
 SAVE_AGAIN = -1
 
 #: The stopping rules demand the end of the run; every real signal is more urgent.
@@ -91,7 +91,7 @@ class UpdateSkipper:
         self._summed = summed
 
     def _judge(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """As the optimizer's step begins; ZeRO-3 begins several in a step, which share one answer."""
+        """Hook at the beginning of the optimizer's step; ZeRO-3 begins several in a step, which share one verdict."""
         if self._bad is None:
             norm, summed = self.engine.gradient_norm(), self._summed
             loss = norm if summed is None else summed[_LOSS] / summed[_RANKS]

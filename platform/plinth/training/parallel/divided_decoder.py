@@ -30,7 +30,7 @@ def divided_decoder(
     declared, ranks = declarations(model), model.division.tensor
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "shard"):
-            # by these DeepSpeed knows which norms to add up; others are counted on the first tensor rank only
+            # these mark norms that DeepSpeed adds up over tensor ranks; it counts others on the first tensor rank only
             parameter.model_parallel = True  # type: ignore[attr-defined]
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         elif declared[name].partial and ranks.size > 1:

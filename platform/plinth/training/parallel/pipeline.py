@@ -42,7 +42,7 @@ from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
 class PipelineEngine(TrainingEngine):
-    """As `TrainingEngine`, of one stage. `parameters` and losses are those of the whole model, on every rank."""
+    """The `TrainingEngine` of one stage. `parameters` and losses are those of the whole model, on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         super().__init__(config, rank)
@@ -124,7 +124,7 @@ class PipelineEngine(TrainingEngine):
             yield
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
-        """As `TrainingEngine.loss_of` on the last stage; zero elsewhere."""
+        """Like `TrainingEngine.loss_of` on the last stage; zero elsewhere."""
         exchange = StageExchange(self._stage, self._ranks, self._activations(tokens.shape), self.rank.device)
         x = exchange(forward_from=True)[0]
         rows = CompactBatch.of(tokens, None, scored)

@@ -79,7 +79,7 @@ class TiedEmbedding:
             model.borrowed_embedding = borrowed
 
     def _add(self, borrowed: Tensor) -> None:
-        """Micro batches are added in FP32, as DeepSpeed does for the parameters it knows."""
+        """Micro batches are added in FP32, as DeepSpeed adds those of its own parameters."""
         assert borrowed.grad is not None
         if self._gradient is None:
             self._gradient = torch.zeros_like(borrowed, dtype=torch.float32)

@@ -53,7 +53,7 @@ class NodePlace(Frozen):
         """The place that the scheduler's environment variables give.
 
         Raises:
-            LaunchError: the allocation has another number of nodes than the run asks for.
+            LaunchError: the allocation has another number of nodes than the run needs.
         """
         given = {name.removeprefix("PLINTH_").lower(): value for name, value in environment.items()}
         place = cls.model_validate({name: given[name] for name in cls.model_fields if name in given})
@@ -62,7 +62,7 @@ class NodePlace(Frozen):
                 f"run {config.run_id} cannot be trained on this allocation",
                 found=f"node {place.node} of {place.nodes}",
                 expected=f"launch.nodes = {config.launch.nodes}",
-                remedy="submit the run again, so that it asks for what the recipe says",
+                remedy="submit the run again, so that it requests the nodes of the recipe",
             )
         return place
 

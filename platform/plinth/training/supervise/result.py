@@ -11,7 +11,7 @@ Ending = Literal["finished", "stopped", "failed"]
 
 
 class JobResult(Frozen):
-    """How a job ended, in `result.json`."""
+    """The content of `result.json`."""
 
     status: Ending
     step: int

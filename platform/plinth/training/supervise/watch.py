@@ -91,7 +91,7 @@ def watch(
 
 
 def describe_exit(rank: int, code: int) -> str:
-    """How a rank ended."""
+    """The end of a rank in words."""
     if code == NODE_LOST:
         return f"the node of rank {rank} sends no heartbeat"
     if code < 0:

@@ -62,7 +62,7 @@ class ValidationResult(NamedTuple):
 
 
 class Validator:
-    """Evaluates the held-out slices of a run; does nothing where the recipe asks for none."""
+    """Evaluates the held-out slices of a run; does nothing where the recipe has none."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -158,7 +158,7 @@ def _unit(config: RunConfig) -> int:
 def _named(config: RunConfig) -> str:
     if not config.heldout:
         raise TrainingError(
-            f"run {config.run_id} asks for validation and names no held-out text",
+            f"run {config.run_id} has validation but no held-out text",
             found="training.validation in a configuration without `heldout`",
             expected="the digest that preparing the run gives",
             remedy="submit the run again: `plinth run --select run`",
