@@ -130,7 +130,7 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
     found: Manifest = {
         "name": CONTAINER,
         "image": asked.image,
-        "command": ["bash", "-c", script.logged([asked.python, *command[1:]], log)],
+        "command": ["bash", "-c", script.logged([launch.python or "python", *command[1:]], log)],
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, *_places(launch, directory)],
         "volumeMounts": _mounts(launch, directory),
     }

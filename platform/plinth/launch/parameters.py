@@ -19,7 +19,7 @@ _TIME_LIMIT = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
 #: Options of sbatch that Plinth sets; another value would lose the job or its log.
 _SLURM_OWN = (
     "job-name J comment nodes N ntasks n ntasks-per-node requeue no-requeue signal open-mode output o error e "
-    "array a chdir D parsable wait W partition p account A time t gpus-per-node cpus-per-task c"
+    "array a chdir D parsable wait W"
 )
 
 #: A DNS label (RFC 1123), as Kubernetes names things.
@@ -38,12 +38,9 @@ class Supervision(Frozen):
 class Slurm(Frozen):
     """A batch job of Slurm, requeued until the run has finished."""
 
-    partition: str = Field("", description="Empty: the cluster's default.")
-    account: str = Field("", description="Empty: the user's default.")
-    time_limit: str = Field("", description="As sbatch takes it, for example 24:00:00; empty: the partition's default.")
-    gpus_per_node: int = Field(0, ge=0, description="0 asks for none.")
-    cpus_per_node: int = Field(0, ge=0, description="0 asks for the partition's default.")
-    sbatch: tuple[str, ...] = Field((), description="Further options, for example `--qos=high`.")
+    sbatch: tuple[str, ...] = Field(
+        (), description="Options of sbatch, for example `--partition=gpu`, `--time=24:00:00`, `--gpus-per-node=8`."
+    )
     setup: tuple[str, ...] = Field((), description="Shell lines before the supervisor, for example `module load cuda`.")
 
 
@@ -51,7 +48,6 @@ class Ray(Frozen):
     """A job of a Ray cluster."""
 
     address: str = Field("http://127.0.0.1:8265", pattern=r"https?://.+", description="Of the cluster's dashboard.")
-    python: str = Field("", description="The interpreter on the cluster; empty: the path of the submitter's.")
     resources: Mapping[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict,
         description="Asked for on each node, by Ray's names: `CPU` (1 where it is not given), `GPU`, `memory` in "
@@ -65,7 +61,6 @@ class Kubernetes(Frozen):
     namespace: str = Field("default", pattern=f"^{_LABEL}$", description="Namespace of the Job and its Service.")
     context: str = Field("", description="Of the kubeconfig; empty: the current one, or the pod's own account.")
     image: str = Field("", description="A container with Plinth installed.")
-    python: str = Field("python", description="The interpreter in the image.")
     claim: str = Field("", description="Persistent volume claim that holds the workspace (ReadWriteMany if nodes > 1).")
     sub_path: str = Field("", description="Folder of the workspace in the claim; empty: its root.")
     resources: Mapping[str, str] = Field(
@@ -89,6 +84,11 @@ class Launch(Frozen):
     )
     ranks: int = Field(2, ge=1, description="Processes over all nodes, one per device.")
     nodes: int = Field(1, ge=1, description="Machines; each runs the same number of ranks.")
+    python: str = Field(
+        "",
+        description="Ray and Kubernetes: the interpreter of the cluster or image; empty: that of the submitter, or "
+        "`python`.",
+    )
     slurm: Slurm = Slurm()
     ray: Ray = Ray()
     kubernetes: Kubernetes = Kubernetes()
@@ -128,17 +128,16 @@ def problems(launch: Launch) -> Iterator[Refusal]:
 
 
 def _slurm(launch: Launch) -> Iterator[Refusal]:
-    asked, per_node = launch.slurm, launch.ranks_per_node
-    if asked.time_limit and not _TIME_LIMIT.fullmatch(asked.time_limit):
-        yield "slurm.time_limit", f"{asked.time_limit!r} is no time; expected for example 90, 24:00:00 or 2-12:00:00"
-    if 0 < asked.gpus_per_node < per_node:
-        yield "slurm.gpus_per_node", f"{asked.gpus_per_node} for {per_node} ranks; expected one for each, or 0"
-    for line in asked.sbatch:
-        name = re.split(r"[=\s]", line.strip().lstrip("-"), maxsplit=1)[0]
+    for line in launch.slurm.sbatch:
+        name, _, value = re.sub(r"[=\s]+", " ", line.strip().lstrip("-")).partition(" ")
         if not line.startswith("-") or "\n" in line:
             yield "slurm.sbatch", f"{line!r} is no option; expected for example --qos=high"
         elif name in _SLURM_OWN.split():
             yield "slurm.sbatch", f"{line!r} is Plinth's own to set; expected another option, or a field of the recipe"
+        elif name in ("time", "t") and not _TIME_LIMIT.fullmatch(value):
+            yield "slurm.sbatch", f"{line!r} is no time; expected for example 90, 24:00:00 or 2-12:00:00"
+        elif name == "gpus-per-node" and 0 < int("0" + value.rpartition(":")[2]) < launch.ranks_per_node:
+            yield "slurm.sbatch", f"{line!r} for {launch.ranks_per_node} ranks; expected one for each, or 0"
 
 
 def _kubernetes(launch: Launch) -> Iterator[Refusal]:

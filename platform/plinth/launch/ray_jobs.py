@@ -111,7 +111,7 @@ class RayLauncher:
         )
 
     def _body(self, command: Sequence[str], directory: Path, log: Path, name: str) -> dict[str, Any]:
-        asked, python = self._launch.ray, self._launch.ray.python or sys.executable
+        asked, python = self._launch.ray, self._launch.python or sys.executable
         words = [python, *command[1:]] if command[0] == sys.executable else list(command)
         own = {name: amount for name, amount in asked.resources.items() if name not in ("CPU", "GPU", "memory")}
         needs = {

@@ -116,11 +116,6 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
         "open-mode": "append",
         # Slurm looks at the time that is left once a minute (sbatch(1), --signal)
         "signal": f"B:TERM@{int(grace_s) + 60}",
-        "partition": asked.partition,
-        "account": asked.account,
-        "time": asked.time_limit,
-        "gpus-per-node": asked.gpus_per_node,
-        "cpus-per-task": asked.cpus_per_node,
     }
     lines = ["#!/bin/bash", "#SBATCH --requeue"]
     lines += [f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items() if value]

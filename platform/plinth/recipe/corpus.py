@@ -54,8 +54,8 @@ class Corpus(Frozen):
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
         (), description="Uses of the result beside training, which sources and licences must allow, too."
     )
-    licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = internal(
-        {},
+    licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
+        default_factory=dict,
         description="Of the permitted licences, those that allow a use; a use that is not named here allows all.",
     )
 

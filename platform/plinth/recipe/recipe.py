@@ -55,7 +55,7 @@ class Recipe(Frozen):
             problems += _without_mixture(self)
         else:
             problems += [*_phases(self, self.mixture), *_rates(self, self.mixture), *_batches(self, self.mixture)]
-            problems += [*_parallel(self, self.mixture), *_slices(self)]
+            problems += _parallel(self, self.mixture)
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
@@ -157,7 +157,7 @@ def _rates(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     if optimizer.min_lr > optimizer.lr:
         yield ("training", "optimizer", "min_lr"), f"{optimizer.min_lr:g} is above lr = {optimizer.lr:g}"
     total = mixture.total_tokens
-    closing = optimizer.decay(total) if optimizer.schedule == "wsd" else 0.0
+    closing = optimizer.decay(total) if optimizer.schedule.startswith("wsd") else 0.0
     share = (optimizer.warmup(total) + closing) / total
     if share > 1:
         key = "warmup_fraction" if optimizer.warmup_tokens is None else "warmup_tokens"
@@ -172,10 +172,11 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     ranks, micro = max(1, training.parallel.data_ranks(training.launch.ranks)), training.micro_batch_sequences
     wrong = list(parameters.problems(training, ranks, micro, mixture.sequence_tokens))
     for key, message in wrong:
-        yield ("training", *key), message
+        yield ("training", *training.place(key)), message
     for key, length in parameters.lengths(training):
         if length % training.parallel.sequence:
-            yield ("training", *key), f"{length} does not divide over parallel.sequence = {training.parallel.sequence}"
+            found = f"{length} does not divide over parallel.sequence = {training.parallel.sequence}"
+            yield ("training", *training.place(key)), found
     sequences = mixture.total_tokens // mixture.sequence_tokens
     if sequences < training.global_batch_sequences:
         yield (
@@ -196,16 +197,7 @@ def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Fou
     try:
         schedule(sequences, mixture.sequence_tokens, training.global_batch_sequences, *changes)
     except MisplacedChange as error:
-        yield ("training", *error.key), error.why
-
-
-def _slices(recipe: Recipe) -> Iterator[Found]:
-    """Held-out slices are buckets."""
-    validation, plateau, have = recipe.training.validation, recipe.training.stopping.plateau, recipe.corpus.buckets
-    for section, key in ((validation, ("validation",)), (plateau, ("stopping", "plateau"))):
-        for index, name in enumerate(section.slices if section else ()):
-            if name not in have:
-                yield ("training", *key, "slices", index), f"no bucket {name!r}{selectors.nearest(name, have)}"
+        yield ("training", *training.place(error.key)), error.why
 
 
 def _parallel(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:

@@ -40,15 +40,17 @@ class Gone:
 ADVICE = {
     "optimizer.warmup_tokens": "write `warmup_fraction`: these tokens / `mixture.total_tokens`",
     "optimizer.decay_tokens": "write `decay_fraction`: these tokens / `mixture.total_tokens`",
-    "batch_schedule.from_tokens": "write `from_step`: 1 + these tokens / tokens of a step",
-    "length_schedule.from_tokens": "write `from_step`: 1 + these tokens / tokens of a step",
-    "amendments.from_tokens": "write `from_step`; `plinth timeline` shows the step that the run has reached",
+    "training.batch_schedule": "write `changes: [{from_step: …, global_batch_sequences: …}]`; tokens become step 1 + "
+    "tokens / tokens of a step",
+    "training.length_schedule": "write `changes: [{from_step: …, sequence_tokens: …}]`; tokens become step 1 + "
+    "tokens / tokens of a step",
+    "training.amendments": "write `changes: [{from_step: …, reason: …, …}]`; `plinth timeline` shows the step that the "
+    "run has reached",
     "minhash.target_recall": "write `bands` and `rows`: more bands find more pairs",
     "licence.permitted": "write `corpus.permitted_licences`",
     "licence.uses": "write `corpus.uses`",
-    "licence.redistribute": "name in `corpus.permitted_licences` those licences only that allow every use",
-    "licence.commercial": "name in `corpus.permitted_licences` those licences only that allow every use",
-    "corpus.licences_by_use": "name in `corpus.permitted_licences` those licences only that allow every use",
+    "licence.redistribute": "write `corpus.licences_by_use.redistribute`",
+    "licence.commercial": "write `corpus.licences_by_use.commercial`",
     "url.soft_threshold": "compare `url.soft_words` in a rule of the policy",
     "domain.least": "compare `domain.score` in a rule of the policy",
     "tokenizer.max_fertility_by_domain": "write `max_fertility`, or make the domain a bucket",
@@ -76,6 +78,14 @@ ADVICE = {
     "stopping.regression": "leave it out: nothing scores probes while a run trains",
     "stopping.max_epochs": "write `mixture.max_epochs`",
     "stopping.when": "leave it out: whichever comes first ends the run",
+    "guard.plateau": "write `training.stopping.plateau`, which ends the run",
+    "validation.slices": "leave it out: all slices are measured",
+    "optimizer.decay_shape": "write `schedule: wsd-sqrt`",
+    "checkpoints.mode": "leave it out: training goes on while another process writes",
+    "language.allowed": "compare `language.label` in a rule of the policy: `language.label not in [\"en\", \"de\"]`",
+    "kind": "leave it out: the name of the set says what it is",
+    "illegal.disguised": "write `corpus.illegal.disguised`: the gate finds them",
+    "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: without spaces a character is a word",
     "guard.min_steps": "write `window_steps`, four times as many",
     "parallel.communication_dtype": "choose `training.precision`; gradients travel in the dtype they are summed in",
 }
@@ -85,6 +95,13 @@ REMOVED = {
     "ray.cpus": Gone(1.0, "write `resources: {CPU: …}`"),
     "ray.gpus": Gone(0.0, "write `resources: {GPU: …}`"),
     "ray.memory_bytes": Gone(0, "write `resources: {memory: …}`"),
+    "ray.python": Gone("", "write `training.launch.python`"),
+    "kubernetes.python": Gone("python", "write `training.launch.python`"),
+    "slurm.partition": Gone("", "write `sbatch: [--partition=…]`"),
+    "slurm.account": Gone("", "write `sbatch: [--account=…]`"),
+    "slurm.time_limit": Gone("", "write `sbatch: [--time=…]`"),
+    "slurm.gpus_per_node": Gone(0, "write `sbatch: [--gpus-per-node=…]`"),
+    "slurm.cpus_per_node": Gone(0, "write `sbatch: [--cpus-per-task=…]`"),
 }
 
 

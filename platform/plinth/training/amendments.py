@@ -1,6 +1,6 @@
 """A run that has begun gets another global batch, or rows of another length, for the steps it has not taken yet.
 
-    recipe: training.amendments += {from_step, global_batch_sequences and/or sequence_tokens, reason}
+    recipe: training.changes += {from_step, global_batch_sequences and/or sequence_tokens, reason}
     the job saves and stops -> the steps that it took are compared -> event `amended` -> the job goes on
 
 The run keeps its id and its checkpoints: the identity of a checkpoint covers the steps up to it, so those before the
@@ -50,7 +50,7 @@ def check(config: RunConfig) -> None:
         return
     if known.steps.through(done) != config.steps.through(done):
         raise RecipeError(
-            f"training.amendments touch steps that run {config.run_id} has taken",
+            f"amendments in training.changes touch steps that run {config.run_id} has taken",
             found=f"steps up to {done}, with batches of {_batches_in_words(known, done)}",
             expected=f"the same up to step {done}; found {_batches_in_words(config, done)}",
             remedy=f"amend from step {done + 1} on, with room for the steps until the job has stopped; what was taken "
@@ -58,10 +58,10 @@ def check(config: RunConfig) -> None:
         )
     if config.audit_step <= done:
         raise RecipeError(
-            f"training.amendments leave run {config.run_id} too short for the proof of its resume",
+            f"amendments in training.changes leave run {config.run_id} too short for the proof of its resume",
             found=f"{config.total_steps} steps, of which {done} are taken",
             expected=f"step {config.audit_step}, from which the end is replayed, still to come",
-            remedy="amend earlier, or lower training.checkpoints.audit_steps",
+            remedy="amend earlier",
         )
 
 

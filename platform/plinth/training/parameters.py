@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.records import Frozen, internal
-from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
+from plinth.records import Frozen, internal, spelling
+from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange, RunChange
 from plinth.tokens.reading.parameters import Reading
 from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.engine.parameters import Optimizer
@@ -42,15 +42,13 @@ class Training(Frozen):
     optimizer: Optimizer = Optimizer()
     micro_batch_sequences: int = Field(4, ge=1, description="Sequences per rank and forward pass.")
     global_batch_sequences: int = Field(16, ge=1, description="Sequences per optimizer step, over all ranks.")
-    batch_schedule: tuple[BatchChange, ...] = Field(
-        (), description="Batch-size warm-up: other global batches from given points of the run on."
+    changes: tuple[RunChange, ...] = spelling(
+        (),
+        description="Other batches, or rows of other lengths, from steps on: the tokens and their order stay the same.",
     )
-    length_schedule: tuple[LengthChange, ...] = Field(
-        (), description="Sequence-length warm-up: rows of fewer tokens; the tokens and their order stay the same."
-    )
-    amendments: tuple[Amendment, ...] = Field(
-        (), description="Changes of batch or length of a run that has begun, for steps it has not taken yet."
-    )
+    batch_schedule: tuple[BatchChange, ...] = internal((), description="Changes of the batch.")
+    length_schedule: tuple[LengthChange, ...] = internal((), description="Changes of the length of rows.")
+    amendments: tuple[Amendment, ...] = internal((), description="Changes with a reason, of a run that has begun.")
     parallel: Parallel = Parallel()
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "auto", description="`auto`: BF16 where the device has it."
@@ -64,6 +62,20 @@ class Training(Frozen):
     supervision: Supervision = Supervision()
     launch: Launch = Launch()
     reading: Reading = Reading()
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Training:
+        """`changes` as the schedules that stages know."""
+        for name in {schedule for change in self.changes for schedule in change.schedules}:
+            entries = (change.entry(name) for change in self.changes if name in change.schedules)
+            # within validation, before the record is in use
+            object.__setattr__(self, name, (*getattr(self, name), *entries))
+        return self
+
+    def place(self, key: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """The key in a recipe of what a schedule has at a key of its own: `changes` holds the entries of all three."""
+        indices = [index for index, change in enumerate(self.changes) if key[0] in change.schedules]
+        return ("changes", indices[int(key[1])], *key[2:]) if indices else key
 
     @model_validator(mode="after")
     def _keeps_enough(self) -> Training:

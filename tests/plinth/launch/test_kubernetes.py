@@ -137,7 +137,7 @@ def test_container_hands_sigterm_on_and_keeps_output_and_status(directory: Path)
     """What the container runs, run here: both logs get every line, also the last."""
     leaves = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.2), print('left'), sys.exit(75)));"
     leaves += "print('up', flush=True); time.sleep(600)"
-    local = launch(1, python=sys.executable)
+    local = launch(1).model_copy(update={"python": sys.executable})
     made = manifest.job(local, 60.0, ["x", "-c", leaves], directory, directory / "job.log")
     command = made["spec"]["template"]["spec"]["containers"][0]["command"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)

@@ -27,8 +27,8 @@ POD = {"image": "i", "claim": "c"}
         ({"kind": "ray", "ranks": 4, "nodes": 2, "ray": {"resources": {"GPU": 1}}}, "ray.resources: 1 GPU for 2 ranks"),
         ({"kind": "ray", "ranks": 4, "ray": {"resources": {"GPU": 2}}}, "ray.resources: 2 GPU for 4 ranks"),
         ({"kind": "ray", "ray": {"address": "ray://head:10001"}}, "ray.address"),
-        ({"kind": "slurm", "slurm": {"time_limit": "a day"}}, "slurm.time_limit: 'a day' is no time"),
-        ({"kind": "slurm", "ranks": 8, "slurm": {"gpus_per_node": 4}}, "slurm.gpus_per_node: 4 for 8 ranks"),
+        ({"kind": "slurm", "slurm": {"sbatch": ["--time=a day"]}}, "slurm.sbatch: '--time=a day' is no time"),
+        ({"kind": "slurm", "ranks": 8, "slurm": {"sbatch": ["--gpus-per-node=h200:4"]}}, "h200:4' for 8 ranks"),
         ({"kind": "slurm", "slurm": {"sbatch": ["--no-requeue"]}}, "slurm.sbatch: '--no-requeue' is Plinth's own"),
         ({"kind": "slurm", "slurm": {"sbatch": ["--output=x"]}}, "is Plinth's own"),
         ({"kind": "slurm", "slurm": {"sbatch": ["-J x"]}}, "is Plinth's own"),
@@ -51,7 +51,8 @@ def test_impossible_is_refused_with_a_reason(asked: dict[str, Any], says: str) -
 
 @pytest.mark.parametrize("limit", ["90", "90:00", "24:00:00", "2-12", "2-12:30", "2-12:30:00"])
 def test_time_limits_of_slurm(limit: str) -> None:
-    assert Launch.model_validate({"kind": "slurm", "slurm": {"time_limit": limit}}).slurm.time_limit == limit
+    asked = {"sbatch": [f"--time={limit}", f"-t {limit}"]}
+    assert len(Launch.model_validate({"kind": "slurm", "slurm": asked}).slurm.sbatch) == 2
 
 
 @pytest.mark.parametrize("name", ["slurm", "kubernetes"])

@@ -132,7 +132,7 @@ def test_a_run_of_two_nodes_is_stopped_in_order(address: str, marks: Path, tmp_p
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     config = tiny(
         ctx.workspace.root,
-        launch=Launch(kind="ray", ranks=2, nodes=2, ray=Ray(address=address, python=sys.executable)),
+        launch=Launch(kind="ray", ranks=2, nodes=2, python=sys.executable, ray=Ray(address=address)),
         supervision=Supervision(backoff_s=0.1, grace_s=300.0, hang_s=1800.0),
         batches="faulty_ranks:open_batches",
     )

@@ -67,7 +67,7 @@ def call(*words: str) -> str:
 
 
 def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
-    asked = Slurm(partition="gpu", account="a b", time_limit="2-12:00:00", gpus_per_node=2, sbatch=("--qos=high",))
+    asked = Slurm(sbatch=("--partition=gpu", "--time=2-12:00:00", "--qos=high"))
     launch = Launch(kind="slurm", ranks=4, nodes=2, slurm=asked.model_copy(update={"setup": ("module load cuda",)}))
     text = sbatch_script(launch, 90.0, ["python", "-m", "it", "a b"], tmp_path / "run-1", tmp_path / "100%.log")
     lines = text.splitlines()
@@ -82,9 +82,7 @@ def test_script_asks_for_what_the_recipe_says(tmp_path: Path) -> None:
         "#SBATCH --open-mode=append",
         "#SBATCH --signal=B:TERM@150",
         "#SBATCH --partition=gpu",
-        "#SBATCH --account='a b'",
         "#SBATCH --time=2-12:00:00",
-        "#SBATCH --gpus-per-node=2",
         "#SBATCH --qos=high",
     }
     assert "module load cuda" in lines
@@ -156,7 +154,7 @@ def test_queue_once_adopt_cancel_and_refuse(tmp_path: Path) -> None:
     wait_for(lambda: launcher.poll(handle) is JobStatus.GONE, "the job is gone", log)
 
     assert launcher.poll(Handle(launcher="slurm", id="99999", started="x", host="plinth")) is JobStatus.GONE
-    greedy = SlurmLauncher(Launch(kind="slurm", slurm=Slurm(partition="nowhere")), 1.0)
+    greedy = SlurmLauncher(Launch(kind="slurm", slurm=Slurm(sbatch=("--partition=nowhere",))), 1.0)
     with pytest.raises(LaunchError, match="sbatch failed") as refused:
         greedy.submit(command, tmp_path / "greedy", log)
     assert "invalid partition" in str(refused.value)

@@ -36,9 +36,9 @@ def test_a_right_corpus_has_no_problem() -> None:
     ("annotate", "key", "message", "hint"),
     [
         ({"gopher_qualty": {}}, "gopher_qualty", "no such annotator", "`gopher_quality`"),
-        ({"language": {"alowed": []}}, "language.alowed", "unknown parameter", "`allowed`"),
+        ({"language": {"tresholds": {}}}, "language.tresholds", "unknown parameter", "`thresholds`"),
         ({"language": {"thresholds": {"de": "0.7"}}}, "language.thresholds.de", "valid number", ""),
-        ({"language": {"allowed": 20}}, "language.allowed", "valid array", ""),
+        ({"pii": {"kinds": 20}}, "pii.kinds", "valid array", ""),
         ({"c4_lines": {"profile": "other"}}, "c4_lines.profile", "input should be", ""),
     ],
 )

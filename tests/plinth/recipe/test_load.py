@@ -101,13 +101,6 @@ def test_right_recipe_loads_with_defaults(write: Write) -> None:
         ("{train: true,", "{train: yes,", "corpus.buckets.web.sources[0].terms.train", "valid boolean", "`true`"),
         ("fraction: 1,", "fraction: 0.5,", "mixture.phases", "add up to 0.5, expected 1", ""),
         ("weights: {web: 1}", "weights: {wbe: 1}", "mixture.phases[0].weights.wbe", "no bucket 'wbe'", ""),
-        (
-            "release:\n",
-            "training: {validation: {slices: [wbe]}}\nrelease:\n",
-            "training.validation.slices[0]",
-            "no bucket 'wbe'; did you mean `web`?",
-            "",
-        ),
         ("weights: {web: 1}", "weights: {web: -1}", "mixture.phases[0].weights.web", "greater than or equal to 0", ""),
         ("total_tokens: 65536", "total_tokens: 512", "mixture.total_tokens", "fewer than one step's 16", ""),
         ("name: small\ncorpus", "name: Small\ncorpus", "name", "expected lower-case letters", ""),
@@ -178,12 +171,12 @@ def test_rates_fit_together(write: Write) -> None:
 
 
 def test_a_change_after_the_last_step_is_found_before_the_corpus_is_made(write: Write) -> None:
-    late = "training:\n  batch_schedule:\n    - {from_step: 2, global_batch_sequences: 16}\n    "
+    late = "training:\n  changes:\n    - {from_step: 2, global_batch_sequences: 16}\n    "
     late += "- {from_step: 900, global_batch_sequences: 8}\nrelease:"
     loaded, (problem,) = check(write(replace={"release:": late}))
     assert loaded is None
     assert (problem.key, problem.mark.line) == (
-        "training.batch_schedule[1]",
+        "training.changes[1]",
         RIGHT.count("\n", 0, RIGHT.index("release:")) + 4,
     )
     assert "from_step 900 has no place in the run: the run ends before, with its" in problem.message

@@ -33,6 +33,7 @@ SCHEMA = pa.schema(
 class IllegalParams(Matching):
     """Lists and bounds."""
 
+    disguised: bool = internal(False, description="Whether keywords are found obfuscated, too (`h3ll0`, `h.e.l.l.o`).")
     lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 

@@ -68,7 +68,7 @@ class LanguageParams(Frozen):
     thresholds: Mapping[str, float] = Field(
         {DEFAULT: 0.65}, description="Least score for `accepted`, by language; `default` for those not named."
     )
-    allowed: tuple[str, ...] = Field((), description="Languages that can be `accepted`; none given: all.")
+    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; none given: all.")
     max_damaged: float = internal(0.002, ge=0, le=1, description="Share of damaged characters above which it is wrong.")
 
     @field_validator("thresholds", "allowed")

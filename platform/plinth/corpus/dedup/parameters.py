@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
-from plinth.records import Frozen, internal
+from plinth.records import Frozen, internal, spelling
 
 
 class MinHash(Frozen):
@@ -17,8 +17,8 @@ class MinHash(Frozen):
     when the recipe is read: what is recorded are bands and rows.
     """
 
-    preset: Literal["fineweb", "marin", "nemo", "redpajama", "text-dedup"] | None = Field(
-        None, exclude=True, description="A published setting (docs/deduplication.md); fields given beside it win."
+    preset: Literal["fineweb", "marin", "nemo", "redpajama", "text-dedup"] | None = spelling(
+        None, description="A published setting (docs/deduplication.md); fields given beside it win."
     )
     hashes: int | None = Field(
         None, ge=2, exclude=True, description="Hashes to divide into bands and rows; not with `bands` and `rows`."
@@ -32,7 +32,7 @@ class MinHash(Frozen):
         "Without it false positives and negatives weigh the same, as datasketch optimises them.",
     )
     shingle_words: int = Field(5, ge=1, description="Words per shingle.")
-    shingle_characters: int | None = Field(None, ge=1, description="Characters per shingle, instead of words.")
+    shingle_characters: int | None = internal(None, ge=1, description="Characters per shingle, instead of words.")
     max_characters: int | None = internal(
         500_000, ge=1, description="Of a longer text only so many characters are compared. `null`: all."
     )

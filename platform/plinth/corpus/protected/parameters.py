@@ -14,7 +14,7 @@ class ProtectedSet(Frozen):
     """One set of items, a JSON object a line."""
 
     path: str = Field(description="JSONL file or folder, relative to `input/`.")
-    kind: Literal["benchmark", "probe", "red_team"] = Field("benchmark", description="Its use.")
+    kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
     deny: tuple[str, ...] = spelling(
         (), description="Where it is published: a document whose `uri` holds one of these pieces is dropped."
     )

@@ -11,6 +11,47 @@ from pydantic import Field, model_validator
 from plinth.records import Frozen, internal
 
 
+class RunChange(Frozen):
+    """Another batch, or rows of another length, from a step on. With a `reason` it amends a run that has begun: it
+    holds for steps not taken yet, and replaces what is scheduled for later."""
+
+    from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
+    global_batch_sequences: int | None = Field(
+        None, ge=1, description="Sequences per optimizer step from there on; left out, they stay as they are."
+    )
+    sequence_tokens: int | None = Field(
+        None,
+        ge=8,
+        description="Tokens of a row from there on, a whole part of mixture.sequence_tokens, which is cut into such "
+        "rows; left out, they stay.",
+    )
+    reason: str = Field("", description="Of an amendment; recorded on the run's timeline.")
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> RunChange:
+        if self.global_batch_sequences is None and self.sequence_tokens is None:
+            raise ValueError("give `global_batch_sequences`, `sequence_tokens` or both")
+        return self
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Those of the schedules below that have this change."""
+        if self.reason:
+            return ("amendments",)
+        given = {"batch_schedule": self.global_batch_sequences, "length_schedule": self.sequence_tokens}
+        return tuple(name for name, value in given.items() if value is not None)
+
+    def entry(self, schedule: str) -> Change:
+        """This change as an entry of one of them."""
+        kinds: dict[str, type[Change]] = {
+            "batch_schedule": BatchChange,
+            "length_schedule": LengthChange,
+            "amendments": Amendment,
+        }
+        kind = kinds[schedule]
+        return kind(**{name: value for name, value in self if name in kind.model_fields and value is not None})
+
+
 class Change(Frozen):
     """A change at the first step that begins at or after this point."""
 

@@ -195,7 +195,7 @@ def _misplaced_change(name: str, index: int, change: Change, why: str) -> Mispla
     tokens, step = change.from_tokens, change.from_step
     point = f"from_tokens {tokens:,}" if tokens is not None else f"from_step {step:,}"
     error = MisplacedChange(
-        f"training.{name}[{index}]: the change {point} has no place in the run",
+        f"training.changes: {name}[{index}], the change {point}, has no place in the run",
         found=why,
         remedy="list changes in the order in which they take effect, all before the end of the run",
     )

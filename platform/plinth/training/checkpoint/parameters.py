@@ -13,7 +13,7 @@ class Checkpoints(Frozen):
     """Interval of checkpoints, and those that are kept."""
 
     every_steps: int = Field(100, ge=1, description="Steps between two checkpoints.")
-    mode: Literal["async", "sync"] = Field(
+    mode: Literal["async", "sync"] = internal(
         "async", description="async: training goes on while another process writes; sync: it waits for the disk."
     )
     keep_last: int = Field(2, ge=1, description="Older ones are removed.")

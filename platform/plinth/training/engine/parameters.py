@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, internal
 
-ScheduleName = Literal["cosine", "linear", "wsd", "constant", "inverse-sqrt"]
+ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inverse-sqrt"]
 
 
 class Optimizer(Frozen):
@@ -19,12 +19,15 @@ class Optimizer(Frozen):
     start_lr: float = internal(
         0.0, ge=0, description="Learning rate where the warm-up begins; above 0 to warm a trained model up again."
     )
-    schedule: ScheduleName = Field("wsd", description="Fall after the warm-up; `wsd` is warm-up, stable, decay.")
+    schedule: ScheduleName = Field(
+        "wsd",
+        description="Fall after the warm-up; `wsd` is warm-up, stable, linear decay, `wsd-sqrt` decays by 1 - sqrt.",
+    )
     warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
     warmup_tokens: int | None = internal(None, ge=0, description="In tokens, instead of `warmup_fraction`.")
     decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
     decay_tokens: int | None = internal(None, ge=0, description="In tokens, instead of `decay_fraction`.")
-    decay_shape: Literal["linear", "1-sqrt"] = Field("linear", description="WSD: how it decays.")
+    decay_shape: Literal["linear"] = internal("linear", description="Of the schedule `wsd`.")
     beta1: float = internal(0.9, ge=0, lt=1, description="AdamW, first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW, second moment.")
     eps: float = internal(1e-8, gt=0, description="AdamW.")

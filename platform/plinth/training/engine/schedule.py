@@ -38,6 +38,6 @@ def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) ->
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":
         return 1 - done
-    decay = optimizer.decay(total_tokens) if optimizer.schedule == "wsd" else 0.0
+    decay = optimizer.decay(total_tokens) if optimizer.schedule.startswith("wsd") else 0.0
     left = min(1.0, (total_tokens - tokens) / decay) if decay else 1.0
-    return left if optimizer.decay_shape == "linear" else 1 - math.sqrt(1 - left)
+    return 1 - math.sqrt(1 - left) if optimizer.schedule == "wsd-sqrt" else left

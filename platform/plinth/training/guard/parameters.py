@@ -103,7 +103,7 @@ class GuardParameters(Frozen):
     gradient_spike: GradientSpike = GradientSpike()
     layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer.")
     activations: LayerRule = internal(LayerRule(), description="Activations of a layer.")
-    plateau: PlateauRule = PlateauRule()
+    plateau: PlateauRule = internal(PlateauRule(), description="The smoothed loss has not improved for long.")
     throughput: Throughput = internal(Throughput(), description="Steps take much longer than they did.")
     skip_before: int = internal(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
     skip_after: int = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.records import Frozen
+from plinth.records import Frozen, internal
 
 
 class Validation(Frozen):
@@ -17,4 +17,4 @@ class Validation(Frozen):
         description="Held-out text of each slice, by smallest id: with as much as evaluation.max_bytes_per_slice the "
         "same documents, so that the numbers are those of the final evaluation.",
     )
-    slices: tuple[str, ...] = Field((), description="Buckets to evaluate; empty: all that have held-out text.")
+    slices: tuple[str, ...] = internal((), description="Buckets to evaluate; empty: all that have held-out text.")

@@ -62,7 +62,7 @@ def at(total: int, **options: object) -> dict[int, float]:
 
 
 def test_one_minus_the_root() -> None:
-    rates_of = at(1000, decay_shape="1-sqrt")
+    rates_of = at(1000, schedule="wsd-sqrt")
     assert [rates_of[tenth] for tenth in (1, 6, 7, 9, 10)] == [1.0, 1.0, 0.5, round(1 - 0.75**0.5, 4), 0.0]
 
 

@@ -109,9 +109,9 @@ def test_shorter_rows_divide_over_sequence_ranks_too(tmp_path: Path) -> None:
         "  model: {heads: 6, kv_heads: 2, dim: 192}",
         "  launch: {ranks: 3}",
         "  parallel: {sequence: 3}",
-        "  length_schedule: [{from_step: 1, sequence_tokens: 10}]",
+        "  changes: [{from_step: 1, sequence_tokens: 10}]",
     ]
     path = tmp_path / "mine.yaml"
     path.write_text("\n".join(lines) + "\n")
     messages = {problem.key: problem.message for problem in check(path)[1]}
-    assert messages["training.length_schedule[0].sequence_tokens"] == "10 does not divide over parallel.sequence = 3"
+    assert messages["training.changes[0].sequence_tokens"] == "10 does not divide over parallel.sequence = 3"
