@@ -133,7 +133,7 @@ def test_a_dump_by_0_3_is_a_recipe_again() -> None:
     old = {
         "corpus": {"documents": {"extraction": {"engine": "trafilatura", "seconds_per_page": 5.0}}},
         "training": {
-            "guard": {"nonfinite": {"action": "stop", "confirmations": 1}, "loss_spike": {"action": "warn", "sigmas": 7.0}},
+            "guard": {"nonfinite": {"action": "stop", "confirmations": 1}, "loss_spike": {"sigmas": 7.0}},
             "launch": {"ray": {"cpus": 1.0, "gpus": 2.0}},
             "model": {"mup": None},
         },
@@ -141,7 +141,7 @@ def test_a_dump_by_0_3_is_a_recipe_again() -> None:
     assert without_defaults(Recipe, old) == {
         "corpus": {"documents": {"extraction": "trafilatura"}},
         "training": {
-            "guard": {"nonfinite": "stop", "loss_spike": {"action": "warn", "sigmas": 7.0}},  # refused: 7 is no default
+            "guard": {"nonfinite": "stop", "loss_spike": {"sigmas": 7.0}},  # refused: 7 is no default
             "launch": {"ray": {"gpus": 2.0}},
             "model": {"mup": None},
         },
