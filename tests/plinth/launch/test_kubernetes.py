@@ -266,7 +266,7 @@ def test_a_server_that_is_away_or_refuses(server: Server, directory: Path, monke
     with pytest.raises(LaunchError, match="403"):
         KubernetesLauncher(launch(1, namespace="elsewhere"), 1.0).submit(COMMAND, directory, directory / "job.log")
     monkeypatch.setenv("KUBECONFIG", str(directory / "none"))
-    with pytest.raises(LaunchError, match="no Kubernetes cluster is known here"):
+    with pytest.raises(LaunchError, match="no Kubernetes cluster is configured here"):
         launcher().poll(handle)
 
 

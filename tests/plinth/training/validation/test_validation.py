@@ -150,7 +150,7 @@ def test_a_bucket_without_held_out_text_is_left_out_unless_it_is_named(ctx: Cont
         heldout.prepare(ctx, LOOK.model_copy(update={"slices": ("new",)}), curated, trained)
     with pytest.raises(StageError, match="no bucket has held-out text"):
         heldout.prepare(ctx, LOOK, {"new": curated["new"]}, trained)
-    with pytest.raises(RecipeError, match="no bucket") as caught:
+    with pytest.raises(RecipeError, match="buckets that do not exist") as caught:
         heldout.prepare(ctx, LOOK.model_copy(update={"slices": ("wbe",)}), curated, trained)
     assert caught.value.found == "wbe"
 
