@@ -121,7 +121,7 @@ def measure(workspace: Path, workers: int) -> dict[str, Any]:
     started = time.perf_counter()
     found = run(Context(Workspace(workspace), engine=engine))
     seconds = time.perf_counter() - started
-    processes = [os.getpid(), *(worker.process.pid for worker in getattr(engine, "_pool", []))]
+    processes = [os.getpid(), *(worker.pid for worker in getattr(engine, "_pool", []))]
     own, *workers_peak = (_peak_mb(pid) for pid in processes)
     cpu = sum(_cpu_s(pid) for pid in processes)
     engine.close()

@@ -22,9 +22,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from plinth.compute.item_stream import SPARES
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import Page
-from plinth.corpus.extract.process import SPARES
 from plinth.corpus.extract.records import extracted
 from plinth.corpus.sources.parameters import Extraction
 from plinth.corpus.sources.record import RawRecord
@@ -93,13 +93,13 @@ def measure(name: str, pages: Sequence[bytes], rounds: int) -> dict[str, Any]:
         cpus["bare"].append(time.process_time() - cpu)
         with Extractor(Extraction(engine=name, seconds_per_page=60)) as extractor:
             extractor.extract([Page(page) for page in pages[:WARM_PAGES]])
-            assert extractor._child is not None
-            begin = _cpu_of(extractor._child.pid)
+            assert extractor._stream._worker is not None
+            begin = _cpu_of(extractor._stream._worker.pid)
             starts.append(begin)
             started, cpu = time.perf_counter(), time.process_time()
             ours(extractor, pages)
             walls["ours"].append(time.perf_counter() - started)
-            cpus["ours"].append(time.process_time() - cpu + _cpu_of(extractor._child.pid) - begin)
+            cpus["ours"].append(time.process_time() - cpu + _cpu_of(extractor._stream._worker.pid) - begin)
         SPARES.end()
     size = sum(map(len, pages)) / 1e6
     found: dict[str, Any] = {"engine": name, "pages": len(pages), "megabytes": round(size, 1)}

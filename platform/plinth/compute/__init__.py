@@ -1,7 +1,9 @@
 """Map a pure function over parts, on any number of workers, with the same bytes out.
 
     context        the state of an installation with an engine and progress: the first argument of every stage
-    engine         the Engine protocol; local worker processes: time limits, kill and replace
+    worker         a process that can be killed, as its owner sees it; worker_process is its other side
+    item_stream    many small items through one worker: the item that kills it is answered by its death
+    engine         the Engine protocol; a pool of workers, a task each
     ray_engine     the same over a Ray cluster
     retries        the next task to try and the cost of a failure: the loop of every engine that can lose a worker
     select_engine  an engine by name

@@ -1,24 +1,29 @@
 """Local worker processes: ordered results, bounded retries, a time limit per task.
 
-A worker that dies or overruns is killed and replaced, and its task is tried again a bounded number of
-times. Workers are forked from a clean server process, never from the caller, which may hold threads.
+A worker that dies or overruns is replaced, and its task is tried again a bounded number of times. Workers are fresh
+interpreters, never forked from the caller, which may hold threads; they end when the caller does, however it ends.
 """
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
-import time
+import math
+import pickle
+import signal
+import struct
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeVar
 
 from plinth.compute.retries import died, drive, outcome, over_limit
+from plinth.compute.worker import Program, Worker, wait
+from plinth.compute.worker_process import Handler, Watch
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_context = multiprocessing.get_context("forkserver")
+#: Seconds of wall clock, before the pickled function and task.
+LIMIT = struct.Struct("<d")
+#: How long `collect` waits at most.
+TICK_S = 1.0
 
 
 class Engine(Protocol):
@@ -59,20 +64,6 @@ class InlineEngine:
         return
 
 
-class _Worker:
-    def __init__(self) -> None:
-        self.pipe, theirs = _context.Pipe()
-        self.process = _context.Process(target=_serve, args=(theirs,), daemon=False)
-        self.process.start()
-        theirs.close()
-        self.job: tuple[int, float] | None = None  # index of the task, deadline
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
 class LocalEngine:
     """A pool of worker processes, started on first use and kept until `close`.
 
@@ -82,9 +73,8 @@ class LocalEngine:
 
     def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
-        self._pool: list[_Worker] = []
-        # Runs before multiprocessing waits for its children, which would wait for their parent.
-        atexit.register(self.close)
+        self._pool: list[Worker] = []
+        self._idle: list[Worker] = []
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -112,30 +102,30 @@ class LocalEngine:
 
     def close(self) -> None:
         """End all workers."""
-        atexit.unregister(self.close)
         for worker in self._pool:
-            worker.pipe.close()
-        for worker in self._pool:
-            worker.process.join(timeout=2)
-            if worker.process.is_alive():
-                worker.process.kill()
+            worker.end()
         self._pool.clear()
+        self._idle.clear()
 
-    def idle(self) -> _Worker | None:
-        """A worker with nothing to do: a new one while there may be more."""
-        idle = next((worker for worker in self._pool if worker.job is None), None)
-        if idle is None and len(self._pool) < self.workers:
-            idle = _Worker()
-            self._pool.append(idle)
-        return idle
+    def take(self) -> Worker | None:
+        """A worker with nothing to do: a new one while there may be more. Whoever takes it gives it back or ends it."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive:
+                return worker
+            self.end(worker)  # it died while it had nothing to do: no attempt at a task was made
+        if len(self._pool) == self.workers:
+            return None
+        self._pool.append(Worker(PROGRAM))
+        return self._pool[-1]
 
-    def busy(self) -> list[_Worker]:
-        """The workers that have a task."""
-        return [worker for worker in self._pool if worker.job]
+    def give_back(self, worker: Worker) -> None:
+        """It has nothing to do any more."""
+        self._idle.append(worker)
 
-    def remove(self, worker: _Worker) -> None:
+    def end(self, worker: Worker) -> None:
         """Kill a worker; the next task that finds none idle starts another."""
-        worker.kill()
+        worker.end()
         self._pool.remove(worker)
 
 
@@ -143,58 +133,59 @@ class _Map:
     """The tasks of one map on the workers of `LocalEngine`."""
 
     def __init__(self, local: LocalEngine, fn: Callable[..., Any], timeout_s: float | None) -> None:
-        self._local, self._fn, self._limit_s = local, fn, timeout_s or float("inf")
+        self._local, self._fn, self._limit = local, fn, LIMIT.pack(timeout_s or math.inf)
+        self._running = dict[Worker, int]()
 
     def start(self, index: int, task: Any) -> bool:
-        while (worker := self._local.idle()) is not None:
-            try:
-                worker.pipe.send((self._fn, task))
-            except OSError:  # it died while it had nothing to do: no attempt at the task was made
-                self._local.remove(worker)
-                continue
-            worker.job = (index, time.monotonic() + self._limit_s)
-            return True
-        return False
+        worker = self._local.take()
+        if worker is None:
+            return False
+        self._running[worker] = index
+        worker.send([self._limit + pickle.dumps((self._fn, task))])
+        return True
 
     def collect(self) -> list[tuple[int, Any]]:
-        """What workers have sent; one over its limit is killed."""
-        busy = self._local.busy()
-        nearest = min(worker.job[1] for worker in busy if worker.job) - time.monotonic()
-        ready = wait([worker.pipe for worker in busy], timeout=max(0.0, min(nearest, 1.0)))
+        """What workers have sent, and what has become of those that died."""
         finished = list[tuple[int, Any]]()
-        for worker in busy:
-            assert worker.job is not None
-            index, deadline = worker.job
-            if worker.pipe in ready:
-                finished.append((index, self._received(worker)))
-            elif time.monotonic() > deadline:
-                self._local.remove(worker)
-                finished.append((index, over_limit()))
+        for worker in wait(self._running, TICK_S):
+            try:
+                answers = worker.receive()
+            except EOFError:
+                finished.append((self._running.pop(worker), _death(worker.died())))
+                self._local.end(worker)
+                continue
+            if answers:
+                finished.append((self._running.pop(worker), pickle.loads(answers[0])))
+                self._local.give_back(worker)
         return finished
 
     def abandon(self) -> None:
-        for worker in self._local.busy():
-            self._local.remove(worker)
-
-    def _received(self, worker: _Worker) -> Any:
-        try:
-            came = worker.pipe.recv()
-        except (EOFError, ConnectionError):
-            self._local.remove(worker)
-            return died("a worker process", f"exit code {worker.process.exitcode}")
-        worker.job = None
-        return came
+        for worker in self._running:
+            self._local.end(worker)
+        self._running.clear()
 
 
-def _serve(pipe: Connection) -> None:
-    """The life of a worker: receive (function, task), send the result or the exception."""
-    while True:
-        try:
-            fn, task = pipe.recv()
-            came = outcome(fn, task)
-        except (EOFError, ConnectionError, KeyboardInterrupt):
-            return
-        try:
-            pipe.send(came)
-        except (BrokenPipeError, ConnectionError):
-            return
+def _death(status: int) -> Exception:
+    if status == -signal.SIGALRM:
+        return over_limit()
+    return died("a worker process", f"exit code {status}")
+
+
+def run_tasks(watch: Watch) -> Handler:
+    """In a worker: a task's result, or the exception as a value, of its function and its time limit."""
+
+    def run(items: Iterator[memoryview]) -> Iterator[bytes]:
+        for item in items:
+            (limit_s,) = LIMIT.unpack_from(item)
+            watch.limit(wall_s=limit_s)
+            watch.begin()
+            call = outcome(pickle.loads, item[LIMIT.size :])
+            answer = outcome(pickle.dumps, call if isinstance(call, Exception) else outcome(*call))
+            watch.end()
+            watch.stop()
+            yield pickle.dumps(answer) if isinstance(answer, Exception) else answer
+
+    return run
+
+
+PROGRAM = Program(f"{__name__}:{run_tasks.__name__}")

@@ -98,13 +98,13 @@ def test_no_worker_goes_on_for_a_caller_that_has_left() -> None:
         results = engine.map(hang, [0, 1])
         assert next(results) == 0
         results.close()  # type: ignore[attr-defined]
-        assert not any(worker.job for worker in engine._pool)
+        assert engine._pool == engine._idle
 
 
 def test_closing_ends_the_workers() -> None:
     engine = LocalEngine(2)
     list(engine.map(slow_square, range(4)))
-    pids = [worker.process.pid for worker in engine._pool]
+    pids = [worker.pid for worker in engine._pool]
     engine.close()
     assert pids
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids if pid)
@@ -121,6 +121,5 @@ def test_workers_that_die_while_idle_are_replaced() -> None:
     with LocalEngine(2) as pool:
         assert list(pool.map(slow_square, range(4))) == [0, 1, 4, 9]
         for worker in pool._pool:
-            worker.process.kill()
-            worker.process.join()
+            worker.end()
         assert list(pool.map(slow_square, range(4), retries=0)) == [0, 1, 4, 9]

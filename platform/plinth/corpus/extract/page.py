@@ -1,30 +1,23 @@
-"""A page, the answer to it, and the byte format between parent and child.
+"""A page, the answer to it, and the bytes of both between the process that reads pages and its worker.
 
-Plain lengths and UTF-8, never pickle: a hostile page may control the child, and the parent must not execute its
+Plain lengths and UTF-8, never pickle: a hostile page may control the worker, and the owner must not execute its
 bytes.
 
-    greeting   READY, once, when the engine is loaded
-    request    count, bytes that follow; a table of (length of charset, length of body); then charset and body of each
+    page       length of charset; charset; body
     answer     status, length of text, length of each fact; text and facts that are there
-    counts     in shared memory: pages that the child has begun to read, and pages that it has done with
-
-Answers follow each other in the order of the pages, with nothing between batches.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-READY = b"ready"
-REQUEST = struct.Struct("<IQ")
-PAGE = struct.Struct("<II")
+CHARSET_BYTES = 255
 #: Metadata of a page, by the names in a document's `extra`, each of at most so many characters.
 FACTS = ("title", "canonical", "date", "lang")
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
-COUNTS = struct.Struct("=QQ")
 #: Status of an answer: text came out, or one of these reasons.
 REASONS = ("", "extract_failed", "nul_bytes")
 
@@ -59,23 +52,16 @@ Answer = Text | ExtractionFailure
 Extract = Callable[[str], tuple[str, str | None]]
 
 
-def request(pages: Sequence[Page]) -> bytes:
-    """A batch of pages as bytes."""
-    charsets = [page.charset.encode("ascii", "ignore") for page in pages]
-    table = b"".join(PAGE.pack(len(charset), len(page.body)) for charset, page in zip(charsets, pages, strict=True))
-    pieces = [table]
-    for charset, page in zip(charsets, pages, strict=True):
-        pieces += (charset, page.body)
-    return b"".join((REQUEST.pack(len(pages), sum(map(len, pieces))), *pieces))
+def page_bytes(page: Page) -> bytes:
+    """A page as bytes."""
+    charset = page.charset.encode("ascii", "ignore")[:CHARSET_BYTES]
+    return b"".join((len(charset).to_bytes(), charset, page.body))
 
 
-def requested(count: int, data: memoryview) -> Iterator[Page]:
-    """The `count` pages of a request's bytes after its head, copied out one at a time."""
-    at = count * PAGE.size
-    for charset_bytes, body_bytes in PAGE.iter_unpack(data[:at]):
-        charset = str(data[at : at + charset_bytes], "ascii") if charset_bytes else ""
-        at += charset_bytes + body_bytes
-        yield Page(bytes(data[at - body_bytes : at]), charset)
+def page_of(data: memoryview) -> Page:
+    """The page of `page_bytes`, copied out."""
+    start = 1 + data[0]
+    return Page(bytes(data[start:]), str(data[1:start], "ascii"))
 
 
 def answer_bytes(answer: Answer) -> bytes:
@@ -88,27 +74,16 @@ def answer_bytes(answer: Answer) -> bytes:
     return b"".join((ANSWER.pack(0, len(text), *map(len, facts)), text, *facts))
 
 
-def answered(data: bytearray) -> list[Answer]:
-    """The whole answers at the front of what has been received, taken off it."""
-    found: list[Answer] = []
-    at = 0
-    with memoryview(data) as view:
-        while len(data) - at >= ANSWER.size:
-            status, text_bytes, *facts_bytes = ANSWER.unpack_from(data, at)
-            start = at + ANSWER.size
-            at_facts = start + text_bytes
-            end = at_facts + sum(facts_bytes)
-            if len(data) < end:
-                break
-            text, at = str(view[start:at_facts], "utf-8"), end
-            if status:
-                found.append(ExtractionFailure(REASONS[status], text))
-                continue
-            facts = {}
-            for name, size in zip(FACTS, facts_bytes, strict=True):
-                if size:
-                    facts[name] = str(view[at_facts : at_facts + size], "utf-8")
-                    at_facts += size
-            found.append(Text(text, facts))
-    del data[:at]
-    return found
+def answer_of(data: bytes) -> Answer:
+    """The answer of `answer_bytes`."""
+    status, text_bytes, *facts_bytes = ANSWER.unpack_from(data)
+    at = ANSWER.size + text_bytes
+    text = str(data[ANSWER.size : at], "utf-8")
+    if status:
+        return ExtractionFailure(REASONS[status], text)
+    facts = {}
+    for name, size in zip(FACTS, facts_bytes, strict=True):
+        if size:
+            facts[name] = str(data[at : at + size], "utf-8")
+            at += size
+    return Text(text, facts)

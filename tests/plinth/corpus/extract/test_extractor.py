@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plinth.corpus.extract import child as child_main
-from plinth.corpus.extract import process
+from plinth.compute.item_stream import SPARES
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.page import ExtractionFailure, Page, Text
 from plinth.corpus.sources.parameters import Extraction
@@ -206,7 +205,7 @@ def test_a_child_killed_from_outside_costs_no_page(when: str) -> None:
     with Extractor(Extraction()) as extractor:
         answers = extractor.map(batches)
         found = [next(answers)]
-        child = extractor._child
+        child = extractor._stream._worker
         assert child is not None
         while when == "inside a page" and child.begun_and_ended()[0] == child.begun_and_ended()[1]:
             time.sleep(0)
@@ -245,8 +244,8 @@ def test_a_page_gets_its_time_however_much_the_pages_before_it_took() -> None:
     assert isinstance(alone, Text)
     with Extractor(Extraction(seconds_per_page=60)) as extractor:
         extractor.extract([Page(ARTICLE)])
-        assert extractor._child is not None
-        child = psutil.Process(extractor._child.pid)
+        assert extractor._stream._worker is not None
+        child = psutil.Process(extractor._stream._worker.pid)
         before = sum(child.cpu_times()[:2])
         extractor.extract([slow])
         used = sum(child.cpu_times()[:2]) - before
@@ -257,18 +256,18 @@ def test_a_page_gets_its_time_however_much_the_pages_before_it_took() -> None:
 def test_an_idle_child_serves_the_next_part_and_no_other_parameters() -> None:
     with Extractor(Extraction(seconds_per_page=7)) as extractor:
         extractor.extract([Page(ARTICLE)])
-        assert extractor._child is not None
-        first = extractor._child.pid
+        assert extractor._stream._worker is not None
+        first = extractor._stream._worker.pid
     with Extractor(Extraction(seconds_per_page=7)) as extractor, Extractor(Extraction(seconds_per_page=7)) as other:
         assert extractor.extract([Page(ARTICLE)]) == other.extract([Page(ARTICLE)])
-        assert extractor._child is not None
-        assert other._child is not None
-        assert extractor._child.pid == first != other._child.pid
+        assert extractor._stream._worker is not None
+        assert other._stream._worker is not None
+        assert extractor._stream._worker.pid == first != other._stream._worker.pid
     with Extractor(Extraction(seconds_per_page=8)) as extractor:
         extractor.extract([Page(ARTICLE)])
-        assert extractor._child is not None
-        assert extractor._child.pid != first
-    assert len(process.SPARES) == 1
+        assert extractor._stream._worker is not None
+        assert extractor._stream._worker.pid != first
+    assert len(SPARES) == 1
 
 
 def test_a_spare_that_has_gone_is_replaced() -> None:
@@ -276,33 +275,23 @@ def test_a_spare_that_has_gone_is_replaced() -> None:
     with Extractor(Extraction()) as extractor:
         extractor.extract([Page(ARTICLE)])
         for _ in range(2):
-            assert extractor._child is not None
-            os.kill(extractor._child.pid, signal.SIGTERM)
+            assert extractor._stream._worker is not None
+            os.kill(extractor._stream._worker.pid, signal.SIGTERM)
             assert isinstance(extractor.extract([Page(ARTICLE)])[0], Text)
-        assert extractor._child is not None
-        os.kill(extractor._child.pid, signal.SIGTERM)
+        assert extractor._stream._worker is not None
+        os.kill(extractor._stream._worker.pid, signal.SIGTERM)
     assert isinstance(extract([Page(ARTICLE)])[0], Text)
 
 
 def test_a_child_with_pages_left_is_no_spare() -> None:
-    process.SPARES.end()
+    SPARES.end()
     with Extractor(Extraction(seconds_per_page=600)) as extractor:
         next(extractor.map([[Page(ARTICLE)], [Page(DEEP)]]))  # the second is read for minutes
-        child = extractor._child
+        child = extractor._stream._worker
     assert child is not None
-    assert not len(process.SPARES)
+    assert not len(SPARES)
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
-
-
-def test_an_idle_child_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_main, "IDLE_S", 0.05)
-    reader, writer = os.pipe()
-    try:
-        assert child_main._request(reader) is None
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def test_the_end_of_the_parent_is_the_end_of_the_child() -> None:
@@ -313,7 +302,7 @@ def test_the_end_of_the_parent_is_the_end_of_the_child() -> None:
         from plinth.corpus.sources.parameters import Extraction
         with Extractor(Extraction()) as extractor:
             extractor.extract([Page(b"<p>text</p>")])
-            print(extractor._child.pid, flush=True)
+            print(extractor._stream._worker.pid, flush=True)
         os._exit(0)  # without any handler, as a worker that is killed"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
@@ -332,7 +321,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_an_extractor_that_cannot_start_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    process.SPARES.end()
+    SPARES.end()
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(WorkerError, match="does not start"):
         extract([Page(ARTICLE)])

@@ -1,0 +1,171 @@
+"""The process of a worker: `python -m plinth.compute.worker_process MODULE:FUNCTION [ARGUMENT ...]`.
+
+The function is called once, with a `Watch` and the arguments; it returns the handler, which turns the items of a batch
+into their answers, in order, and marks on the watch where an item begins and where it ends. In between run kernel
+timers whose signals end the process: nothing inside it can stop C or Rust code that loops for ever. Two counts in
+shared memory (items begun, items ended) identify the item that a dead worker was on.
+
+    greeting   READY, once, when the handler is loaded
+    batch      items, bytes that follow; the length of each item; the items
+    answer     length; the answer. They leave together, because every one that leaves alone wakes the owner
+
+The kernel ends the process when its owner dies, whatever runs here. Started by hand it serves its standard input.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import math
+import mmap
+import os
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+READY = b"ready"
+BATCH = struct.Struct("<IQ")
+LENGTH = struct.Struct("<Q")
+COUNTS = struct.Struct("=QQ")
+#: Answers kept back at most.
+FLUSH_BYTES = 1 << 18
+#: Setting a timer costs what a small item costs: they are set again once this share of the limit may be used up. An
+#: item has the limit at least and this much more at most.
+SLACK = 0.05
+
+Handler = Callable[[Iterator[memoryview]], Iterator[bytes]]
+
+
+class Watch:
+    """Time limits of the item in hand, and the counts that identify it.
+
+    Args:
+        counts: file descriptor of the shared memory; none for a process started by hand.
+    """
+
+    def __init__(self, counts: int = -1) -> None:
+        self._counts = memoryview(mmap.mmap(counts, COUNTS.size)).cast("Q")
+        self.limit()
+
+    def limit(self, *, cpu_s: float = math.inf, wall_s: float = math.inf) -> None:
+        """CPU time and wall clock of every item from the next on. A limit of CPU time does not depend on what else
+        the machine does; only the wall clock sees an item that sleeps."""
+        limits = (signal.ITIMER_PROF, cpu_s), (signal.ITIMER_REAL, wall_s)
+        self._limits = [(timer, seconds) for timer, seconds in limits if seconds < math.inf]
+        self._slack, self._set_at = min(cpu_s, wall_s) * SLACK, -math.inf
+
+    def begin(self) -> None:
+        """The next item begins."""
+        # The wall clock runs no slower than CPU time, and reading it costs nothing.
+        if time.perf_counter() - self._set_at > self._slack:
+            for timer, seconds in self._limits:
+                signal.setitimer(timer, seconds * (1 + SLACK))
+            self._set_at = time.perf_counter()
+        self._counts[0] += 1
+
+    def end(self) -> None:
+        """The item ends; the timers run on for the next."""
+        self._counts[1] += 1
+
+    def stop(self) -> None:
+        """No item is in hand: what takes time now is no item's fault."""
+        for timer, _ in self._limits:
+            signal.setitimer(timer, 0)
+        self._set_at = -math.inf
+
+
+def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, idle_s: float = math.inf) -> None:
+    """Answer batches until the owner closes its end.
+
+    Args:
+        target: `module:function`, which makes the handler.
+        counts: file descriptor of the shared memory.
+        owner: the end of a pipe whose other end closes when the owner dies.
+        idle_s: end after so many seconds without a batch, to free memory; the owner starts another when it needs one.
+    """
+    _die_with(owner)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the owner's to handle
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+    batches, answers = os.dup(0), os.dup(1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # a library that prints must not write into the answers
+    module, _, function = target.partition(":")
+    handle: Handler = getattr(importlib.import_module(module), function)(Watch(counts), *arguments)
+    _write(answers, READY)
+    while (items := _batch(batches, idle_s)) is not None:
+        held, size = list[bytes](), 0
+        for answer in handle(items):
+            held += (LENGTH.pack(len(answer)), answer)
+            size += len(answer)
+            if size >= FLUSH_BYTES:
+                _write(answers, *held)
+                held, size = [], 0
+        _write(answers, b"".join(held))
+
+
+def _die_with(owner: int) -> None:
+    """Have the kernel end this process when the pipe's other end closes. Unlike `PR_SET_PDEATHSIG`, that does not
+    happen when only the thread ends that started this process."""
+    if owner < 0:
+        return
+    os.set_inheritable(owner, False)
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(owner, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(owner, fcntl.F_SETFL, fcntl.fcntl(owner, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([owner], [], [], 0)[0]:
+        os._exit(1)  # it died before
+
+
+def _batch(stream: int, idle_s: float) -> Iterator[memoryview] | None:
+    """The items of the next batch, or None when the owner has gone or stays silent."""
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    if not poll.poll(idle_s * 1000 if idle_s < math.inf else None):
+        return None
+    head = _exactly(stream, BATCH.size)
+    if head is None:
+        return None
+    count, size = BATCH.unpack(head)
+    data = _exactly(stream, size)
+    return None if data is None else _items(count, data)
+
+
+def _items(count: int, data: memoryview) -> Iterator[memoryview]:
+    at = count * LENGTH.size
+    for (length,) in LENGTH.iter_unpack(data[:at]):
+        yield data[at : at + length]
+        at += length
+
+
+def _exactly(stream: int, size: int) -> memoryview | None:
+    data, at = memoryview(bytearray(size)), 0
+    while at < size:
+        read = os.readv(stream, [data[at:]])
+        if not read:
+            return None
+        at += read
+    return data
+
+
+def _write(stream: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(stream, left) :]
+
+
+def main(words: list[str]) -> None:
+    """Serve as the command line says: `[--owned COUNTS OWNER IDLE_S] MODULE:FUNCTION [ARGUMENT ...]`."""
+    if words[0] == "--owned":
+        counts, owner, idle_s, target, *arguments = words[1:]
+        serve(target, arguments, int(counts), int(owner), float(idle_s))
+    else:
+        serve(words[0], words[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,86 @@
+"""The handler of an extraction worker: pages in, answers out.
+
+CPU time is limited at the recipe's seconds per page, so that a busy machine does not change what is rejected, and wall
+clock well above it, for a page that sleeps.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Iterator
+
+from plinth.compute.worker_process import Handler, Watch
+from plinth.corpus.extract.charset import decode
+from plinth.corpus.extract.engines import engine
+from plinth.corpus.extract.page import Extract, ExtractionFailure, Page, Text, answer_bytes, page_of
+from plinth.corpus.extract.page_metadata import page_facts
+
+#: A page that was read: its HTML, main content, title.
+Read = tuple[str, str, str | None]
+MEMORY_BYTES = 4 * 2**30
+WALL_FACTOR, WALL_FLOOR_S = 10, 30
+#: Pages whose metadata is read together, after their text: code that runs for a moment after a parser runs slowly,
+#: because the processor's caches have lost it. No timer runs then: the work is bounded by the head's length, and calls
+#: nothing that can hang.
+BLOCK_PAGES, BLOCK_BYTES = 16, 1 << 17
+#: Pages leave hardly any cyclic garbage; the collector would otherwise run every few pages.
+GARBAGE_OBJECTS = 50_000
+
+
+def extracting(watch: Watch, name: str, seconds: str) -> Handler:
+    """Main content by an engine, of pages as bytes.
+
+    Args:
+        name: engine.
+        seconds: CPU time per page.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    gc.set_threshold(GARBAGE_OBJECTS)
+    watch.limit(cpu_s=float(seconds), wall_s=max(WALL_FLOOR_S, float(seconds) * WALL_FACTOR))
+    extract = engine(name)
+
+    def handle(items: Iterator[memoryview]) -> Iterator[bytes]:
+        for block in _blocks(items):
+            pages = list[Read | ExtractionFailure]()
+            for page in block:
+                watch.begin()
+                pages.append(_read(extract, page))
+                watch.end()
+            watch.stop()
+            yield from map(_answer, pages)
+
+    return handle
+
+
+def _blocks(items: Iterator[memoryview]) -> Iterator[list[Page]]:
+    block, size = list[Page](), 0
+    for item in items:
+        block.append(page_of(item))
+        size += len(item)
+        if len(block) == BLOCK_PAGES or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
+    try:
+        html = decode(page.body, page.charset)
+        if "\0" in html:
+            return ExtractionFailure("nul_bytes", f"NUL at character {html.index(chr(0))} of the decoded page")
+        return html, *extract(html)
+    except BaseException as error:  # a panic of Rust code is no Exception
+        return ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}")
+
+
+def _answer(read: Read | ExtractionFailure) -> bytes:
+    if isinstance(read, ExtractionFailure):
+        return answer_bytes(read)
+    html, text, title = read
+    try:
+        return answer_bytes(Text(text, page_facts(html, title)))
+    except Exception as error:  # memory may run out here as well
+        return answer_bytes(ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}"))
