@@ -9,18 +9,22 @@ averaged away.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plinth.report.render import svg
 from plinth.report.run.metrics import EventMark, RunMetrics, Series
-from plinth.report.style import ACCENT, MUTED, PALETTE, WARNING, colours
+from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING, colours
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 Axis = Literal["time", "step"]
 
@@ -30,6 +34,16 @@ COLUMNS = 600
 UNITS_PER_INCH, TICK_SIZE = 72, 11
 ROUND = (1, 2, 5, 10)
 MARK_COLOURS = {"bad": WARNING, "good": PALETTE[2], "note": MUTED}
+#: Room above and below the values of a panel, as a share of their range.
+MARGIN = 0.05
+#: A logarithmic axis of less than this has the ticks of a linear one, and of less than three times this 1, 2 and 5.
+HALF_DECADE = 0.5
+#: Shades of a heat map: cells of one shade are one path, and more could not be told apart.
+TONES = 32
+Values = NDArray[np.float64]
+Place = TypeVar("Place", float, Values)
+#: Left, top, width and height.
+Box = tuple[float, float, float, float]
 #: A column of the reduced series: place, least and greatest value.
 Column = tuple[float, float, float]
 #: Steps of a ruler that people count in, in seconds.
@@ -67,8 +81,8 @@ class TimeAxis:
         self.low = course.first_time if axis == "time" else 0.0
         self.high = max(course.last_time if axis == "time" else float(course.last_step), self.low + 1)
 
-    def at(self, value: float) -> float:
-        """Place of a time or a step."""
+    def at(self, value: Place) -> Place:
+        """Place of a time or a step, or of many."""
         return LEFT + INNER * (value - self.low) / (self.high - self.low)
 
     def of(self, series: Series) -> Sequence[float]:
@@ -138,41 +152,90 @@ def share_points(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float
     return {name: {"x": x, "y": [f"{float(row['realised'][name]):.1%}" for row in rows]} for name in names}
 
 
-def _canvas(height: float) -> tuple[Figure, Axes]:
-    """A figure of the page's width whose x axis has the units of the canvas."""
-    from matplotlib.figure import Figure
+class _Canvas:
+    """A figure without axes, in units of the page, from the top left: matplotlib's axes take longer to set up and draw
+    than all that a panel has on them."""
 
-    fig = Figure(figsize=(WIDTH / UNITS_PER_INCH, height / UNITS_PER_INCH))
-    ax = fig.add_axes((LEFT / WIDTH, BOTTOM / height, INNER / WIDTH, (height - TOP - BOTTOM) / height))
-    ax.set_xlim(LEFT, LEFT + INNER)
-    ax.set_xticks([])
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0, pad=8, labelsize=TICK_SIZE, labelcolor=MUTED)
-    return fig, ax
+    def __init__(self, height: float) -> None:
+        from matplotlib.figure import Figure
+        from matplotlib.transforms import Affine2D
+
+        self.height = height
+        self.figure = Figure(figsize=(WIDTH / UNITS_PER_INCH, height / UNITS_PER_INCH))
+        inches = Affine2D().translate(0, -height).scale(1 / UNITS_PER_INCH, -1 / UNITS_PER_INCH)
+        self._units = inches + self.figure.dpi_scale_trans
+
+    def line(self, x: Sequence[float] | Values, y: Sequence[float] | Values, **style: Any) -> None:
+        """A line through points; a gap where one is not finite."""
+        from matplotlib.lines import Line2D
+
+        self.figure.add_artist(Line2D(x, y, transform=self._units, **style))
+
+    def text(self, x: float, y: float, words: str, **style: Any) -> None:
+        """A label of an axis."""
+        self.figure.text(x, y, words, transform=self._units, fontsize=TICK_SIZE, color=MUTED, **style)
+
+    def boxes(self, boxes: Sequence[Box], colour: Any) -> None:
+        """Rectangles of one colour, as one path."""
+        from matplotlib.patches import PathPatch
+        from matplotlib.path import Path
+
+        corners = np.array([[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in boxes])
+        path = Path.make_compound_path_from_polys(corners)
+        self.figure.add_artist(PathPatch(path, facecolor=colour, linewidth=0, transform=self._units))
+
+    def marks(self, scale: TimeAxis, marks: Sequence[EventMark]) -> None:
+        """Events as lines across the panel, named for `_with_titles`."""
+        for number, mark in enumerate(marks):
+            x = scale.at(mark.time if scale.axis == "time" else mark.step)
+            style = {"color": MARK_COLOURS[mark.weight], "linewidth": 1.2, "linestyle": (0, (4, 3))}
+            self.line([x, x], [TOP, self.height - BOTTOM], gid=f"mark-{number}", **style)
 
 
 def _lines(
     panel: Panel, reduced: Sequence[tuple[PanelLine, list[Column]]], scale: TimeAxis, marks: Sequence[EventMark]
 ) -> Figure:
     """Up and down in each column, and on to the next; a gap where nothing is finite."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
-    fig, ax = _canvas(panel.height)
-    if panel.log:
-        ax.set_yscale("log", nonpositive="mask")
-    ax.yaxis.set_major_locator(LogLocator(subs=ROUND[:3], numticks=4) if panel.log else MaxNLocator(3, steps=ROUND))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(lambda value, _: panel.form(value))
+    canvas, lines = _Canvas(panel.height), list[tuple[PanelLine, Values, Values]]()
     for line, columns in reduced:
-        x = [at for at, low, high in columns for _ in range(2 if high > low else 1)]
-        y = [value for _, low, high in columns for value in ((low, high) if high > low else (high,))]
-        alone = "o" if sum(map(math.isfinite, y)) == 1 else None  # a single point has no length
-        ax.plot(x, y, color=line.colour, alpha=0.35 if line.faint else 1, linewidth=1.4, marker=alone, markersize=5)
-    if panel.zero:
-        ax.set_ylim(bottom=0)
-    ax.grid(axis="y")
-    _draw_marks(ax, scale, marks)
-    return fig
+        ends = [(at, (low, high) if high > low else (high,)) for at, low, high in columns]
+        x = np.array([at for at, values in ends for _ in values])
+        lines.append((line, x, np.array([value for _, values in ends for value in values])))
+    ticks, place = _vertical(panel, np.concatenate([y for _, _, y in lines]))
+    for tick, y in zip(ticks, place(ticks), strict=True):
+        canvas.line([LEFT, LEFT + INNER], [y, y], color=FAINT, alpha=0.35, linewidth=0.6)
+        canvas.text(LEFT - 8, y, panel.form(float(tick)), ha="right", va="center_baseline")
+    for line, x, y in lines:
+        alone = "o" if np.isfinite(y).sum() == 1 else None  # a single point has no length
+        alpha = 0.35 if line.faint else 1
+        canvas.line(x, place(y), color=line.colour, alpha=alpha, linewidth=1.4, marker=alone, markersize=5)
+    canvas.marks(scale, marks)
+    return canvas.figure
+
+
+def _vertical(panel: Panel, values: Values) -> tuple[Values, Callable[[Values], Values]]:
+    """Ticks of a panel's quantity, and the places of values: their range, with a margin."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    def scaled(y: Values) -> Values:
+        return np.log10(np.where(y > 0, y, np.nan)) if panel.log else y
+
+    shown = scaled(values[np.isfinite(values)])
+    low, high = (0.0 if panel.zero else float(np.nanmin(shown))), float(np.nanmax(shown))
+    margin = MARGIN * (high - low) or (1.0 if panel.log else MARGIN * (abs(high) or 1.0))  # around one value: a decade
+    low, high = (low if panel.zero else low - margin), high + margin
+    ends = (10**low, 10**high) if panel.log else (low, high)
+    if panel.log and high - low > HALF_DECADE:
+        locator: Locator = LogLocator(subs=ROUND[: 3 if high - low < 3 * HALF_DECADE else 1], numticks=4)
+    else:
+        locator = MaxNLocator(3, steps=ROUND)
+    ticks = np.asarray(locator.tick_values(*ends))
+    height = panel.height - TOP - BOTTOM
+
+    def place(y: Values) -> Values:
+        return panel.height - BOTTOM - height * (scaled(y) - low) / (high - low)
+
+    return ticks[(scaled(ticks) >= low) & (scaled(ticks) <= high)], place
 
 
 def _cells(rows: Mapping[str, list[Column]], scale: TimeAxis, marks: Sequence[EventMark]) -> Figure:
@@ -181,51 +244,46 @@ def _cells(rows: Mapping[str, list[Column]], scale: TimeAxis, marks: Sequence[Ev
     values = sorted(high for columns in rows.values() for _, _, high in columns if high > 0)
     low, high = math.log10(values[len(values) // 20]), math.log10(values[-1])  # outliers below are palest
     each = max(5.0, min(14.0, 220 / len(rows)))
-    fig, ax = _canvas(TOP + BOTTOM + each * len(rows))
+    canvas, tones = _Canvas(TOP + BOTTOM + each * len(rows)), defaultdict[int, list[Box]](list)
     for number, columns in enumerate(rows.values()):
         ends = [x for x, _, _ in columns[1:]] + [LEFT + INNER]
         widest = 3 * INNER / len(columns)  # without seams, but with the gaps of a restart
-        cells = [(x, min(end - x, widest) + 0.5, value) for (x, _, value), end in zip(columns, ends, strict=True)]
-        drawn = [(x, wide, (math.log10(value) - low) / max(high - low, 1e-9)) for x, wide, value in cells if value > 0]
-        tones = [to_rgba(ACCENT, 0.06 + 0.94 * max(0.0, share)) for _, _, share in drawn]
-        ax.broken_barh([(x, wide) for x, wide, _ in drawn], (number, 1), facecolors=tones)
+        for (x, _, value), end in zip(columns, ends, strict=True):
+            if value > 0:
+                share = (math.log10(value) - low) / max(high - low, 1e-9)
+                box = (x, TOP + each * number, min(end - x, widest) + 0.5, each)
+                tones[round(TONES * max(0.0, share))].append(box)
+    for tone, boxes in sorted(tones.items()):
+        canvas.boxes(boxes, to_rgba(ACCENT, 0.06 + 0.94 * tone / TONES))
     every = 1 if len(rows) <= 16 else len(rows) // 8
-    ax.set_ylim(len(rows), 0)
-    ax.set_yticks([n + 0.5 for n in range(0, len(rows), every)], list(rows)[::every])
-    _draw_marks(ax, scale, marks)
-    return fig
+    for number, name in list(enumerate(rows))[::every]:
+        canvas.text(LEFT - 8, TOP + each * (number + 0.5), name, ha="right", va="center_baseline")
+    canvas.marks(scale, marks)
+    return canvas.figure
 
 
 def _stacked(rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[float, float]]) -> Figure:
-    fig, ax = _canvas(90)
-    lefts, widths = [left for left, _ in places], [max(0.3, right - left) for left, right in places]
+    canvas, height = _Canvas(90), 90 - TOP - BOTTOM
     before = [0.0] * len(rows)
     for name, colour in colours(rows[0]["realised"]).items():
         own = [float(row["realised"][name]) for row in rows]
-        ax.bar(lefts, own, widths, before, align="edge", color=colour, linewidth=0)
+        canvas.boxes(
+            [
+                (left, TOP + height * low, max(0.3, right - left), height * share)
+                for (left, right), low, share in zip(places, before, own, strict=True)
+            ],
+            colour,
+        )
         before = [low + share for low, share in zip(before, own, strict=True)]
-    ax.set_ylim(1, 0)
-    ax.set_xlim(LEFT, LEFT + INNER)
-    ax.set_yticks([])
-    return fig
+    return canvas.figure
 
 
 def _ruler(scale: TimeAxis, unit: str) -> Figure:
-    fig, ax = _canvas(36)
-    ticks = scale.ticks()
-    ax.set_yticks([])
-    ax.spines["bottom"].set_position(("axes", 1.0))
-    ax.set_xticks([scale.at(at) for at, _ in ticks], [words for _, words in ticks])
-    ax.tick_params(pad=1)
-    ax.set_xlabel(unit, fontsize=TICK_SIZE, color=MUTED, labelpad=1)
-    return fig
-
-
-def _draw_marks(ax: Axes, scale: TimeAxis, marks: Sequence[EventMark]) -> None:
-    for number, mark in enumerate(marks):
-        x = scale.at(mark.time if scale.axis == "time" else mark.step)
-        colour = MARK_COLOURS[mark.weight]
-        ax.axvline(x, color=colour, linewidth=1.2, linestyle=(0, (4, 3)), clip_on=False, gid=f"mark-{number}")
+    canvas = _Canvas(36)
+    for at, words in scale.ticks():
+        canvas.text(scale.at(at), TOP + 1, words, ha="center", va="top")
+    canvas.text(LEFT + INNER / 2, 2 * TOP + TICK_SIZE, unit, ha="center", va="top")
+    return canvas.figure
 
 
 def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
@@ -238,15 +296,17 @@ def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
 
 def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[Column]:
     """Place, least and greatest value of each column that has any, in order."""
-    found: dict[int, Column] = {}
-    for at, value in zip(scale.of(series), series.values, strict=True):
-        place = scale.at(at)
-        column = int((place - LEFT) * columns / INNER)
-        x, low, high = found.get(column, (place, math.inf, -math.inf))
-        if math.isfinite(value):
-            low, high = min(low, value), max(high, value)
-        found[column] = (x, low, high)
-    return [(x, low, high) if high >= low else (x, math.nan, math.nan) for _, (x, low, high) in sorted(found.items())]
+    if not series.values:
+        return []
+    places, values = scale.at(np.array(scale.of(series))), np.array(series.values)
+    column = ((places - LEFT) * columns / INNER).astype(np.int64)
+    order = np.argsort(column, kind="stable")  # the first of a column is the first that came
+    starts = np.flatnonzero(np.diff(column[order], prepend=column.min() - 1))
+    finite = np.isfinite(values)
+    low = np.minimum.reduceat(np.where(finite, values, math.inf)[order], starts)
+    high = np.maximum.reduceat(np.where(finite, values, -math.inf)[order], starts)
+    low, high = np.where(high >= low, (low, high), math.nan)
+    return list(zip(places[order[starts]].tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 def clock(seconds: float) -> str:

@@ -8,7 +8,10 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plinth.report.run import metrics, panels, run_page
 from plinth.report.run.metrics import Series, run_metrics
@@ -240,3 +243,56 @@ def test_no_spike_is_averaged_away() -> None:
     found = panels.points(panel, TimeAxis("step", made))["x"]
     assert len(found["x"]) <= panels.COLUMNS + 1
     assert found["y"].count("100.0") == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from([math.nan, math.inf, -1.0, 0.0, 2.5, 7.0])), max_size=60),
+    st.integers(1, 9),
+)
+def test_columns_hold_the_range_of_their_steps(rows: list[tuple[int, float]], columns: int) -> None:
+    """Steps may go back; a column stands where its first step does."""
+    series = Series([0.0] * len(rows), [step for step, _ in rows], [value for _, value in rows])
+    scale = TimeAxis("step", metrics.RunMetrics({}, {}, {}, [], metrics.cost([]), [], 0.0, 0.0, 40))
+    found = panels._columns(scale, series, columns)
+    expected: dict[int, list[tuple[float, float]]] = {}
+    for step, value in rows:
+        place = scale.at(float(step))
+        expected.setdefault(int((place - panels.LEFT) * columns / panels.INNER), []).append((place, value))
+    assert len(found) == len(expected)
+    for column, (_, inside) in zip(found, sorted(expected.items()), strict=True):
+        finite = [value for _, value in inside if math.isfinite(value)]
+        range_ = (min(finite), max(finite)) if finite else (math.nan, math.nan)
+        assert column == pytest.approx((inside[0][0], *range_), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "zero", "log", "ticks"),
+    [
+        ([0.0, 10.0], False, False, [0, 5, 10]),
+        ([8.0, 10.0], True, False, [0, 5, 10]),
+        ([0.5, math.nan, 90.0], False, True, [1, 10, 100]),
+        ([0.9, 6.0], False, True, [1, 2, 5]),
+        ([1.1, 1.4], False, True, [1.2, 1.4]),
+        ([3.0], False, True, [1, 10]),
+        ([3.0], False, False, [2.9, 3.0, 3.1]),
+        ([0.0], True, False, [0, 0.02, 0.04]),
+    ],
+)
+def test_an_axis_has_round_ticks_and_room_for_all_values(
+    values: list[float], zero: bool, log: bool, ticks: list[float]
+) -> None:
+    panel = Panel("x", "x", [], str, log=log, zero=zero, height=112)
+    found, place = panels._vertical(panel, np.array(values))
+    assert found == pytest.approx(ticks)
+    places = place(np.array([value for value in values if math.isfinite(value)]))
+    assert ((places > panels.TOP) & (places <= 112 - panels.BOTTOM)).all()
+    if values == [8.0, 10.0]:
+        assert place(np.array([0.0, 10.5])) == pytest.approx([106, 6])  # the margin of 5% is above
+
+
+def test_a_heat_map_is_a_path_per_shade() -> None:
+    steps = list(range(900))
+    rows = {f"{n}": Series([0.0] * 900, steps, [1.0 + n * step for step in steps]) for n in range(2)}
+    scale = TimeAxis("step", metrics.RunMetrics({}, {}, {}, [], metrics.cost([]), [], 0.0, 0.0, 900))
+    drawn = panels.heat(rows, scale, [], "layers")
+    assert 2 < drawn.count("<path") <= panels.TONES + 2
