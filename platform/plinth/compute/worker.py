@@ -28,8 +28,7 @@ from plinth.compute.worker_process import BATCH, COUNTS, LENGTH, READY
 from plinth.errors import WorkerError
 
 GRACE_S = 5.0
-#: One batch of ordinary size fits: it is sent in one turn, while the worker does the batch before it.
-PIPE_BYTES = 1 << 20
+READ_BYTES = 1 << 16
 #: The signals of a worker's timers.
 TIMERS = (signal.SIGPROF, signal.SIGALRM)
 
@@ -42,6 +41,8 @@ class Program:
         target: `module:function`, called in the worker with a `Watch` and the arguments; it returns the handler.
         environment: variables that the worker has besides its owner's.
         idle_s: without a batch for so long a worker ends.
+        pipe_bytes: size of its pipes: a batch that fits is sent in one turn, while the worker does the one before it. 0
+            is what the system gives.
         quiet: throw away what it writes to standard error.
     """
 
@@ -49,6 +50,7 @@ class Program:
     arguments: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     idle_s: float = math.inf
+    pipe_bytes: int = 0
     quiet: bool = False
 
 
@@ -59,7 +61,7 @@ class Worker:
         self.program, self.sent_bytes = program, 0
         self._ready = False
         self._outbox: deque[memoryview] = deque()
-        self._inbox, self._buffer = bytearray(), memoryview(bytearray(PIPE_BYTES))
+        self._inbox, self._buffer = bytearray(), memoryview(bytearray(program.pipe_bytes or READ_BYTES))
         counts, (theirs, ours) = os.memfd_create("plinth-worker"), os.pipe()
         self._owner = os.fdopen(ours, "wb", buffering=0)  # closed with this object, and then the worker ends
         try:
@@ -73,8 +75,9 @@ class Worker:
         self._in, self._out = (cast(IO[bytes], pipe).fileno() for pipe in (self._process.stdin, self._process.stdout))
         for pipe in (self._in, self._out):
             os.set_blocking(pipe, False)
-            with suppress(OSError):  # a system may not allow as much: then a batch takes more writes
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            if program.pipe_bytes:
+                with suppress(OSError):  # a system may not allow as much: then a batch takes more writes
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, program.pipe_bytes)
 
     def send(self, items: Sequence[bytes]) -> None:
         """Hand over as much of a batch as the pipe takes now; the rest goes when answers are waited for."""

@@ -103,7 +103,7 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
             held += (LENGTH.pack(len(answer)), answer)
             size += len(answer)
             if size >= FLUSH_BYTES:
-                _write(answers, *held)
+                _write(answers, b"".join(held))
                 held, size = [], 0
         _write(answers, b"".join(held))
 

@@ -47,6 +47,10 @@ def hang(n: int) -> int:
     return n
 
 
+def unpicklable(_: int) -> object:
+    return (n for n in range(3))
+
+
 @pytest.fixture(params=["inline", "local"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     made: Engine = InlineEngine() if request.param == "inline" else LocalEngine(2)
@@ -93,6 +97,11 @@ def test_a_task_over_its_limit_is_killed() -> None:
         assert list(engine.map(slow_square, [2])) == [4]
 
 
+def test_a_result_that_cannot_leave_its_worker_is_named() -> None:
+    with LocalEngine(1) as engine, pytest.raises(WorkerError, match=r"pickle\.dumps raised"):
+        list(engine.map(unpicklable, [0]))
+
+
 def test_no_worker_goes_on_for_a_caller_that_has_left() -> None:
     with LocalEngine(2) as engine:
         results = engine.map(hang, [0, 1])
@@ -121,5 +130,6 @@ def test_workers_that_die_while_idle_are_replaced() -> None:
     with LocalEngine(2) as pool:
         assert list(pool.map(slow_square, range(4))) == [0, 1, 4, 9]
         for worker in pool._pool:
-            worker.end()
+            os.kill(worker.pid, signal.SIGKILL)
+            worker._process.wait()
         assert list(pool.map(slow_square, range(4), retries=0)) == [0, 1, 4, 9]

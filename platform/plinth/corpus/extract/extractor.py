@@ -16,6 +16,8 @@ HANDLER = "plinth.corpus.extract.handler:extracting"
 KEEP_MEMORY = (("MALLOC_MMAP_THRESHOLD_", str(2**28)), ("MALLOC_TRIM_THRESHOLD_", str(2**28)))
 #: A worker without pages for so long ends, to free its memory.
 IDLE_S = 15.0
+#: One batch of ordinary pages fits.
+PIPE_BYTES = 1 << 20
 
 
 class Extractor:
@@ -28,7 +30,7 @@ class Extractor:
     def __init__(self, params: Extraction) -> None:
         self.params = params
         arguments = params.engine, str(params.seconds_per_page)
-        self._stream = ItemStream(Program(HANDLER, arguments, KEEP_MEMORY, IDLE_S, quiet=True))
+        self._stream = ItemStream(Program(HANDLER, arguments, KEEP_MEMORY, IDLE_S, PIPE_BYTES, quiet=True))
 
     def __enter__(self) -> Extractor:
         self._stream.__enter__()
