@@ -1,7 +1,8 @@
 """Map a pure function over parts, on any number of workers, with the same bytes out.
 
     context        the state of an installation with an engine and progress: the first argument of every stage
-    worker         a process that can be killed, as its owner sees it; worker_process is its other side
+    worker         a process that can be killed, as its owner sees it
+    worker_process its other side: time limits of an item in kernel timers, the end with its owner
     item_stream    many small items through one worker: the item that kills it is answered by its death
     engine         the Engine protocol; a pool of workers, a task each
     ray_engine     the same over a Ray cluster

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from plinth.compute.retries import died, drive, outcome, over_limit
 from plinth.compute.worker import Program, Worker, wait
-from plinth.compute.worker_process import Handler, Watch
+from plinth.compute.worker_process import Handler, ItemWatch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -171,7 +171,7 @@ def _death(status: int) -> Exception:
     return died("a worker process", f"exit code {status}")
 
 
-def run_tasks(watch: Watch) -> Handler:
+def run_tasks(watch: ItemWatch) -> Handler:
     """In a worker: a task's result, or the exception as a value, of its function and its time limit."""
 
     def run(items: Iterator[memoryview]) -> Iterator[bytes]:

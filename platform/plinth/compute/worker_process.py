@@ -1,6 +1,6 @@
 """The process of a worker: `python -m plinth.compute.worker_process MODULE:FUNCTION [ARGUMENT ...]`.
 
-The function is called once, with a `Watch` and the arguments; it returns the handler, which turns the items of a batch
+The function is called once, with a `ItemWatch` and the arguments; it returns the handler, which turns the items of a batch
 into their answers, in order, and marks on the watch where an item begins and where it ends. In between run kernel
 timers whose signals end the process: nothing inside it can stop C or Rust code that loops for ever. Two counts in
 shared memory (items begun, items ended) identify the item that a dead worker was on.
@@ -39,7 +39,7 @@ SLACK = 0.05
 Handler = Callable[[Iterator[memoryview]], Iterator[bytes]]
 
 
-class Watch:
+class ItemWatch:
     """Time limits of the item in hand, and the counts that identify it.
 
     Args:
@@ -95,7 +95,7 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # a library that prints must not write into the answers
     module, _, function = target.partition(":")
-    handle: Handler = getattr(importlib.import_module(module), function)(Watch(counts), *arguments)
+    handle: Handler = getattr(importlib.import_module(module), function)(ItemWatch(counts), *arguments)
     _write(answers, READY)
     while (items := _batch(batches, idle_s)) is not None:
         held, size = list[bytes](), 0

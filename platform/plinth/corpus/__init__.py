@@ -1,7 +1,7 @@
 """Raw sources in, curated documents out, with a decision and its reason for every document.
 
     sources/    records out of WARC, HTML, JSONL, Parquet, text and source trees; inventory of files by content
-    extract/    main content of HTML pages, in a child process that can be killed
+    extract/    main content of HTML pages, in a worker that can be killed
     illegal/    lists of illegal content, matched before anything is written
     documents/  normal form, identity, parts of documents and of rejects
     lists/      the user's lists, as parts

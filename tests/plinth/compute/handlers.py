@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from plinth.compute.worker_process import Handler, Watch
+from plinth.compute.worker_process import Handler, ItemWatch
 
 
-def shouting(watch: Watch, end: str = "!") -> Handler:
+def shouting(watch: ItemWatch, end: str = "!") -> Handler:
     def handle(items: Iterator[memoryview]) -> Iterator[bytes]:
         for item in items:
             watch.begin()
@@ -26,7 +26,7 @@ def shouting(watch: Watch, end: str = "!") -> Handler:
     return handle
 
 
-def failing(watch: Watch) -> Handler:
+def failing(watch: ItemWatch) -> Handler:
     raise OSError("no handler here")
 
 
@@ -61,7 +61,7 @@ HARMS: dict[bytes, Callable[[], object]] = {
 STATUS = {b"sleep": -signal.SIGALRM, b"segfault": -signal.SIGSEGV, b"memory": -signal.SIGABRT, b"exit": 7}
 
 
-def harmed(watch: Watch) -> Handler:
+def harmed(watch: ItemWatch) -> Handler:
     """Items that do harm, and paths of items that do it once."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     watch.limit(cpu_s=0.2, wall_s=2.0)
@@ -80,7 +80,7 @@ def harmed(watch: Watch) -> Handler:
     return handle
 
 
-def leaving(watch: Watch) -> Handler:
+def leaving(watch: ItemWatch) -> Handler:
     """Ends between items."""
 
     def handle(items: Iterator[memoryview]) -> Iterator[bytes]:
@@ -90,7 +90,7 @@ def leaving(watch: Watch) -> Handler:
     return handle
 
 
-def slow(watch: Watch) -> Handler:
+def slow(watch: ItemWatch) -> Handler:
     watch.limit(wall_s=1.5)
 
     def handle(items: Iterator[memoryview]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""The extractors: HTML text in, main content and title out. Loaded in the child process only."""
+"""The extractors: HTML text in, main content and title out. Loaded in the worker only."""
 
 from __future__ import annotations
 

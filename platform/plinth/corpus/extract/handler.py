@@ -10,7 +10,7 @@ import gc
 import resource
 from collections.abc import Iterator
 
-from plinth.compute.worker_process import Handler, Watch
+from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.engines import engine
 from plinth.corpus.extract.page import Extract, ExtractionFailure, Page, Text, answer_bytes, page_of
@@ -28,7 +28,7 @@ BLOCK_PAGES, BLOCK_BYTES = 16, 1 << 17
 GARBAGE_OBJECTS = 50_000
 
 
-def extracting(watch: Watch, name: str, seconds: str) -> Handler:
+def extracting(watch: ItemWatch, name: str, seconds: str) -> Handler:
     """Main content by an engine, of pages as bytes.
 
     Args:
