@@ -38,7 +38,7 @@ class Program:
     """What a worker runs.
 
     Args:
-        target: `module:function`, called in the worker with a `ItemWatch` and the arguments; it returns the handler.
+        target: `module:function`, called in the worker with an `ItemWatch` and the arguments; it returns the handler.
         environment: variables that the worker has besides its owner's.
         idle_s: without a batch for so long a worker ends.
         pipe_bytes: size of its pipes: a batch that fits is sent in one turn, while the worker does the one before it. 0

@@ -1,7 +1,7 @@
 """The process of a worker: `python -m plinth.compute.worker_process MODULE:FUNCTION [ARGUMENT ...]`.
 
-The function is called once, with a `ItemWatch` and the arguments; it returns the handler, which turns the items of a batch
-into their answers, in order, and marks on the watch where an item begins and where it ends. In between run kernel
+The function is called once, with an `ItemWatch` and the arguments; it returns the handler, which turns the items of a
+batch into their answers, in order, and marks on the watch where an item begins and where it ends. In between run kernel
 timers whose signals end the process: nothing inside it can stop C or Rust code that loops for ever. Two counts in
 shared memory (items begun, items ended) identify the item that a dead worker was on.
 
