@@ -173,16 +173,6 @@ def prepare(
         RecipeError, StageError: there is no held-out text to validate on.
     """
     key = run_key(training, mixture.digest, tokenizer.digest)
-    sequences, sequence_tokens = int(mixture.stats["sequences"]), int(mixture.stats["sequence_tokens"])
-    schedules = (training.batch_schedule, training.length_schedule, training.amendments)
-    steps = schedule(sequences, sequence_tokens, training.global_batch_sequences, *schedules).total
-    if steps < 2:
-        raise TrainingError(
-            "the mixture is too short to train on",
-            found=f"{sequences} sequences for batches of {training.global_batch_sequences}",
-            expected="at least 2 steps",
-            remedy="raise mixture.total_tokens or lower training.global_batch_sequences",
-        )
     config = RunConfig(
         run_id=f"{recipe_name}-{key[:12]}",
         key=key,
@@ -190,12 +180,12 @@ def prepare(
         workspace=str(ctx.workspace.root),
         **{name: getattr(training, name) for name in ("model", "optimizer", "precision", "seed", "guard")},
         **{name: getattr(training, name) for name in (*UNIDENTIFIED, "batch_schedule", "length_schedule")},
-        sequences=sequences,
+        sequences=int(mixture.stats["sequences"]),
         vocab_size=tokenizer.stats["vocab_size"],
         end_of_text=tokenizer.stats["end_of_text"],
-        sequence_tokens=sequence_tokens,
+        sequence_tokens=int(mixture.stats["sequence_tokens"]),
         global_batch_sequences=training.global_batch_sequences,
-        total_steps=steps,
+        total_steps=_total_steps(training, mixture),
         mixture=mixture.digest,
         shards={name: manifest.digest for name, manifest in shards.items()},
         tokenizer=tokenizer.digest,
@@ -212,6 +202,20 @@ def prepare(
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
         write(config)  # an amendment is written once the job has stopped: `amend`
     return config
+
+
+def _total_steps(training: Training, mixture: Manifest) -> int:
+    sequences, sequence_tokens = int(mixture.stats["sequences"]), int(mixture.stats["sequence_tokens"])
+    schedules = (training.batch_schedule, training.length_schedule, training.amendments)
+    steps = schedule(sequences, sequence_tokens, training.global_batch_sequences, *schedules).total
+    if steps < 2:
+        raise TrainingError(
+            "the mixture is too short to train on",
+            found=f"{sequences} sequences for batches of {training.global_batch_sequences}",
+            expected="at least 2 steps",
+            remedy="raise mixture.total_tokens or lower training.global_batch_sequences",
+        )
+    return steps
 
 
 def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:

@@ -32,6 +32,8 @@ from plinth.storage.store import Store
 VERSION = "1"
 BATCH_ROWS = 256
 GOOD, BAD = "good", "bad"
+#: Parameters that judge what was measured.
+BOUNDS = ("max_false_positive", "max_over_removal", "min_documents", "min_recall")
 
 #: One row per labelled document: its truth, and whether the gate removed it.
 SCHEMA = pa.schema(
@@ -103,29 +105,35 @@ def run(
         reviewed=rows,
         reviews=counted,
     )
-    versions = {name: annotator(name).version for name in sorted(annotate)}
-    kept = {"min_documents", "min_recall", "max_false_positive", "max_over_removal"}
-    step = Step(
-        name="slices",
-        version=VERSION,
-        params={
-            "gate": gate_name,
-            "measured": params.model_dump(mode="json", exclude=kept),
-            "rule": list(rule.texts),
-            "annotators": {name: [versions[name], dict(raw)] for name, raw in sorted(annotate.items())},
-        },
-    )
-    identity = [f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources]
-    identity += [f"{key}/{part.name}:{part.blob.sha256}" for key, part in task.lists]
-    identity += [f"{bucket}:{part.blob.sha256}" for bucket, part in rows]
-    identity += [review.model_dump_json() for review in counted]
-    asset = f"slices/{gate_name}"
-    part = run_items(ctx, step, _measure, [Item(tuple(identity), task)], label=asset)[0][0]
+    asset, step = f"slices/{gate_name}", _step(task)
+    part = run_items(ctx, step, _measure, [Item(_identity(task), task)], label=asset)[0][0]
     inputs = {key: resources[key] for key in sorted({*needed, *lists})}
     if counted:
         inputs |= {f"{bucket}/documents": made for bucket, made in documents.items()}
-    bounds = {name: getattr(params, name) for name in sorted(kept)}
+    bounds = {name: getattr(params, name) for name in BOUNDS}
     return manifest(asset, step, inputs, [part], {**part.stats, "bounds": bounds, "rule": list(rule.texts)})
+
+
+def _step(task: _Task) -> Step:
+    """What is measured; the bounds judge its outcome and are no part of it."""
+    annotators = {name: [annotator(name).version, dict(raw)] for name, raw in task.annotate}
+    measured = task.params.model_dump(mode="json", exclude=set(BOUNDS))
+    rule = list(task.rule.texts)
+    return Step(
+        name="slices",
+        version=VERSION,
+        params={"gate": task.gate, "measured": measured, "rule": rule, "annotators": annotators},
+    )
+
+
+def _identity(task: _Task) -> tuple[str, ...]:
+    """All that the task reads: models and lists, documents that reviewers labelled, and their labels."""
+    return (
+        *(f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources),
+        *(f"{key}/{part.name}:{part.blob.sha256}" for key, part in task.lists),
+        *(f"{bucket}:{part.blob.sha256}" for bucket, part in task.reviewed),
+        *(review.model_dump_json() for review in task.reviews),
+    )
 
 
 def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
