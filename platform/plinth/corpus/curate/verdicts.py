@@ -28,7 +28,7 @@ from plinth.records import EDIT_TYPE, Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 
-VERSION = "1"
+VERSION = "2"
 
 #: `cluster` and `cluster_size` are those of look-alikes where there are any, else of near, else of exact duplicates.
 SCHEMA = pa.schema(
@@ -64,7 +64,7 @@ PROTECTED = "protected"
 STAGE_OF = {reason: stage for stage, reason in REASONS.items()} | dict.fromkeys(protected_reasons, PROTECTED)
 STAGE_OF |= dict.fromkeys(GATE_REASONS, "policy")
 #: Stages whose sidecars have edits.
-EDITING = ("policy", "lines", "substring")
+EDITING = ("policy", "lines", "substring", "contamination")
 #: Assets of the sidecars that span all buckets.
 ASSETS = {
     "exact": "dedup/exact",
@@ -85,7 +85,7 @@ _COLUMNS = {
     "lines": ["survivor", "edits"],
     "substring": ["survivor", "edits"],
     "holdout": ["held_out"],
-    "contamination": ["contaminated"],
+    "contamination": ["contaminated", "edits"],
     "protected": ["reason"],
 }
 

@@ -4,12 +4,13 @@
     union     once: all of them, sorted, as raw little-endian uint64 that every worker maps into memory
     hits      per part: which of them its training documents contain, and how often
     common    once: n-grams that too many training documents contain
-    sidecar   per part: the share of each document's n-grams that is held out
+    sidecar   per part: the share of each document's n-grams that is held out, and what is cut (`match_cuts`)
 
 GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation and ignores
-those that match more than 10 training documents: licence headers and stock phrases, not leaks. A document of
-fewer words than n is one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams a stranger
-matches with probability G / 2^64, for a hundred million of them 5e-12.
+those that match more than 10 training documents: licence headers and stock phrases, not leaks. It cuts the match out
+with 200 characters around it; `remove: document` drops the whole document instead. A document of fewer words than n is
+one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams a stranger matches with probability G / 2^64,
+for a hundred million of them 5e-12.
 """
 
 from __future__ import annotations
@@ -24,31 +25,37 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.dedup.shuffle import iter_rows
 from plinth.corpus.protected.heldout_parameters import Contamination
+from plinth.corpus.protected.match_cuts import REASON, SEAM, Span, cuts
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import IntegrityError
-from plinth.records import Manifest, Part, Step
-from plinth.storage.parts import iter_aligned, iter_batches, read_table, write_batches, write_table
+from plinth.records import EDIT_TYPE, Manifest, Part, Step
+from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
 from plinth.storage.store import Store
+from plinth.text.similarity.passages import word_positions
 from plinth.text.words.hash_lookup import HashLookup
-from plinth.text.words.ngrams import U64, ngram_hashes
+from plinth.text.words.ngrams import I64, U64, ngram_hashes
 
 ASSET = "contamination"
-VERSION = "1"
+VERSION = "2"
 
-#: `overlap` and `matched` (n-grams, repeats counted) are null for documents that training would not see anyway.
+#: `overlap` and `matched` (n-grams, repeats counted) are null for documents that training would not see anyway;
+#: `contaminated` documents are dropped, of others the matches are cut.
 SCHEMA = pa.schema(
     [
         pa.field("overlap", pa.float32()),
         pa.field("matched", pa.int32()),
         pa.field("contaminated", pa.bool_(), nullable=False),
+        pa.field("edits", EDIT_TYPE, nullable=False),
     ]
 )
 
 _GRAMS = pa.schema([pa.field("gram", pa.uint64(), nullable=False)])
 _COUNTS = pa.schema([pa.field("grams", pa.int64())])
-_HITS = pa.schema([("row", pa.int64()), ("gram", pa.int64()), ("times", pa.int64())])
-_STATS = ("considered", "matched", "contaminated", "contaminated_bytes")
+#: A match: row, position among the held-out n-grams, its first word.
+_HITS = pa.schema([("row", pa.int64()), ("gram", pa.int64()), ("word", pa.int64())])
+_STATS = ("considered", "matched", "contaminated", "contaminated_bytes", "cut", "cut_characters")
 
 
 def run(
@@ -86,7 +93,7 @@ def run(
     items = [
         Item(
             (*_inputs(slot), counts.blob.sha256, mine.blob.sha256, common.blob.sha256),
-            _Judge(slot, counts, mine, common, params.max_overlap),
+            _Judge(slot, counts, mine, common, params),
             slot.documents.rows,
         )
         for slot, (counts, mine) in zip(places, found, strict=True)
@@ -158,7 +165,7 @@ def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
     """Two parts: the number of n-grams of every considered document, and which of them are held out."""
     assert task.table is not None
     lookup = _lookup(store, task.table)
-    counts, rows, grams, times = [], [], [], []
+    counts, rows, grams, words = [], [], [], []
     first = 0
     sides = task.slot.sides
     sources = ((task.slot.documents, ["text"]), (sides["near"], ["survivor"]), (sides["holdout"], ["held_out"]))
@@ -171,14 +178,13 @@ def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
         counts.append(number)
         where = lookup.find(hashes)
         matched = np.flatnonzero(where >= 0)
-        owner = index[np.searchsorted(starts, matched, side="right") - 1] + first
-        pairs, repeats = np.unique(owner * task.table.rows + where[matched], return_counts=True)
-        rows.append(pairs // max(1, task.table.rows))
-        grams.append(pairs % max(1, task.table.rows))
-        times.append(repeats.astype(np.int64))
+        owner = np.searchsorted(starts, matched, side="right") - 1
+        rows.append(index[owner] + first)
+        grams.append(where[matched].astype(np.int64))
+        words.append(matched - starts[owner])
         first += documents.num_rows
     every = np.concatenate([np.empty(0, np.int64), *counts])
-    columns = [np.concatenate([np.empty(0, np.int64), *column]) for column in (rows, grams, times)]
+    columns = [np.concatenate([np.empty(0, np.int64), *column]) for column in (rows, grams, words)]
     return (
         write_table(store, "counts.parquet", pa.table([pa.array(every, mask=every < 0)], schema=_COUNTS)),
         write_table(store, "hits.parquet", pa.table([pa.array(column) for column in columns], schema=_HITS)),
@@ -196,8 +202,9 @@ def _common(store: Store, task: _Common) -> tuple[Part, ...]:
     """The held-out n-grams, by position, that more than `limit` training documents contain."""
     documents = np.zeros(task.grams, dtype=np.int64)
     for part in task.hits:
-        for batch in iter_batches(store, part, ["gram"]):
-            documents += np.bincount(batch.column("gram").to_numpy(), minlength=task.grams)
+        hits = read_table(store, part, ["row", "gram"])
+        pairs = np.unique(hits.column("row").to_numpy() * max(1, task.grams) + hits.column("gram").to_numpy())
+        documents += np.bincount(pairs % max(1, task.grams), minlength=task.grams)
     found = np.flatnonzero(documents > task.limit) if task.limit is not None else np.empty(0, np.int64)
     return (write_table(store, "common.parquet", pa.table({"gram": found.astype(np.uint64)}, schema=_GRAMS)),)
 
@@ -208,15 +215,16 @@ class _Judge:
     counts: Part
     hits: Part
     common: Part
-    max_overlap: float
+    params: Contamination
 
 
 def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
     common = read_table(store, task.common).column("gram").to_numpy().astype(np.int64)
     hits = read_table(store, task.hits)
     telling = ~np.isin(hits.column("gram").to_numpy(), common)
-    matched = np.zeros(task.counts.rows, dtype=np.int64)
-    np.add.at(matched, hits.column("row").to_numpy()[telling], hits.column("times").to_numpy()[telling])
+    rows, words = (hits.column(name).to_numpy()[telling] for name in ("row", "word"))
+    matched = np.bincount(rows, minlength=task.counts.rows)
+    cut = _cuts(store, task, rows, words) if task.params.remove == "match" else None
     stats = dict.fromkeys(_STATS, 0)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -224,18 +232,47 @@ def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
         for counts, near in iter_aligned(store, (task.counts, ["grams"]), (task.slot.sides["near"], ["text_bytes"])):
             column = counts.column("grams")
             skipped = column.is_null().to_numpy(zero_copy_only=False)
-            grams = column.fill_null(0).to_numpy()
-            mine = matched[first : first + len(grams)]
-            overlap = mine / np.maximum(grams, 1)
-            contaminated = overlap > task.max_overlap
+            mine = matched[first : first + len(column)]
+            overlap = mine / np.maximum(column.fill_null(0).to_numpy(), 1)
+            spans = [cut.get(first + row, ()) if cut else () for row in range(len(column))]
+            dropped = np.array([one is None for one in spans], np.bool_) if cut is not None else None
+            contaminated = overlap > task.params.max_overlap if dropped is None else dropped
             stats["considered"] += int((~skipped).sum())
             stats["matched"] += int((mine > 0).sum())
             stats["contaminated"] += int(contaminated.sum())
             stats["contaminated_bytes"] += int(near.column("text_bytes").to_numpy()[contaminated].sum())
-            columns = (overlap.astype(np.float32), mine.astype(np.int32))
-            arrays = [pa.array(values, mask=skipped) for values in columns]
-            yield pa.RecordBatch.from_arrays([*arrays, pa.array(contaminated)], schema=SCHEMA)
-            first += len(grams)
+            stats["cut"] += sum(1 for one in spans if one)
+            stats["cut_characters"] += sum(end - start for one in spans for start, end in one or ())
+            arrays = [
+                pa.array(overlap.astype(np.float32), mask=skipped),
+                pa.array(mine.astype(np.int32), mask=skipped),
+                pa.array(contaminated),
+                pa.array([[_edit(*span) for span in one or ()] for one in spans], EDIT_TYPE),
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+            first += len(column)
 
     part = write_batches(store, task.slot.documents.name, SCHEMA, batches())
     return (part.model_copy(update={"stats": stats}),)
+
+
+def _cuts(store: Store, task: _Judge, rows: I64, words: I64) -> dict[int, list[Span] | None]:
+    """By row with a match, what is cut of it; None for a document that is dropped. Only these texts are read."""
+    affected = np.unique(rows)
+    bounds = np.searchsorted(rows, affected), np.searchsorted(rows, affected, side="right")
+    texts = (
+        text
+        for batch in iter_rows(store, task.slot.documents, ["text"], affected)
+        for text in batch.column("text").to_pylist()
+    )
+    found = {}
+    for row, begin, end, text in zip(affected.tolist(), *bounds, texts, strict=True):
+        places = word_positions(text)
+        last = np.minimum(words[begin:end] + task.params.ngram_words, places.start_cp.size) - 1
+        spans = zip(places.start_cp[words[begin:end]].tolist(), places.end_cp[last].tolist(), strict=True)
+        found[row] = cuts(text, spans)
+    return found
+
+
+def _edit(start: int, end: int) -> dict[str, int | str]:
+    return {"start_cp": start, "end_cp": end, "replacement": SEAM, "reason": REASON}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from plinth.records import Frozen, internal
@@ -19,8 +21,13 @@ class Holdout(Frozen):
 class Contamination(Frozen):
     """Training documents that share word n-grams with the held-out set (GPT-3 used 13)."""
 
+    remove: Literal["match", "document"] = Field(
+        "match",
+        description="`match`: the shared stretch with 200 characters around it is cut, and a document of more than ten "
+        "pieces dropped (GPT-3); `document`: the whole document.",
+    )
     ngram_words: int = Field(13, ge=1, description="Length of a shared stretch that counts.")
-    max_overlap: float = Field(0.0, ge=0, le=1, description="Share of a document's n-grams that may be shared.")
+    max_overlap: float = Field(0.0, ge=0, le=1, description="With `document`: share of its n-grams that may be shared.")
     boilerplate_documents: int | None = Field(
         10,
         ge=1,

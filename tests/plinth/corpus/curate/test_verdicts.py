@@ -34,7 +34,7 @@ def cascade(tiny: Any) -> tuple[Any, dict[str, Any]]:
         "twin": tiny.Doc(" ".join(body)),
         "copy": tiny.Doc(" ".join(body).upper() + "  "),
         "near": tiny.Doc(" ".join(body[:-1])),
-        "leak": tiny.Doc(" ".join([*words(picks, 60), *secret[:20]])),
+        "leak": tiny.Doc(" ".join([*words(picks, 5), *secret[:20]])),  # nothing is left once the match is cut
         "edited": tiny.Doc("mail me at me@example.org now", edits=((11, 25, "<email>"),)),
     }
     lowest = min(rank(1, doc.id) for doc in docs.values())

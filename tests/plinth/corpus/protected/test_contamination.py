@@ -8,6 +8,8 @@ import pytest
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
 from plinth.corpus.protected.holdout import rank
+from plinth.corpus.protected.match_cuts import cuts
+from plinth.storage.parts import read_table
 
 
 def words(picks: random.Random, count: int) -> list[str]:
@@ -40,13 +42,13 @@ def test_hand_worked_overlap(tiny: Any) -> None:
     leak = tiny.Doc(" ".join([*words(picks, 2), *secret[:4]]).upper())  # 4 3-grams, 2 of them held out
     twice = tiny.Doc(" ".join([*secret[:3], *words(picks, 1), *secret[:3]]))  # 5 3-grams, 2 occurrences of one
     clean = tiny.Doc(" ".join([*words(picks, 5), *secret[:2]]))
-    corpus, held = planted(tiny, held, [leak, twice, clean], Contamination(ngram_words=3))
+    corpus, held = planted(tiny, held, [leak, twice, clean], Contamination(ngram_words=3, remove="document"))
     rows = corpus.rows(corpus.through_contamination())
-    assert rows[leak.id] == {"overlap": 0.5, "matched": 2, "contaminated": True}
+    assert rows[leak.id] == {"overlap": 0.5, "matched": 2, "contaminated": True, "edits": []}
     assert rows[twice.id]["overlap"] == pytest.approx(0.4)
     assert rows[twice.id]["matched"] == 2
-    assert rows[clean.id] == {"overlap": 0.0, "matched": 0, "contaminated": False}
-    assert rows[held.id] == {"overlap": None, "matched": None, "contaminated": False}
+    assert rows[clean.id] == {"overlap": 0.0, "matched": 0, "contaminated": False, "edits": []}
+    assert rows[held.id] == {"overlap": None, "matched": None, "contaminated": False, "edits": []}
     stats = corpus.contamination.stats
     assert (stats["considered"], stats["contaminated"], stats["held_out_ngrams"]) == (3, 2, 8)
     assert stats["contaminated_bytes"] == len(leak.text) + len(twice.text)
@@ -57,7 +59,7 @@ def test_max_overlap_is_allowed(tiny: Any) -> None:
     secret = words(picks, 5)
     leak = tiny.Doc(" ".join([*secret[:3], *words(picks, 1)]))  # half of its 3-grams
     for bound, contaminated in ((0.49, True), (0.5, False)):
-        params = Contamination(ngram_words=3, max_overlap=bound)
+        params = Contamination(ngram_words=3, max_overlap=bound, remove="document")
         corpus, _ = planted(tiny, tiny.Doc(" ".join(secret)), [leak], params)
         assert corpus.rows(corpus.through_contamination())[leak.id]["contaminated"] is contaminated
 
@@ -87,7 +89,7 @@ def test_boilerplate_is_no_leak(tiny: Any) -> None:
     innocent = [tiny.Doc(" ".join([*licence, *words(picks, 30)])) for _ in range(11)]
     leak = tiny.Doc(" ".join([*words(picks, 30), *secret[:20]]))
     for limit, flagged in ((10, {leak.id}), (11, {leak.id, *(doc.id for doc in innocent)}), (None, None)):
-        params = Contamination(boilerplate_documents=limit)
+        params = Contamination(boilerplate_documents=limit, remove="document")
         corpus, _ = planted(tiny, held, [leak, *innocent], params)
         rows = corpus.rows(corpus.through_contamination())
         found = {identity for identity, row in rows.items() if row["contaminated"]}
@@ -109,7 +111,18 @@ def test_precision_and_recall_on_planted_leaks(tiny: Any) -> None:
         )
     corpus, _ = planted(tiny, held, leaks + clean, Contamination())
     rows = corpus.rows(corpus.through_contamination())
-    assert {identity for identity, row in rows.items() if row["contaminated"]} == {doc.id for doc in leaks}
+    assert {identity for identity, row in rows.items() if row["matched"]} == {doc.id for doc in leaks}
+    # GPT-3's rule: of 1,100 characters the match goes, and what is left stays
+    assert {identity for identity, row in rows.items() if row["edits"]} == {doc.id for doc in leaks}
+    assert not any(row["contaminated"] for row in rows.values())
+    every = {" ".join(one[i : i + 13]) for one in held_out for i in range(68)}
+    trained = {row["id"]: row["text"] for made in corpus.through_curated().values() for part in made.named("part-")
+               for row in read_table(tiny.ctx.store, part, ["id", "text"]).to_pylist()}  # fmt: skip
+    for leak in leaks:
+        text = trained[leak.id]
+        assert not any(gram in text for gram in every)
+        assert 500 < len(text) < len(leak.text) - 400
+        assert set(text.split()) <= set(leak.text.split())  # no half words
     assert len(leaks) > 20
     assert len(clean) > 20
 
@@ -130,9 +143,36 @@ def test_held_out_documents_of_other_buckets_count(tiny: Any) -> None:
     corpus = tiny.corpus({"a": [docs["a"]], "b": [docs["b"], [quoting]]}, holdout_params=tight)
     rows = corpus.rows(corpus.through_contamination())
     assert rows[quoting.id]["matched"] == 18
-    assert corpus.contamination.stats["buckets"]["b"]["contaminated"] == 1
+    assert corpus.contamination.stats["buckets"]["b"]["cut"] == 1
 
 
 def test_nothing_held_out_contaminates_nothing(tiny: Any) -> None:
     corpus = tiny.corpus({"a": [[tiny.Doc("x", fired=("bad",))]]})
     assert corpus.through_contamination().stats["contaminated"] == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "matches", "expected"),
+    [
+        (1000, [(500, 560)], [(300, 760)]),  # 200 characters on both sides
+        (1100, [(500, 560), (570, 600)], [(300, 800)]),  # windows that overlap are one cut
+        (1000, [(350, 400)], [(0, 600)]),  # 150 characters are left before it: fewer than 200 go too
+        (1000, [(0, 60)], [(0, 260)]),
+        (1000, [(940, 1000)], [(740, 1000)]),
+        (600, [(280, 320)], None),  # nothing of 200 characters is left
+        (10_000, [(at, at + 20) for at in range(500, 9000, 900)], "ten cuts, eleven pieces"),
+        (10_000, [(at, at + 20) for at in range(500, 8000, 900)], "nine cuts, ten pieces"),
+    ],
+)
+def test_gpt3s_rule_by_hand(length: int, matches: list[tuple[int, int]], expected: object) -> None:
+    text = "x " * (length // 2)  # white space beside every character, so that no cut is widened by more than one
+    found = cuts(text, matches)
+    if isinstance(expected, str):
+        assert (found is None) == expected.startswith("ten")
+    elif found is None or not isinstance(expected, list):
+        assert found is expected
+    else:
+        assert len(found) == len(expected)
+        for (start, end), (least, most) in zip(found, expected, strict=True):
+            assert start in (least, least - 1, least + 1)
+            assert end in (most, most + 1, most - 1)
