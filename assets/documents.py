@@ -1,4 +1,4 @@
-"""`{bucket}/documents`: sources read, extracted and normalised; damaged records are counted rejects."""
+"""`{bucket}/documents`: sources read, extracted and normalised; exclusions and damage are counted rejects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from plinth.corpus.illegal.gate import gate_of
 from plinth.corpus.sources.inventory import inventory, remembered
 from plinth.corpus.sources.parameters import Bucket
 from plinth.corpus.sources.readers import identity
+from plinth.corpus.sources.record import EXCLUSIONS
 from plinth.errors import IntegrityError, SourceError
 from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
+
+#: A damaged source is found before anything is made of the others.
+READ_FIRST = 1
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -43,6 +47,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             schema=DOCUMENT_SCHEMA,
             suite=partial(_suite, params.max_reject_rate),
             present=_present,
+            priority=READ_FIRST,
         )
         for name, bucket in recipe.corpus.buckets.items()
     ]
@@ -95,13 +100,15 @@ def _suite(max_reject_rate: float, made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    rejects = made.stats.get("rejects", {})
+    rejects = sorted(made.stats.get("rejects", {}).items(), key=lambda one: (-one[1], one[0]))
+    damaged, excluded = ([row for row in rejects if (row[0] in EXCLUSIONS) == kind] for kind in (False, True))
     shown = {} if "quarantine" not in made.stats else _quarantine(made.stats["quarantine"])
     return shown | {
         "dagster/row_count": made.stats["documents"],
         "text_bytes": made.stats["text_bytes"],
         "reject_rate": float(made.stats["reject_rate"]),
-        "rejects": dg.MetadataValue.md(table(["reason", "documents"], [[k, v] for k, v in sorted(rejects.items())])),
+        "damage": dg.MetadataValue.md(table(["reason", "records"], damaged)),
+        "exclusions": dg.MetadataValue.md(table(["reason", "records"], excluded)),
     }
 
 

@@ -85,7 +85,13 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
         for row in account["stages"]
     ]
     reasons = [
-        [row["stage"], reason, found["documents"], *_known(found.get("bytes")), *_known(found.get("unique"))]
+        [
+            row["stage"],
+            reason + " (damage)" * found.get("damage", False),
+            found["documents"],
+            *_known(found.get("bytes")),
+            *_known(found.get("unique")),
+        ]
         for row in made.stats["total"]["stages"]
         for reason, found in sorted(row["reasons"].items(), key=lambda item: -item[1]["documents"])
     ]

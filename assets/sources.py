@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from assets.documents import READ_FIRST
 from assets.framework.expectations import Suite, between, no_nulls, rows_between
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -32,6 +33,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             owner=bucket.owner,
             kinds=("file",),
             suite=_suite,
+            priority=READ_FIRST,
         )
         for name, bucket in recipe.corpus.buckets.items()
     ]

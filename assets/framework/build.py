@@ -22,6 +22,7 @@ from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
 
 CHECK = "expectations"
+PRIORITY = "dagster/priority"
 
 #: Request a run when the data version of an input changed and its blocking checks passed; latched, so that an update
 #: which arrives during a run is not lost. Whether the run has work to do is decided by `up_to_date`.
@@ -51,6 +52,7 @@ def asset(stage: Stage) -> dg.AssetsDefinition:
         check_specs=checks if stage.suite else None,
         pool=stage.pool,
         tags=dict(stage.tags),
+        op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
         metadata=_code_reference(stage),
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
     )

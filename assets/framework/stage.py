@@ -36,6 +36,7 @@ class Stage:
         suite: expectations on its statistics; blocking ones stop publication.
         present: further metadata for the UI.
         pool: concurrency pool.
+        priority: of stages that are ready at the same time, the greater go first.
     """
 
     asset: str
@@ -53,6 +54,7 @@ class Stage:
     suite: Callable[[Manifest, Inputs], Suite] | None = None
     present: Callable[[Context, Manifest], dict[str, Any]] | None = None
     pool: str = "corpus"
+    priority: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -81,7 +81,13 @@ def _show_account(title: str, account: dict[str, Any]) -> None:
     )
     output.table(columns, rows, right=columns[1:])
     reasons = [
-        (reason, row["stage"], count["documents"], _size(count["bytes"]), count.get("unique"))
+        (
+            reason + " (damage)" * count.get("damage", False),
+            row["stage"],
+            count["documents"],
+            _size(count["bytes"]),
+            count.get("unique"),
+        )
         for row in account["stages"]
         for reason, count in sorted(row["reasons"].items(), key=lambda each: -each[1]["documents"])
     ]

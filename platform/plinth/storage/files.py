@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from plinth.errors import IntegrityError
+from plinth.errors import IntegrityError, SourceError
 from plinth.records import Frozen
 from plinth.storage.digests import ByteRange
 from plinth.storage.uris import filesystem, open_stream, readable
 
 CHUNK_BYTES = 1 << 20
+#: Why a name in a source is no file to read.
+SYMLINK, SPECIAL_FILE = "symlink", "special_file"
 
 
 class SourceFile(Frozen):
@@ -23,7 +25,8 @@ class SourceFile(Frozen):
     identity.
 
     `bytes` and `sha256` are the file's; of a piece, the piece's, which begins at byte `start` of the `whole`
-    bytes and has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces.
+    bytes and has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. What is
+    `refused` (`SYMLINK`, `SPECIAL_FILE`) has no content.
     """
 
     uri: str
@@ -35,6 +38,7 @@ class SourceFile(Frozen):
     before: int = 0
     tail: int = 0
     whole: int = 0
+    refused: str = ""
 
     @property
     def key(self) -> str:
@@ -102,12 +106,19 @@ def opened(file: SourceFile) -> Iterator[CheckedFile]:
     """A source file for reading; what the block leaves unread is read and checked when it ends well.
 
     Raises:
-        SourceError: when it cannot be opened or read.
+        SourceError: when it cannot be opened or read, is a link, or became one since the inventory.
         IntegrityError: when it is no longer what the inventory lists.
     """
+    if file.refused:
+        raise SourceError(
+            f"{file.uri} is not read",
+            found=f"{file.refused.replace('_', ' ')}",
+            expected="a file of its own",
+            remedy="put the file itself in its place, or name it as the `path`",
+        )
     fs, path = filesystem(file.uri)
     with readable(file.uri, "open"):
-        stream = open_stream(fs, path)
+        stream = open_stream(fs, path, file.name.count("/"))
     with stream:
         checked = CheckedFile(file, stream)
         yield checked

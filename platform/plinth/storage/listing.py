@@ -1,7 +1,13 @@
-"""What is at a location: every file with its digest, or only with what tells that it has changed."""
+"""What is at a location: every file with its digest, or only with what tells that it has changed.
+
+A symbolic link below a location is listed as one and never followed: a tree that somebody else has made must not lead
+to files of this machine. The location itself may be or pass through links: the recipe names it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +18,7 @@ from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
 from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests
-from plinth.storage.files import SourceFile
+from plinth.storage.files import SPECIAL_FILE, SYMLINK, SourceFile
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable
 
 #: Maps a module-level function over small tasks and yields the results in order (`compute.engine`).
@@ -37,7 +43,8 @@ def inventory(
     memory: DigestMemory | None = None,
     spread: Spread | None = None,
 ) -> list[SourceFile]:
-    """Every file that a location (path, folder or glob) names, sorted by name, with its digest.
+    """Every file that a location (path, folder or glob) names, sorted by name, with its digest; links and special
+    files as `refused` ones without content.
 
     Args:
         location: relative to `base`, absolute, or a URI.
@@ -50,7 +57,7 @@ def inventory(
     Raises:
         SourceError: when nothing is there or a file cannot be read.
     """
-    fs, root, found = _find(location, base, suffixes)
+    fs, found = _find(location, base, suffixes)
     if not found:
         raise SourceError(
             f"no file matches {absolute(location, base)}",
@@ -59,13 +66,21 @@ def inventory(
             remedy="correct the source's `path` in the recipe",
         )
     entries = [
-        _Entry(name, fs.unstrip_protocol(name), info["size"] or 0, _mark(info), cutter(name) if cutter else None)
-        for name, info in found
+        _Entry(
+            path,
+            fs.unstrip_protocol(path),
+            name,
+            info["size"] or 0,
+            _mark(info),
+            cutter(name) if cutter else None,
+            _refused(info),
+        )
+        for name, path, info in found
     ]
     with memory.session() if memory else nullcontext(DigestSession(None)) as session:
         hashed = _hashed(fs, entries, session, spread)
     return [
-        SourceFile(uri=entry.uri, name=_relative(entry.name, root), **dict(one))
+        SourceFile(uri=entry.uri, name=entry.name, refused=entry.refused, **dict(one))
         for entry, one in zip(entries, hashed, strict=True)
     ]
 
@@ -76,27 +91,31 @@ def listing(location: str, base: Path, suffixes: tuple[str, ...] = ()) -> list[l
     Raises:
         SourceError: the location cannot be listed.
     """
-    _, root, found = _find(location, base, suffixes)
-    return [[_relative(name, root), info["size"], _mark(info)] for name, info in found]
+    _, found = _find(location, base, suffixes)
+    return [[name, info["size"], _mark(info)] for name, _, info in found]
 
 
 class _Entry(NamedTuple):
-    name: str
+    path: str
     uri: str
+    name: str
     size: int
     mark: str
     cutter: Cutter | None
+    refused: str
 
     @property
     def kind(self) -> str:
         return self.cutter.name if self.cutter else ""
 
 
-def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, str, list[tuple[str, Mapping[str, Any]]]]:
-    """File system, root that names are relative to, and the files wanted by name, with what is known of them."""
+def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, list[tuple[str, str, Mapping[str, Any]]]]:
+    """File system, and of the files wanted: name relative to the location, path, what is known of it."""
     uri = absolute(location, base)
-    fs, path = filesystem(uri)
-    root = path.split("*", 1)[0].rsplit("/", 1)[0] if "*" in path else path
+    fs, named = filesystem(uri)
+    folder = named.split("*", 1)[0].rsplit("/", 1)[0] if "*" in named else named
+    root = os.path.realpath(folder or "/") if "file" in fs.protocol else folder
+    path = root.rstrip("/") + named[len(folder) :]
     found: dict[str, Mapping[str, Any]] = {}
     with readable(uri, "list"):
         fs.invalidate_cache()  # drivers keep listings for the life of the process: new files would never be seen
@@ -105,8 +124,20 @@ def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, st
                 found |= fs.find(match, detail=True) if info["type"] == "directory" else {match: info}
         else:
             found = fs.find(path, detail=True)
-    wanted = ((name, info) for name, info in sorted(found.items()) if not name.endswith("/"))
-    return fs, root, [(name, info) for name, info in wanted if not suffixes or name.endswith(suffixes)]
+    listed = ((_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/")
+    return fs, [one for one in listed if not suffixes or one[0].endswith(suffixes) or _leads_to_folder(fs, *one[1:])]
+
+
+def _leads_to_folder(fs: Any, path: str, info: Mapping[str, Any]) -> bool:
+    """Links to folders are listed under any name: files of every ending may be behind them."""
+    return bool(info.get("islink")) and bool(fs.isdir(path))
+
+
+def _refused(info: Mapping[str, Any]) -> str:
+    """Why something is no file to read; empty for files. Only local file systems know links and special files."""
+    if info.get("islink"):
+        return SYMLINK
+    return SPECIAL_FILE if info.get("type") == "other" else ""
 
 
 def _mark(info: Mapping[str, Any]) -> str:
@@ -118,13 +149,17 @@ def _mark(info: Mapping[str, Any]) -> str:
     return "-".join(map(str, times))
 
 
-def _relative(name: str, root: str) -> str:
-    return printable(name[len(root) :].lstrip("/") or name.rsplit("/", 1)[-1])
+def _relative(path: str, root: str, folder: str) -> str:
+    """A path relative to the root; the name of a file that the location names itself is the one in the location."""
+    return printable(path[len(root) :].lstrip("/") or folder.rsplit("/", 1)[-1])
 
 
 def _hashed(fs: Any, entries: Sequence[_Entry], session: DigestSession, spread: Spread | None) -> list[FileDigests]:
     """Digests of the entries in order, remembered where the mark is the same, read where it is not."""
-    found = [session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None for one in entries]
+    found = [
+        _no_content(one) if one.refused else session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None
+        for one in entries
+    ]
     missing = [i for i, one in enumerate(found) if one is None]
     started = time.time()
     tasks = list(_batches([entries[i] for i in missing]))
@@ -157,12 +192,17 @@ def _digests(entries: tuple[_Entry, ...]) -> list[FileDigests]:
 
 def _file_digests(entry: _Entry) -> FileDigests:
     fs, _ = filesystem(entry.uri)
-    with readable(entry.uri, "read"), open_stream(fs, entry.name) as stream:
+    with readable(entry.uri, "read"), open_stream(fs, entry.path, entry.name.count("/")) as stream:
         return digests(stream, entry.size, entry.cutter)
+
+
+def _no_content(entry: _Entry) -> FileDigests:
+    """Of a link only that it is one: where it leads is a path of this machine."""
+    return FileDigests(bytes=0, sha256=hashlib.sha256(entry.refused.encode()).hexdigest())
 
 
 def _settled(fs: Any, entry: _Entry, started: float) -> bool:
     if "file" not in fs.protocol:
         return True  # an entity tag is of the content
-    info = fs.info(entry.name)
+    info = fs.info(entry.path)
     return _mark(info) == entry.mark and max(info["mtime"], info["created"]) < started - SETTLED_S

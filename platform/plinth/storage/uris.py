@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 
@@ -49,9 +50,30 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
         ) from error
 
 
-def open_stream(fs: Any, name: str) -> Any:
-    """A file for reading, from its beginning."""
-    return fs.open(name, "rb", block_size=BLOCK_BYTES) if "file" not in fs.protocol else fs.open(name, "rb")
+def open_stream(fs: Any, path: str, depth: int = 0) -> Any:
+    """A file for reading, from its beginning.
+
+    Args:
+        depth: how many folders above a local file must be no links; the file itself must be none, either.
+    """
+    return fs.open(path, "rb", block_size=BLOCK_BYTES) if "file" not in fs.protocol else _open_unlinked(path, depth)
+
+
+def _open_unlinked(path: str, depth: int) -> IO[bytes]:
+    """Step by step from folder to folder: a link that takes a folder's place after a look at it is not followed."""
+    root, *folders, name = path.rsplit("/", depth + 1)
+    at = os.open(root or "/", os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY))
+    try:
+        for folder in folders:
+            above, at = at, os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(above)
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)  # a pipe would wait for a writer
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{name} is no regular file")
+    return os.fdopen(file, "rb")
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = listing._file_digests
 
     def spy(entry: listing._Entry) -> object:
-        seen.append(Path(entry.name).name)
+        seen.append(Path(entry.path).name)
         return real(entry)
 
     monkeypatch.setattr(listing, "_file_digests", spy)
@@ -104,3 +104,58 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         listing.inventory("nowhere", tmp_path)
     with pytest.raises(SourceError, match="plinth\\[s3\\]"):
         listing.inventory("nothing-serves-this://x", tmp_path)
+
+
+def seen(folder: Path, location: str = "in", suffixes: tuple[str, ...] = ()) -> dict[str, str]:
+    return {file.name: file.refused for file in listing.inventory(location, folder, suffixes)}
+
+
+def test_links_are_listed_and_never_followed(folder: Path) -> None:
+    """Out of the tree, within it, to folders, dangling, in a circle; whatever they lead to, they have no content."""
+    (folder / "secret").mkdir()
+    (folder / "secret/s.txt").write_text("secret")
+    links = {"out.txt": folder / "secret/s.txt", "near.txt": "a.txt", "there.txt": "nowhere", "round.txt": "round.txt"}
+    links |= {"tree": folder / "secret", "up": "..", "self": "."}
+    for name, target in links.items():
+        (folder / "in" / name).symlink_to(target)
+    expected = {"a.txt": "", "b.txt": "", **dict.fromkeys(links, "symlink")}
+    for location in ("in", "in/*", "in/**"):
+        assert seen(folder, location) == expected
+    assert seen(folder, "in", (".txt",)) == expected  # files of any ending may lie behind a link to a folder
+    assert set(expected) - set(seen(folder, "in", (".md",))) == {name for name in expected if name.endswith(".txt")}
+    files = [file for file in listing.inventory("in", folder) if file.refused]
+    assert {file.bytes for file in files} == {0}
+    assert not any(str(folder) in file.sha256 for file in files)
+    with pytest.raises(SourceError, match="is not read"), opened(files[0]):
+        pass
+
+
+def test_the_location_itself_may_be_a_link(folder: Path) -> None:
+    (folder / "link").symlink_to("in")
+    (folder / "one.txt").symlink_to("in/a.txt")
+    assert seen(folder, "link") == seen(folder, "link/*.txt") == {"a.txt": "", "b.txt": ""}
+    (file,) = listing.inventory("one.txt", folder)
+    assert (file.name, file.refused) == ("one.txt", "")
+    with opened(file) as stream:
+        assert stream.read() == b"a.txt"
+
+
+@pytest.mark.parametrize("place", ["in/sub", "in/sub/c.txt"])
+def test_a_link_that_takes_a_place_after_the_inventory_is_not_followed(folder: Path, place: str) -> None:
+    (folder / "in/sub").mkdir()
+    (folder / "in/sub/c.txt").write_text("the same")
+    file = next(file for file in listing.inventory("in", folder) if file.name == "sub/c.txt")
+    (folder / place).rename(folder / "moved")
+    (folder / place).symlink_to(folder / "moved")  # the same bytes: only the link is new
+    with pytest.raises(SourceError, match="cannot open"), opened(file):
+        pass
+
+
+def test_pipes_and_sockets_are_no_files(folder: Path) -> None:
+    os.mkfifo(folder / "in/pipe.txt")
+    assert seen(folder) == {"a.txt": "", "b.txt": "", "pipe.txt": "special_file"}
+    file = next(file for file in listing.inventory("in", folder) if file.name == "a.txt")
+    (folder / "in/a.txt").unlink()
+    os.mkfifo(folder / "in/a.txt")
+    with pytest.raises(SourceError, match="no regular file"), opened(file):
+        pass

@@ -84,7 +84,7 @@ def test_only_new_objects_are_downloaded(bucket: Bucket, tmp_path: Path, monkeyp
     first = listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
     fetched: list[str] = []
     real = listing._file_digests
-    monkeypatch.setattr(listing, "_file_digests", lambda entry: fetched.append(entry.name) or real(entry))
+    monkeypatch.setattr(listing, "_file_digests", lambda entry: fetched.append(entry.path) or real(entry))
     assert listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory) == first
     assert fetched == []
     bucket.put("crawl/small", b"SMALL")

@@ -1,6 +1,7 @@
 """Sources to documents: read, extract, normalise, identify, write.
 
-documents   the stage: records to parts of documents; failures become counted rejects
+documents   the stage: records to parts of documents; exclusions and damage become counted rejects
+bounds      how much is damaged, and the bound that fails the stage
 normalize   one normal form of text: line ends, mojibake, invisible and control characters, NFC
 boundaries  words, sentences and paragraphs that line ends and page ends cut or glued
 repeats     the same document in two parts of a bucket: the first stays

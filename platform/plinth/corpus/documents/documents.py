@@ -18,7 +18,8 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.compute.stage import Item, add_stats, manifest, renamed, run_items
+from plinth.compute.stage import Item, manifest, renamed, run_items
+from plinth.corpus.documents.bounds import counted, require_documents, require_whole
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.documents.repeats import drop_repeats
 from plinth.corpus.documents.tables import RejectSpill, document_batches
@@ -30,13 +31,16 @@ from plinth.corpus.illegal import report
 from plinth.corpus.sources.inventory import Group, Inventory, groups
 from plinth.corpus.sources.parameters import Bucket, Documents, Source
 from plinth.corpus.sources.readers import identity, read
-from plinth.corpus.sources.record import NO_FAILURES, SEEN_BEFORE, RawRecord, Reject, refuse
-from plinth.errors import RejectRateError, SourceError, StageError
+from plinth.corpus.sources.record import SEEN_BEFORE, RawRecord, Reject, refuse
+from plinth.errors import StageError
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
-from plinth.storage.parts import iter_batches, write_batches
+from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
-VERSION = "3"
+VERSION = "4"
+#: Of a bucket with more than twice so many groups, so many are read first: a source that is damaged throughout fails
+#: before the rest is read.
+PROBE_GROUPS = 32
 
 
 class FileGroupTask(Frozen):
@@ -69,7 +73,7 @@ def run(
     Raises:
         SourceError: a file cannot be read, or nothing in the bucket is a document.
         IntegrityError: a file changed since the inventory.
-        RejectRateError: more rejects than `params.max_reject_rate`.
+        RejectRateError: more damage than `params.max_reject_rate`, or twice as much among the groups read first.
     """
     label = f"{name}/documents"
     rules = {"bucket": name, "normalisation": params.normalisation}
@@ -91,15 +95,19 @@ def run(
         )
         stops = () if gate is None else (gate.identity,)
         items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
+    if len(items) > 2 * PROBE_GROUPS:
+        probed = run_items(ctx, step, make_part, items[:: len(items) // PROBE_GROUPS], label=f"{label} (first look)")
+        require_whole(ctx.store, label, params, probed, tolerance=2.0)
     made = run_items(ctx, step, make_part, items, label=label)
+    require_whole(ctx.store, label, params, made)
     pairs = drop_repeats(ctx, name, [one[:2] for one in made])
     reported = [one[2] for one in made if one[2:]]
     reports = renamed((part for part in reported if part.rows), report.STEM)
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
-    stats = _stats([*parts, *rejects, *reported], len(read_files))
-    _require_quality(ctx.store, label, params, stats, rejects)
+    stats = counted([*parts, *rejects, *reported], len(read_files))
+    require_documents(label, stats)
     whole = Step(
         name="documents",
         version=VERSION,
@@ -186,6 +194,9 @@ def _require_reader(work: FileGroupTask) -> None:
 
 def _records(store: Store, work: FileGroupTask) -> Iterator[RawRecord | Reject]:
     for file, licence in work.group.files:
+        if file.refused:
+            yield Reject(file.name, "file", file.refused, "not followed, and not read")
+            continue
         found = read(file, work.source, licence, work.params.extraction.max_bytes)
         yield from illegal.arriving(work.gate, store, file.name, found)
 
@@ -258,42 +269,3 @@ def _divert(
 
 def _clean(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _stats(parts: list[Part], files: int) -> dict[str, Any]:
-    """Counts of all parts; what was read without fault is no failure, and the rate of rejects does not count it."""
-    total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
-    refused = sum(count for reason, count in total["rejects"].items() if reason not in NO_FAILURES)
-    seen = refused + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]
-    return {**total, "files": files, "reject_rate": round(refused / seen, 6) if seen else 0.0}
-
-
-def _require_quality(
-    store: Store, label: str, params: Documents, stats: Mapping[str, Any], rejects: list[Part]
-) -> None:
-    if stats["reject_rate"] > params.max_reject_rate:
-        failures = [pair for pair in stats["rejects"].items() if pair[0] not in NO_FAILURES]
-        reasons = sorted(failures, key=lambda pair: (-pair[1], pair[0]))
-        raise RejectRateError(
-            f"{label}: {stats['reject_rate']:.1%} of the records were rejected",
-            found=", ".join(f"{reason} {count}" for reason, count in reasons[:5])
-            + f"; for example {_example(store, rejects, reasons[0][0])}",
-            expected=f"at most {params.max_reject_rate:.1%} (corpus.documents.max_reject_rate)",
-            remedy="repair or remove the source, or raise the bound in the recipe if this is what it holds",
-        )
-    if not stats["documents"]:
-        raise SourceError(
-            f"{label}: there is not one document",
-            found=f"{stats['files']} files, rejects {dict(stats['rejects'])}",
-            expected="at least one document",
-            remedy="correct the sources of the bucket, or remove it from the recipe",
-        )
-
-
-def _example(store: Store, rejects: Iterable[Part], reason: str) -> str:
-    for part in rejects:
-        for batch in iter_batches(store, part):
-            for row in batch.to_pylist():
-                if row["reason"] == reason:
-                    return f"{row['uri']} ({row['where']}): {row['detail']}"
-    return "none kept"

@@ -1,12 +1,15 @@
 """The normal form of text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank
 lines; for sources that set it, boundaries (`boundaries`).
 
-Applying it twice changes nothing more. Wording and indentation stay as they are; no letter is lost.
+Applying it twice changes nothing more. Wording and indentation stay as they are; no letter is lost. A text means what
+it shows: controls that reorder lines for the eye alone ("Trojan Source", CVE-2021-42574) and characters that hide
+ASCII from it (tags) are removed.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 
 from plinth.corpus.documents.boundaries import mend
@@ -28,6 +31,13 @@ _INVISIBLE = re.compile(
     "|(?<![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff])\u200b(?![\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff])"
     "|(?<=[A-Za-z\u00c0-\u024f])[\u200c\u200d]+(?=[A-Za-z\u00c0-\u024f])"
 )
+#: Embeddings, overrides, isolates and their ends (UAX #9). The marks U+200E, U+200F and U+061C, with which Arabic and
+#: Hebrew are written, stay: they move no letter past another.
+_REORDERING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_REORDERINGS = re.compile(f"[{_REORDERING}]")
+#: Tags, but in the flag of a subdivision: a black flag, its code of three to six, and the end (UTS #51, ED-14A).
+_TAG = re.compile("[\U000e0000-\U000e007f]")
+_TAGS = re.compile("(\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,6}\U000e007f)|[\U000e0000-\U000e007f]+")
 _MAX_ROUNDS = 8
 
 
@@ -70,9 +80,20 @@ def _beyond_ascii(text: str, params: Normalisation) -> list[str]:
     for end in _OTHER_LINE_ENDS:
         text = text.replace(end, "\n")
     text = _CONTROLS.sub("", text)
-    if params.strip_invisible and any(mark in text for mark in _INVISIBLES):
-        text = _INVISIBLE.sub("", _SOFT_BREAK.sub("", text))
+    if params.strip_invisible:
+        text = _without_invisible(text)
     return unicodedata.normalize("NFC", text).split("\n")
+
+
+def _without_invisible(text: str) -> str:
+    if any(mark in text for mark in _REORDERING):
+        text = _REORDERINGS.sub("", text)
+    # Only strings with a character beyond U+FFFF take four bytes each: no other has to be searched.
+    if sys.getsizeof(text) >= 4 * len(text) and _TAG.search(text):
+        text = _TAGS.sub(r"\1", text)
+    if any(mark in text for mark in _INVISIBLES):
+        text = _INVISIBLE.sub("", _SOFT_BREAK.sub("", text))
+    return text
 
 
 def _repaired(lines: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plinth.corpus.sources.record import NO_FAILURES, SEEN_BEFORE
+from plinth.corpus.sources.record import SEEN_BEFORE, damage
 from plinth.records import Manifest, bucket_of
 
 
@@ -36,8 +36,8 @@ def effective(
         r_pad: share of padding.
     """
     rows = {row["stage"]: row for row in stages}
-    # Text that the illegal-content gate stopped was parsed, and does not count as text of the sources.
-    failed = sum(count for reason, count in documents["rejects"].items() if reason not in NO_FAILURES)
+    # Exclusions do not count: what is no document, and text that the illegal-content gate stopped.
+    failed = damage(documents["rejects"])
     parsed = documents["documents"] + documents["rejects"].get(SEEN_BEFORE, 0)
     rho_parse = _share(parsed, parsed + failed)
     text = documents["text_bytes"] + documents["seen_before_bytes"]

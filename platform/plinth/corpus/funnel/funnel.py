@@ -4,8 +4,8 @@ Pure arithmetic over the statistics of manifests; nothing is read but them.
 
     D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality
 
-    ρ_parse    records that parse / all; a failure's text cannot be measured, so records are counted; those that the
-               illegal-content gate stops are a reason of the first stage, but no failure to parse
+    ρ_parse    records that parse / those and damage; the text of damage cannot be measured, so records are counted;
+               exclusions are reasons of the first stage, but no failure to parse
     D_nominal  text bytes that parsed, those of pages captured again unchanged too, / ρ_parse: what the sources would
                hold had all of them parsed
     ρ_quality  bytes that the policy keeps / bytes of documents
@@ -31,11 +31,11 @@ from plinth.compute.stage import manifest, sum_stats
 from plinth.corpus.curate import verdicts as verdicts_stage
 from plinth.corpus.curate.verdicts import CASCADE, STAGES
 from plinth.corpus.funnel.budget import effective, padding
-from plinth.corpus.sources.record import SEEN_BEFORE
+from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE
 from plinth.records import Manifest, Step
 
 ASSET = "funnel"
-VERSION = "3"
+VERSION = "4"
 
 #: Stages that take documents out of training once duplicates are gone.
 _AFTER = CASCADE[CASCADE.index("holdout") :]
@@ -157,7 +157,7 @@ def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
 
 def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
     rejected = sum(documents["rejects"].values())
-    sizes = {SEEN_BEFORE: documents["seen_before_bytes"]}  # of failures there is no text to measure
+    sizes = {SEEN_BEFORE: documents["seen_before_bytes"]}  # of other rejects there is no text to measure
     return {
         "stage": "documents",
         "documents_in": documents["documents"] + rejected,
@@ -167,7 +167,8 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
         "removed": rejected,
         "removed_bytes": None,
         "reasons": {
-            reason: {"documents": n, "bytes": sizes.get(reason)} for reason, n in sorted(documents["rejects"].items())
+            reason: {"documents": n, "bytes": sizes.get(reason), "damage": reason not in EXCLUSIONS}
+            for reason, n in sorted(documents["rejects"].items())
         },
     }
 

@@ -8,16 +8,18 @@
     origin      the source of a stored document
     streams     plain bytes and lines out of gzip and Zstandard files, with damage named
     codings     HTTP bodies: chunks and compression undone, character sets by name
+    media_types media types by the first bytes, where a declaration is missing or wrong
     base        the record that describes a reader, of this package or of an installed one
     readers     the reader of each `kind`: those here, and those of installed packages
-    warc        WARC, gzipped or not: one record per captured page
+    warc        WARC and WET, compressed or not: one record per captured page
     jsonl       JSON lines: one record per line
     parquet     Parquet: one record per row
     fields      a record out of named fields, for the two above
     files       one record per file: HTML pages, plain text, source code
 
-A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. Damage is a counted
-reject, never an exception; only a file that cannot be opened at all raises.
+A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. What is no document
+is a counted reject, never an exception: an exclusion where a source simply is not that, damage where it is broken
+(`record`); only a file that cannot be opened at all raises.
 
 Does not belong here: turning bytes into text (`extract`, `normalize`) and writing parts (`documents`).
 """

@@ -6,6 +6,7 @@ where the body can be of it. No more is inflated than a record may hold.
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 import zlib
@@ -26,14 +27,20 @@ MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-1
 _MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<[!?a-zA-Z]")
 
 
-def decoded(headers: Any, body: bytes, max_bytes: int) -> bytes | str:
-    """A body without chunking and compression, or a reject's reason; inflates no more than `max_bytes`."""
+def decoded(headers: Any, body: bytes, max_bytes: int, partial_body: bool = False) -> bytes | str:
+    """A body without chunking and compression, or a reject's reason; inflates no more than `max_bytes`.
+
+    Args:
+        partial_body: the archiver has cut it (`WARC-Truncated`): what can be read of it is the body.
+    """
     for coding in _codings(headers):
         if not _looks(coding, body):
             continue
-        pieces, size = [], 0
+        pieces, size = list[bytes](), 0
         for piece in _undone(coding, body):
             if isinstance(piece, str):
+                if partial_body and pieces:
+                    break
                 return piece
             pieces.append(piece)
             size += len(piece)
@@ -49,21 +56,22 @@ def charset(content_type: str) -> str:
     return named[1].lower() if named else ""
 
 
-def text(body: bytes, named: str) -> str:
+def text(body: bytes, named: str, partial_body: bool = False) -> str:
     """Plain text by its byte order mark, else by the character set named, else as UTF-8.
 
     Names are those of HTML (the Encoding Standard) and not of Python, among whose codecs are some that take time by
-    the square of a text's length, and some that are no encoding of text.
+    the square of a text's length, and some that are no encoding of text. Of a body that the archiver has cut
+    (`partial_body`) the last character may be cut, too.
 
     Raises:
         UnicodeDecodeError: it is not of that character set.
     """
     from resiliparse.parse.encoding import map_encoding_to_html5
 
-    for mark, encoding in MARKS.items():
-        if body.startswith(mark):
-            return body[len(mark) :].decode(encoding)
-    return body.decode((map_encoding_to_html5(named, fallback_utf8=False) if named else None) or "utf-8")
+    mark = next((mark for mark in MARKS if body.startswith(mark)), b"")
+    declared = map_encoding_to_html5(named, fallback_utf8=False) if named and not mark else None
+    decoder = codecs.getincrementaldecoder(MARKS.get(mark) or declared or "utf-8")()
+    return decoder.decode(body[len(mark) :], final=not partial_body)
 
 
 def _codings(headers: Any) -> list[str]:
@@ -134,6 +142,7 @@ def _joined(body: bytes) -> Iterator[bytes | str]:
         head = CHUNK_SIZE.match(body, at)
         size = int(head[1], 16) if head else -1
         if head is None or head.end() + size > len(body):
+            yield from () if head is None else (body[head.end() :],)  # all that there is of a body cut by the archiver
             yield "broken_record"
             return
         if size == 0:

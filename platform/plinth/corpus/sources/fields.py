@@ -66,6 +66,8 @@ class Fields:
                 text = text.decode()
             except UnicodeDecodeError as error:
                 return refused("invalid_utf8", f"byte {error.start} of field {self._text!r}: {error.reason}")
+        if text is None and has_field(found, self._text):
+            return refused("empty", f"field {self._text!r} is null")
         if not isinstance(text, str):
             return refused("missing_field", f"no text in field {self._text!r}; it has {', '.join(map(str, found))}")
         if len(text) > self._max_bytes:
@@ -120,6 +122,15 @@ def look_up(found: Mapping[str, Any], name: str) -> Any:
     outer, _, inner = name.partition(".")
     inside = found.get(outer)
     return look_up(inside, inner) if isinstance(inside, Mapping) else None
+
+
+def has_field(found: Mapping[str, Any], name: str) -> bool:
+    """Whether `look_up` finds a field, be it null."""
+    if name in found or "." not in name:
+        return name in found
+    outer, _, inner = name.partition(".")
+    inside = found.get(outer)
+    return has_field(inside, inner) if isinstance(inside, Mapping) else False
 
 
 def parse_time(value: object) -> datetime | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.media_types import HEAD_BYTES, has_nul, signature
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import read_all, stretches
 from plinth.storage.files import SourceFile, opened
 
 COMPRESSED = (".gz", ".zst", ".zstd")
+#: What a file is that is no text, by its first bytes; empty for text.
+Binary = Callable[[bytes], str]
 #: Media types of source trees by file name ending; the rest is `text/plain`.
 MIME_BY_SUFFIX = {
     ".py": "text/x-python",
@@ -42,20 +45,20 @@ MIME_BY_SUFFIX = {
 
 def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
     """An HTML file as one page, undecoded."""
-    found = _content(file, max_bytes)
+    found = _content(file, max_bytes, signature)
     yield found if isinstance(found, Reject) else _record(file, found, "text/html", licence)
 
 
 def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
     """A text file as one document. UTF-8, or UTF-16 with a byte order mark."""
-    yield _text(file, "text/plain", licence, max_bytes)
+    yield _text(file, "text/plain", licence, max_bytes, signature)
 
 
 def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """A file of a source-code tree as one document, with the media type of its ending."""
+    """A file of a source-code tree as one document, with the media type of its ending; binary files are none."""
     stem = file.name.removesuffix(".gz")
     suffix = "." + stem.rpartition(".")[2].lower()
-    yield _text(file, MIME_BY_SUFFIX.get(suffix, "text/plain"), licence, max_bytes)
+    yield _text(file, MIME_BY_SUFFIX.get(suffix, "text/plain"), licence, max_bytes, _binary_in_tree)
 
 
 def decode_text(data: bytes) -> str:
@@ -69,8 +72,12 @@ def decode_text(data: bytes) -> str:
     return data.decode("utf-8-sig")
 
 
-def _text(file: SourceFile, mime: str, licence: str, max_bytes: int) -> RawRecord | Reject:
-    found = _content(file, max_bytes)
+def _binary_in_tree(head: bytes) -> str:
+    return signature(head) or ("NUL near the beginning" if has_nul(head) else "")
+
+
+def _text(file: SourceFile, mime: str, licence: str, max_bytes: int, binary: Binary) -> RawRecord | Reject:
+    found = _content(file, max_bytes, binary)
     if isinstance(found, Reject):
         return found
     try:
@@ -81,21 +88,29 @@ def _text(file: SourceFile, mime: str, licence: str, max_bytes: int) -> RawRecor
     return _record(file, text, mime, licence)
 
 
-def _content(file: SourceFile, max_bytes: int) -> bytes | Reject:
+def _content(file: SourceFile, max_bytes: int, binary: Binary) -> bytes | Reject:
     """The file's plain bytes; several gzip members are one content, and damage spoils the whole."""
-    if file.bytes > max_bytes and not file.name.endswith(COMPRESSED):
-        return Reject(file.name, "file", "too_large", f"{file.bytes} bytes, at most {max_bytes}", file.bytes)
+
+    def refused(reason: str, detail: str) -> Reject:
+        return Reject(file.name, "file", reason, detail, file.bytes)
+
     content = b""
     with opened(file) as raw:
+        if file.bytes > max_bytes and not file.name.endswith(COMPRESSED):
+            if found := binary(raw.read(HEAD_BYTES)):
+                return refused("binary", found)
+            return refused("too_large", f"{file.bytes} bytes, at most {max_bytes}")
         for part in stretches(raw, file.name):
             data = read_all(part, max_bytes - len(content))
             if data is None:
-                return Reject(file.name, "file", "too_large", f"inflates to more than {max_bytes} bytes", file.bytes)
+                return refused("too_large", f"inflates to more than {max_bytes} bytes")
             if part.fault:
-                return Reject(file.name, "file", part.fault.reason, part.fault.detail, file.bytes)
+                return refused(part.fault.reason, part.fault.detail)
             content += data
     if not content:
-        return Reject(file.name, "file", "empty", "no bytes", file.bytes)
+        return refused("empty", "no bytes")
+    if found := binary(content[:HEAD_BYTES]):
+        return refused("binary", found)
     return content
 
 

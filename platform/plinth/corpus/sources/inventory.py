@@ -95,7 +95,7 @@ def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group
         files = listed.of(index)
         by_file = source.licence == PER_DOCUMENT and READERS.find(source.kind).licensed_by_file
         licences = read_licences(files) if by_file else None
-        content = [file for file in files if not (by_file and file.name == LICENCES_FILE)]
+        content = [file for file in files if file.refused or not (by_file and file.name == LICENCES_FILE)]
         pieces = [piece for file in content for piece in file.split()]
         for group in _cut(pieces, part_bytes):
             licensed = tuple((file, licences.of(file.name) if licences else source.licence) for file in group)

@@ -43,7 +43,7 @@ def read_licences(files: Sequence[SourceFile]) -> Licences:
         SourceError: when the file is there and is not what it should be.
     """
     for file in files:
-        if file.name == LICENCES_FILE:
+        if file.name == LICENCES_FILE and not file.refused:
             return Licences(_parse(file))
     return Licences({})
 

@@ -120,7 +120,9 @@ class Normalisation(Frozen):
 
     repair_mojibake: bool = Field(True, description="Mend text that was decoded with the wrong encoding (ftfy).")
     strip_invisible: bool = Field(
-        True, description="Remove soft hyphens and zero-width characters where they carry no meaning."
+        True,
+        description="Remove soft hyphens and zero-width characters where they carry no meaning, controls that reorder "
+        "text, and tag characters.",
     )
     max_blank_lines: int = Field(2, ge=0, description="Longer runs of blank lines are shortened.")
 
@@ -129,7 +131,7 @@ class Documents(Frozen):
     """Parts of documents, and damage that is tolerated."""
 
     part_bytes: int = Field(128 * 2**20, gt=0, description="Aim for this much source per part.")
-    max_reject_rate: float = Field(0.05, ge=0, le=1, description="More rejects than this fail the stage.")
+    max_reject_rate: float = Field(0.05, ge=0, le=1, description="More damage than this fails the stage.")
     extraction: Extraction = Extraction()
     normalisation: Normalisation = internal(Normalisation(), description="Unicode NFC, whitespace, line ends.")
 

@@ -1,5 +1,8 @@
 """The results of every reader: a raw record, or a reject with its reason.
 
+Damage: what should be a document and cannot be one. It counts against `max_reject_rate`, and so does any reason of an
+installed reader that is not among the exclusions.
+
 reason             what was found
 ------             --------------
 broken_gzip        compressed bytes that do not decompress
@@ -8,20 +11,29 @@ truncated_zstd     a Zstandard frame cut short or damaged
 broken_record      a WARC record or JSON line that does not parse, or is shorter than it says
 broken_parquet     a Parquet file or row group that cannot be read
 segmented_record   a WARC record split over several, which is not put together again
-http_status        a captured response other than 200
-not_html           a captured page that is neither HTML nor plain text
 too_large          more bytes than `extraction.max_bytes`
-empty              no text, or none left after extraction and normalisation
 invalid_utf8       text that is not UTF-8 (HTML is decoded by its declared or detected charset instead)
 nul_bytes          NUL in what should be text
-missing_field      a JSON line or row without text, a capture without address
+missing_field      a JSON line or row that lacks its text's field, a capture without address
 duplicate_id       the same record identifier twice in a file or piece
 extract_failed     the parser failed or died on the page
 extract_timeout    the parser ran longer than `extraction.seconds_per_page`
+
+Exclusions: what is whole and no document.
+
+reason             what was found
+------             --------------
+http_status        a captured response other than 200: a redirect, an error page
+revisit            a capture whose content is that of an earlier one, which the archive does not repeat
+robots_txt         `/robots.txt` of a site
+not_page           a record of the crawler's own: DNS answers, its log, its settings
+not_html           a captured image, style, script or feed: neither HTML nor plain text
+binary             a file of a text or source tree that is an image, an archive, a program
+empty              no text, or none left after extraction and normalisation
+symlink            a symbolic link in a source, which is never followed
+special_file       a pipe, socket or device in a source
 illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
 seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
-
-The last two are no failures: the record was read, and the rate of rejects does not count it.
 """
 
 from __future__ import annotations
@@ -31,11 +43,28 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from plinth.storage.files import SPECIAL_FILE, SYMLINK
+
 DETAIL_CHARACTERS = 300
 QUARANTINED = "illegal_content"
 SEEN_BEFORE = "seen_before"
-#: Reasons that are no fault of the source.
-NO_FAILURES = frozenset({QUARANTINED, SEEN_BEFORE})
+EMPTY = "empty"
+#: Reasons that are no damage.
+EXCLUSIONS = frozenset(
+    {
+        "http_status",
+        "revisit",
+        "robots_txt",
+        "not_page",
+        "not_html",
+        "binary",
+        EMPTY,
+        SYMLINK,
+        SPECIAL_FILE,
+        QUARANTINED,
+        SEEN_BEFORE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +99,7 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that could not become a document. `reason` is one of the table above, `where` a record or line."""
+    """A record that did not become a document. `reason` is one of the tables above, `where` a record or line."""
 
     uri: str
     where: str
@@ -88,3 +117,8 @@ class Reject:
 def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
     """The reject of a record that was read but cannot be used."""
     return Reject(record.uri, record.where, reason, detail, record.source_bytes)
+
+
+def damage(rejects: Mapping[str, int]) -> int:
+    """Rejects that are damage, out of counts by reason."""
+    return sum(count for reason, count in rejects.items() if reason not in EXCLUSIONS)

@@ -1,4 +1,4 @@
-"""WARC (ISO 28500), plain or gzipped: one record per captured page, read by FastWARC.
+"""WARC (ISO 28500) and WET, plain or gzipped: one record per captured page, read by FastWARC.
 
 FastWARC ends silently at a truncated member, hands out short records and stops for good at a broken header.
 Here each gzip member is parsed on its own, lengths are compared with what the header promised, and after a
@@ -14,17 +14,19 @@ from typing import Any, BinaryIO, cast
 from plinth.corpus.sources.base import Reader
 from plinth.corpus.sources.codings import charset, decoded, text
 from plinth.corpus.sources.inventory import record_licence
+from plinth.corpus.sources.media_types import HTML, TEXT, UNKNOWN, XML, page_type
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches
 from plinth.errors import PlinthError
 from plinth.storage.files import SourceFile, opened
 
-HTML = ("text/html", "application/xhtml+xml", "application/xml", "text/xml")
-TEXT = ("text/plain",)
-#: Record types that carry no page of their own: passed over, not rejected.
-NOT_PAGES = ("warcinfo", "request", "metadata", "revisit")
+#: Record types that say something about the archive or about a capture: passed over, not rejected.
+ABOUT = ("warcinfo", "request", "metadata")
 PAGES = ("response", "resource", "conversion")
+#: Addresses of a crawler's own records: its log and settings (GNU Wget), answers of name servers (Heritrix).
+NOT_PAGES = ("metadata:", "dns:", "whois:")
+ROBOTS = re.compile(r"https?://[^/?#]+/robots\.txt(?:[?#].*)?", re.I)
 #: A media type ends at its parameters, or where a server has joined two headers.
 MIME_END = re.compile("[;,]")
 MAX_RESYNCS = 1000
@@ -126,45 +128,47 @@ class _Reader:
         kind = (record.headers.get("WARC-Type") or "no type").strip().lower()
         uri = (record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
         self.uri = uri or self.file.name
-        if kind in NOT_PAGES:
+        if kind in ABOUT:
             return None
+        if kind == "revisit":
+            return self._refuse("revisit", record.headers.get("WARC-Profile") or "no profile", length or 0)
         if kind not in PAGES or length is None:
             reason = "segmented_record" if kind == "continuation" else "broken_record"
             return self._refuse(reason, f"WARC-Type {kind}, Content-Length {length}", 0)
+        if not uri:
+            return self._refuse("missing_field", "no WARC-Target-URI", length)
+        # Before its size: a film in a crawl is no page that is too large.
+        if unwanted := _unwanted(record, uri):
+            return self._refuse(*unwanted, length)
         if record.content_length > self.max_bytes:
             return self._refuse("too_large", f"{length} bytes, at most {self.max_bytes}", length)
         body = record.reader.read()
         if len(body) < record.content_length:
             return self._refuse("broken_record", f"{len(body)} bytes, promised {record.content_length}", len(body))
-        if not uri:
-            return self._refuse("missing_field", "no WARC-Target-URI", length)
-        if record.is_http and record.http_headers.status_code != 200:
-            return self._refuse("http_status", f"status {record.http_headers.status_code}", length)
-        return self._page(record, kind, body, length)
+        return self._page(record, body, length)
 
-    def _page(self, record: Any, kind: str, body: bytes, length: int) -> RawRecord | Reject:
-        declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
-        mime = MIME_END.split(declared, maxsplit=1)[0].strip().lower()
-        if mime and mime not in HTML + TEXT:
-            return self._refuse("not_html", mime, length)
+    def _page(self, record: Any, body: bytes, length: int) -> RawRecord | Reject:
+        truncated = record.headers.get("WARC-Truncated") or ""
         if record.is_http:
-            plain = decoded(record.http_headers, body, self.max_bytes)
+            plain = decoded(record.http_headers, body, self.max_bytes, partial_body=bool(truncated))
             if isinstance(plain, str):
                 return self._refuse(plain, "the HTTP body's transfer or content encoding", length)
             body = plain
         if not body.strip():
             return self._refuse("empty", "no body", length)
+        declared, mime = _declared(record)
+        if (found := page_type(mime, body)) not in HTML + TEXT:
+            return self._refuse("not_html", f"{found} by its content, declared {mime or 'nothing'}", length)
         content: str | bytes = body
-        if mime in TEXT:
+        if found in TEXT:
             try:
-                content = text(body, charset(declared))
+                content = text(body, charset(declared), partial_body=bool(truncated))
             except UnicodeDecodeError as error:
                 return self._refuse("invalid_utf8", str(error), length)
-        truncated = record.headers.get("WARC-Truncated")
         return RawRecord(
             uri=self.uri,
             content=content,
-            mime=mime or "text/html",
+            mime=mime if mime not in UNKNOWN else found,
             licence=self.licence,
             source_bytes=length,
             where=self.where,
@@ -177,6 +181,25 @@ class _Reader:
         return Reject(self.uri, self.where, reason, detail, size)
 
 
+def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
+    """Reason and detail where the headers say that a record is no page, or no answer of HTTP."""
+    if uri.startswith(NOT_PAGES):
+        return "not_page", f"an address of {uri.partition(':')[0]}"
+    if record.is_http and (status := record.http_headers.status_code) != 200:
+        return ("http_status", f"status {status}") if status else ("broken_record", "no status line of HTTP")
+    if ROBOTS.fullmatch(uri):
+        return "robots_txt", "rules for crawlers"
+    _, mime = _declared(record)
+    return None if mime in HTML + XML + TEXT + UNKNOWN else ("not_html", mime)
+
+
+def _declared(record: Any) -> tuple[str, str]:
+    """`Content-Type` as declared, and its media type; of a response without one, what the archiver found."""
+    declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
+    declared = declared or record.headers.get("WARC-Identified-Payload-Type") or ""
+    return declared, MIME_END.split(declared, maxsplit=1)[0].strip().lower()
+
+
 def _length(record: Any) -> int | None:
     text = record.headers.get("Content-Length") or ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
@@ -187,9 +210,11 @@ def _is_parse_failure(error: BaseException) -> bool:
     return isinstance(error, OSError | ValueError) or type(error).__name__ == "PanicException"
 
 
+#: WARC, and Common Crawl's files of extracted text (WET) and of metadata (WAT, without text), as they are named there
+#: (`….warc.wet.gz`) and elsewhere.
 READER = Reader(
     name="warc",
-    description="WARC, gzipped or not: one record per captured page.",
+    description="WARC or WET, compressed or not: one record per captured page.",
     read=read_warc,
-    suffixes=(".warc", ".warc.gz", ".warc.zst"),
+    suffixes=tuple(stem + end for stem in (".warc", ".wet", ".wat") for end in ("", ".gz", ".zst")),
 )

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.corpus.sources.parameters import Bucket
-from plinth.corpus.sources.record import NO_FAILURES
+from plinth.corpus.sources.record import EXCLUSIONS, damage
 from plinth.errors import MissingError
 from plinth.experiment.value import proxy
 from plinth.experiment.value.overlap import against, batches_of, inside, known_ngrams, new_ngrams, signed
@@ -175,7 +175,7 @@ def _acceptance(
     sample: SourceSample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, draw: Draws
 ) -> dict[str, Any]:
     one = np.ones(len(facts.size))
-    failed = sum(n for reason, n in sample.documents.stats["rejects"].items() if reason not in NO_FAILURES)
+    failed = damage(sample.documents.stats["rejects"])
     records = len(one) + failed
     return {
         "parsed": len(one) / records if records else 0.0,
@@ -190,7 +190,7 @@ def _acceptance(
 def _reasons(sample: SourceSample) -> list[dict[str, Any]]:
     """Reasons of removal of records and documents, the most frequent first."""
     refused = sample.documents.stats["rejects"].items()
-    rejects = {reason if reason in NO_FAILURES else f"{reason} (not parsed)": n for reason, n in refused}
+    rejects = {reason if reason in EXCLUSIONS else f"{reason} (not parsed)": n for reason, n in refused}
     counted = {**rejects, **sample.policy.stats["dropped"]}
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:TOP_REASONS]
     return [{"reason": reason, "documents": n} for reason, n in ordered]

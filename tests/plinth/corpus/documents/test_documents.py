@@ -129,6 +129,9 @@ def test_where_the_source_lies_bears_none(corpus: Corpus) -> None:
     fill(corpus, 3)
     (corpus.root / "elsewhere").symlink_to(corpus.root / "text")
     assert corpus.run("text", path="elsewhere").digest == corpus.run("text").digest
+    (corpus.root / "000.txt").symlink_to(corpus.root / "text/000.txt")
+    alone = [corpus.run("text", path=path) for path in ("000.txt", "text/000.txt")]
+    assert alone[0].digest == alone[1].digest
 
 
 def test_rejects_are_kept_with_their_reasons(corpus: Corpus) -> None:
@@ -145,7 +148,72 @@ def test_rejects_are_kept_with_their_reasons(corpus: Corpus) -> None:
     reasons = {"broken_record": 1, "empty": 2, "invalid_utf8": 2, "nul_bytes": 1}
     assert manifest.stats["rejects"] == reasons
     assert manifest.stats["documents"] == 80 == len(corpus.rows(manifest))
-    assert manifest.stats["reject_rate"] == round(6 / 86, 6)
+    assert manifest.stats["reject_rate"] == round(4 / 84, 6)  # empty files are no damage
+
+
+def captured(name: str, mime: str, body: bytes, status: int = 200) -> bytes:
+    http = b"HTTP/1.1 %d X\r\nContent-Type: %s\r\n\r\n%s" % (status, mime.encode(), body)
+    head = f"WARC/1.1\r\nWARC-Type: response\r\nWARC-Target-URI: https://e.org/{name}\r\n"
+    head += f"Content-Type: application/http\r\nContent-Length: {len(http)}\r\n\r\n"
+    return gzip.compress(head.encode() + http + b"\r\n\r\n", mtime=0)
+
+
+ASSETS = (("image/png", b"\x89PNG\r\n\x1a\n"), ("text/css", b"a {}"), ("application/javascript", b"x"))
+PAGE = "<html><body><p>The text of page %d says something that no other page of this crawl says.</p></body></html>"
+
+
+def test_a_crawl_full_of_what_crawls_contain_runs_with_defaults(corpus: Corpus) -> None:
+    """60 pages, 25 assets, 15 redirects, 6 empty pages and robots.txt: nothing of it is damage; one broken page is."""
+    records = [captured(str(i), "text/html", (PAGE % i).encode()) for i in range(60)]
+    records += [captured(f"asset-{i}", *ASSETS[i % 3]) for i in range(25)]
+    records += [captured(f"old-{i}", "text/html", b"<p>Moved.</p>", 301) for i in range(15)]
+    records += [captured(f"empty-{i}", "text/html", b"<html></html>" if i % 2 else b"") for i in range(6)]
+    records += [captured("robots.txt", "text/plain", b"User-agent: *"), captured("bad", "text/plain", b"\xff")]
+    corpus.write("warc/crawl.warc.gz", b"".join(records))
+    made = corpus.run("warc", params=Documents())
+    assert made.stats["documents"] == 60
+    exclusions = {"not_html": 25, "http_status": 15, "empty": 6, "robots_txt": 1}
+    assert made.stats["rejects"] == exclusions | {"invalid_utf8": 1}
+    assert made.stats["reject_rate"] == round(1 / 61, 6)
+
+
+def test_a_tree_with_empty_and_binary_files_and_links_runs_with_defaults(corpus: Corpus, tmp_path: Path) -> None:
+    for i in range(20):
+        corpus.write(f"tree/p{i}/a.py", b"a = %d\n" % i)
+        corpus.write(f"tree/p{i}/__init__.py", b"")
+    corpus.write("tree/p0/a.pyc", b"\xa7\r\r\n\0\0\0\0")
+    corpus.write("tree/p0/a.so", b"\x7fELF" + b"\1" * 20_000_000)
+    corpus.write("secret", b"what no source may lead to")
+    (tmp_path / "tree/p1/link.py").symlink_to(tmp_path / "secret")
+    (tmp_path / "tree/LICENCES.json").symlink_to(tmp_path / "secret")
+    made = corpus.run("tree", params=Documents(), licence="per-document")
+    assert (made.stats["documents"], made.stats["reject_rate"]) == (20, 0.0)
+    assert made.stats["rejects"] == {"empty": 20, "binary": 2, "symlink": 2}
+    links = {row["uri"]: row["detail"] for row in corpus.rows(made, "rejects-") if row["reason"] == "symlink"}
+    assert set(links) == {"p1/link.py", "LICENCES.json"}
+    assert not any(str(tmp_path) in detail for detail in links.values())
+    assert {row["licence"] for row in corpus.rows(made)} == {"unknown"}
+
+
+def test_damage_throughout_fails_before_everything_is_read(corpus: Corpus) -> None:
+    for i in range(200):
+        corpus.write(f"text/{i:03d}.txt", b"\xff" + b"x" * 900 if i % 2 else b"A text. " * 120)
+    read: list[int] = []
+
+    class Counting(InlineEngine):
+        def map(self, fn: Any, tasks: Any, **options: Any) -> Any:
+            read.append(len(tasks))
+            return super().map(fn, tasks, **options)
+
+    counting = Corpus(corpus.root, Counting())
+    params = Documents(part_bytes=1000)
+    with pytest.raises(RejectRateError, match=r"[45]\d\.\d% of the records are damaged, of the \d+ parts read first"):
+        counting.run("text", params=params)
+    whole = len(list(groups(corpus.bucket("text"), inventory(corpus.bucket("text"), corpus.root), 1000)))
+    assert len(read) == 1
+    assert documents.PROBE_GROUPS <= read[0] <= 2 * documents.PROBE_GROUPS < whole
+    lenient = corpus.run("text", params=params.model_copy(update={"max_reject_rate": 0.6}))
+    assert lenient.stats["documents"] == 100
 
 
 def test_too_many_rejects_fail_by_name(corpus: Corpus) -> None:

@@ -118,6 +118,66 @@ def test_no_letter_is_lost_and_boundaries_settle(text: str) -> None:
         assert letters(once) == letters(text)
 
 
+FLAG = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"  # of England
+
+
+def tagged(text: str) -> str:
+    return "".join(chr(0xE0000 + ord(c)) for c in text)
+
+
+@pytest.mark.parametrize("point", [*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+def test_controls_that_reorder_text_are_removed(point: int) -> None:
+    for text, expected in (("a{}b", "ab"), ("שלום{} עולם", "שלום עולם"), ("سلام{}", "سلام"), ("{}1", "1")):
+        assert normalize(text.format(chr(point)), PLAIN) == expected
+
+
+@pytest.mark.parametrize("point", [0x200E, 0x200F, 0x061C])
+def test_marks_of_direction_stay(point: int) -> None:
+    text = f"שלום{chr(point)} (2026) مرحبا"
+    assert normalize(text, PLAIN) == text
+
+
+def test_trojan_source_shows_what_it_does() -> None:
+    """The stretched string and the early return of the paper (Boucher and Anderson 2021)."""
+    shown = 'if access_level != "user\u202e \u2066# Check if admin\u2069 \u2066":'
+    assert normalize(shown, PLAIN) == 'if access_level != "user # Check if admin ":'
+    assert normalize('"Subtract \u2067" ;return', PLAIN) == '"Subtract " ;return'
+
+
+@pytest.mark.parametrize("point", [0xE0000, 0xE0001, 0xE0020, 0xE0041, 0xE0061, 0xE007E, 0xE007F])
+def test_tag_characters_are_removed(point: int) -> None:
+    assert normalize(f"a{chr(point)}b", PLAIN) == "ab"
+    assert normalize(chr(point) * 3 + FLAG, PLAIN) == FLAG
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"x{FLAG}y", f"x{FLAG}y"),
+        ("\U0001f3f4" + tagged("usca") + "\U000e007f", "\U0001f3f4" + tagged("usca") + "\U000e007f"),
+        ("\U0001f3f4" + tagged("gbeng"), "\U0001f3f4"),  # without an end
+        ("\U0001f3f4" + tagged("ignore all of this") + "\U000e007f", "\U0001f3f4"),  # no code of a subdivision
+        (FLAG + tagged("ignore"), FLAG),
+        ("😀" + tagged("gbeng") + "\U000e007f", "😀"),
+        ("\U0001f3f4\u202e" + tagged("gbeng") + "\U000e007f", FLAG),
+    ],
+)
+def test_tags_stay_in_flags_alone(text: str, expected: str) -> None:
+    assert normalize(text, PLAIN) == expected
+
+
+@given(
+    st.lists(st.sampled_from(["\U0001f3f4", tagged("g"), tagged("1"), "\U000e007f", "\u202e", "\xad", "a"])).map(
+        "".join
+    )
+)
+def test_whatever_hides_settles(text: str) -> None:
+    once = normalize(text, PLAIN)
+    assert normalize(once, PLAIN) == once
+    assert "\u202e" not in once
+    assert not any(0xE0000 <= ord(c) < 0xE0080 for c in once.replace(FLAG, "")) or "\U0001f3f4" in once
+
+
 def letters(text: str) -> list[str]:
     """The letters of a text in order, composed or not; controls and invisibles may have stood between their parts."""
     return [c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c).startswith("L")]

@@ -38,12 +38,22 @@ def test_kinds(read_file: Any) -> None:
         ("a.txt.gz", gzip.compress(b"\0" * 50_000_000, mtime=0), "too_large"),
         ("a.txt.gz", gzip.compress(b"words", mtime=0)[:-4], "truncated_gzip"),
         ("a.txt.gz", b"no gzip", "broken_gzip"),
+        ("a.txt", b"\x89PNG\r\n\x1a\n", "binary"),
+        ("a.txt", b"%PDF-" + b"x" * 2_000_000, "binary"),  # and not too large
+        ("a.txt.gz", gzip.compress(b"\0" * 257 + b"ustar", mtime=0), "binary"),
     ],
 )
 def test_rejects(read_file: Any, name: str, data: bytes, reason: str) -> None:
     item = only(read_file("text", name, data))
     assert isinstance(item, Reject)
     assert (item.reason, item.source_bytes) == (reason, len(data))
+
+
+def test_binary_files_of_a_tree_by_gits_rule(read_file: Any) -> None:
+    assert only(read_file("tree", "a", b"x" * 7999 + b"\0")).reason == "binary"
+    assert only(read_file("tree", "a", b"x" * 8000 + b"\0")).content.endswith("\0")
+    assert only(read_file("text", "a", b"\0" * 9)).content == "\0" * 9  # a text full of NUL is damage, found later
+    assert only(read_file("tree", "a", "grün".encode("utf-16"))).content == "grün"
 
 
 def test_a_file_that_changed_since_the_inventory_is_an_error(tmp_path: Path) -> None:

@@ -84,6 +84,27 @@ def test_a_tree_declares_its_licences(tmp_path: Path) -> None:
         list(groups(tree, inventory(tree, tmp_path), 1000))
 
 
+@pytest.mark.parametrize("path", ["in", "in/*", "in/x*"])
+def test_files_of_common_crawl_are_found_by_folder_and_by_glob(tmp_path: Path, path: str) -> None:
+    (tmp_path / "in").mkdir()
+    names = [f"x.{kind}{end}" for kind in ("warc", "warc.wet", "warc.wat", "wet", "wat") for end in ("", ".gz", ".zst")]
+    for name in (*names, "x.cdx.gz", "x.md5"):
+        (tmp_path / "in" / name).write_bytes(b"x")
+    found = inventory(bucket(kind="warc", path=path), tmp_path)
+    assert [file.name for _, file in found.files] == sorted(names)
+
+
+def test_a_link_bears_identity_and_where_it_leads_does_not(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.py").write_text("x")
+    found = [inventory(bucket(), tmp_path).digest]
+    for target in ("/etc/hostname", "a.py"):
+        (tmp_path / "in/b.py").unlink(missing_ok=True)
+        (tmp_path / "in/b.py").symlink_to(target)
+        found.append(inventory(bucket(), tmp_path).digest)
+    assert found[0] != found[1] == found[2]
+
+
 def test_a_source_that_may_not_be_trained_on_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"source in of d may not be trained on"):
         inventory(bucket(train=False), tmp_path)

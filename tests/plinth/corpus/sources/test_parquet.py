@@ -52,7 +52,7 @@ def test_text_of_every_type(read_file: Any, kind: pa.DataType) -> None:
     items = read_file("parquet", "x.parquet", parquet(table))
     assert [item.reason if isinstance(item, Reject) else item.content for item in items] == [
         "schön",
-        "missing_field",
+        "empty",
         "b",
     ]
     assert [item.uri for item in items] == ["x.parquet#R1", "x.parquet#R2", "x.parquet#R3"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import EXCLUSIONS, RawRecord, Reject
 
 
 def outcome(items: list[RawRecord | Reject]) -> list[str]:
@@ -99,6 +99,104 @@ def test_what_is_no_page_is_told_apart(read_file: Any, warc_record: Any) -> None
     items = read_file("warc", "x.warc.gz", data)
     assert outcome(items) == ["!http_status", "!not_html", "plain", "!segmented_record"]
     assert items[2].content == "just text"
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"name": "film", "mime": "video/mp4", "body": b"x" * 2_000_000}, "not_html"),  # and not too large
+        ({"name": "moved", "status": 301, "body": b"x" * 2_000_000}, "http_status"),
+        ({"name": "unchanged", "status": 304, "body": b""}, "http_status"),
+        ({"name": "again", "kind": "revisit", "body": b""}, "revisit"),
+        ({"name": "robots.txt", "mime": "text/plain"}, None),  # of a folder, which means nothing
+        ({"name": "pdf", "body": b"%PDF-1.7 ..."}, "not_html"),  # declared as HTML
+        ({"name": "image", "body": b"\x89PNG\r\n\x1a\n..", "mime": "text/plain"}, "not_html"),
+        ({"name": "feed", "body": b"<?xml version='1.0'?><rss><item/></rss>", "mime": "application/xml"}, "not_html"),
+        ({"name": "xhtml", "body": b"<?xml version='1.0'?><html xmlns='x'><p>y</p></html>", "mime": "text/xml"}, None),
+        ({"name": "page", "body": b"\n <!DOCTYPE html><p>x", "mime": ""}, None),
+        ({"name": "noise", "body": b"\1\2\3", "mime": ""}, "not_html"),
+        ({"name": "zip", "body": b"PK\3\4...", "mime": "*/*"}, "not_html"),
+        ({"name": "css", "mime": "text/css"}, "not_html"),
+        ({"name": "empty", "body": b" \n"}, "empty"),
+    ],
+)
+def test_what_is_no_page_is_an_exclusion(read_file: Any, warc_record: Any, facts: Any, reason: str | None) -> None:
+    folder = "a/" if reason is None else ""
+    record = warc_record(folder + facts.pop("name"), **facts)
+    (item,) = read_file("warc", "x.warc.gz", members(record))
+    found = item.reason if isinstance(item, Reject) else None
+    assert found == reason
+    assert found is None or found in EXCLUSIONS
+
+
+def test_records_of_the_crawler_are_no_pages(read_file: Any, warc_record: Any) -> None:
+    page = warc_record("page")
+    own = [page.replace(b"https://example.org/page", address) for address in OWN_RECORDS]
+    found = [item.reason for item in read_file("warc", "x.warc", b"".join(own))]
+    assert found == ["robots_txt", "robots_txt", "not_page", "not_page"]
+
+
+OWN_RECORDS = (
+    b"https://example.org/robots.txt",
+    b"HTTP://example.org:80/ROBOTS.TXT?x",
+    b"dns:example.org",
+    b"metadata://gnu.org/software/wget/warc/wget.log",
+)
+
+
+def test_an_answer_that_is_no_http_is_damage(read_file: Any, warc_record: Any) -> None:
+    (item,) = read_file("warc", "x.warc", warc_record("a").replace(b"HTTP/1.1 200 X", b"HTTP/1.1 abc X"))
+    assert (item.reason, item.reason in EXCLUSIONS) == ("broken_record", False)
+
+
+def test_undeclared_text_is_text(read_file: Any, warc_record: Any) -> None:
+    (item,) = read_file("warc", "x.warc", warc_record("a", "schön".encode(), mime=""))
+    assert (item.content, item.mime) == ("schön", "text/plain")
+    record = warc_record("a", b"{}", mime="").replace(
+        b"WARC-Date", b"WARC-Identified-Payload-Type: text/json\r\nWARC-Date"
+    )
+    assert outcome(read_file("warc", "x.warc", record)) == ["!not_html"]
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "mime", "expected"),
+    [
+        ("schön".encode()[:4], b"", "text/plain", "sch"),
+        (gzip.compress(noise(9000), mtime=0)[:-30], b"Content-Encoding: gzip\r\n", "text/html", noise(9000)[:8000]),
+        (b"ff\r\n<p>so far", b"Transfer-Encoding: chunked\r\n", "text/html", b"<p>so far"),
+    ],
+)
+def test_what_the_archiver_has_cut_is_kept_and_marked(
+    read_file: Any, warc_record: Any, body: bytes, header: bytes, mime: str, expected: str | bytes
+) -> None:
+    record = warc_record("a", body, headers=header, mime=mime)
+    (item,) = read_file("warc", "x.warc", record.replace(b"WARC-Date", b"WARC-Truncated: length\r\nWARC-Date"))
+    assert item.content[: len(expected)] == expected
+    assert item.extra == {"truncated": "length"}
+    assert outcome(read_file("warc", "x.warc", record))[0].startswith("!")
+
+
+WET = "\r\n".join(
+    (
+        "WARC/1.0",
+        "WARC-Type: {kind}",
+        "WARC-Target-URI: https://e.org/",
+        "Content-Type: {mime}",
+        "Content-Length: {size}",
+        "",
+        "",
+    )
+)
+
+
+def test_wet_and_wat(read_file: Any) -> None:
+    """Common Crawl's extracted text is read; of its metadata there is nothing to read."""
+    body = "Ein schöner Text.".encode()
+    wet = WET.format(kind="conversion", mime="text/plain", size=len(body)).encode() + body + b"\r\n\r\n"
+    (item,) = read_file("warc", "x.warc.wet.gz", members(wet))
+    assert (item.content, item.mime, item.uri) == ("Ein schöner Text.", "text/plain", "https://e.org/")
+    wat = WET.format(kind="metadata", mime="application/json", size=2).encode() + b"{}\r\n\r\n"
+    assert outcome(read_file("warc", "x.warc.wat.gz", members(wat, wat))) == ["!empty"]
 
 
 def test_content_encoding_and_its_bomb(read_file: Any, warc_record: Any) -> None:
