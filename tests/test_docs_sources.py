@@ -45,9 +45,11 @@ def test_a_folder_of_warcs_and_the_same_on_s3(tmp_path: Path) -> None:
     run(section("A folder of WARCs"))
     here = published()
     stats = json.loads((tmp_path / f"mine/manifests/{here}.json").read_text())["stats"]
-    assert (stats["documents"], stats["files"], stats["rejects"]) == (60, 2, {})
+    excluded = {"http_status": 20, "not_html": 20}
+    assert (stats["documents"], stats["files"], stats["rejects"]) == (60, 2, excluded)
     run(section("The next snapshot"))
     stats = json.loads((tmp_path / f"mine/manifests/{published()}.json").read_text())["stats"]
-    assert (stats["documents"], stats["rejects"], stats["reject_rate"]) == (75, {"seen_before": 15}, 0.0)
+    rejects = {"http_status": 30, "not_html": 30, "seen_before": 15}
+    assert (stats["documents"], stats["rejects"], stats["reject_rate"]) == (75, rejects, 0.0)
     run(section("A prefix on S3"))
     assert published() == here

@@ -114,4 +114,4 @@ def test_an_account_of_buckets_before_there_is_a_mixture(plinth: Plinth, tmp_pat
         ctx.refs.publish(made, "key")
     shown = [" ".join(line.split()) for line in plinth("funnel").out.splitlines()]
     assert "too_few_words policy 10 1.0 kB 0" in shown
-    assert "broken_record documents 2 - -" in shown
+    assert "broken_record (damage) documents 2 - -" in shown

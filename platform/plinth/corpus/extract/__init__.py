@@ -3,6 +3,7 @@
     page           a page, its text, and the bytes of both
     charset        bytes -> HTML text
     engines        resiliparse and trafilatura: HTML text -> main content, title
+    formulas       raised and lowered text, MathML: as text, before the page is parsed
     listings       code as it stands in the page, without line numbers
     page_metadata  title, canonical address, date, language, by one scan of the head
     dates          a date as pages write it -> ISO 8601
