@@ -30,6 +30,7 @@ from plinth.errors import ExtensionError, RecipeError
 from plinth.records import Frozen
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Frozen)
 
 PREFIX = "plinth."
 
@@ -135,14 +136,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
                 known = ", ".join(model.model_fields) or "no parameters"
                 remedy = nearest(given, model.model_fields)
                 raise RecipeError(f"{self.noun} {name} has no parameter {given!r}", expected=known, remedy=remedy)
-        try:
-            return model.model_validate(dict(raw))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join((at, *map(str, first["loc"])))
-            raise RecipeError(
-                f"{where}: {first['msg']}", found=first.get("input"), remedy="correct the value"
-            ) from error
+        return validated(model, raw, at)
 
     def _member(self, name: str) -> tuple[T, Origin | None]:
         entry = self._entry(name)
@@ -208,6 +202,20 @@ def nearest(name: str, known: typing.Iterable[str]) -> str | None:
     """A hint that names the nearest of some names, or None."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
     return f"did you mean {near[0]!r}?" if near else None
+
+
+def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
+    """The parameters in the recipe's mapping at the key `at`.
+
+    Raises:
+        RecipeError: the first value that is not allowed, by its key.
+    """
+    try:
+        return model.model_validate(dict(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join((at, *map(str, first["loc"])))
+        raise RecipeError(f"{where}: {first['msg']}", found=first.get("input"), remedy="correct the value") from error
 
 
 def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:

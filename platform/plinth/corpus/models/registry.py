@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from pydantic import ValidationError
-
 from plinth.compute.context import Context
 from plinth.corpus.models.base import ModelTrainer
 from plinth.errors import RecipeError
+from plinth.extensions import nearest, validated
 from plinth.records import Frozen, Manifest
 
 #: The modules of this folder that hold a `TRAINER` of the same kind.
@@ -35,11 +33,10 @@ def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
     """
     kind = raw.get("kind")
     if kind not in TRAINERS:
-        near = difflib.get_close_matches(str(kind), TRAINERS, n=1, cutoff=0.4)
         raise RecipeError(
             f"corpus.models.{name}: nothing trains a model of kind {kind!r}",
             expected=", ".join(TRAINERS),
-            remedy=f"did you mean {near[0]!r}?" if near else None,
+            remedy=nearest(str(kind), TRAINERS),
         )
     return TRAINERS[kind]
 
@@ -51,12 +48,7 @@ def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
         RecipeError: an unknown kind or parameter, or a value that is not allowed.
     """
     model = trainer(name, raw).params
-    try:
-        return model.model_validate({key: value for key, value in raw.items() if key != "kind"})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(["corpus.models", name, *(str(step) for step in first["loc"])])
-        raise RecipeError(f"{where}: {first['msg']}", found=first.get("input"), remedy="correct the value") from error
+    return validated(model, {key: value for key, value in raw.items() if key != "kind"}, f"corpus.models.{name}")
 
 
 def train(

@@ -5,7 +5,6 @@ A new gate is a generator and a line here; or a line alone, for a gate that only
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from plinth.corpus.slices import generate, illegal
 from plinth.corpus.slices.generate import Labelled, Term
 from plinth.errors import RecipeError
+from plinth.extensions import nearest
 
 #: Of a seed, documents of each truth in every slice, and terms that may be planted.
 Generate = Callable[[int, int, Sequence[Term]], list[Labelled]]
@@ -50,7 +50,6 @@ def measured_gate(name: str) -> MeasuredGate:
         RecipeError: no such gate; the nearest name is given.
     """
     if name not in MEASURED_GATES:
-        near = difflib.get_close_matches(name, MEASURED_GATES, n=1, cutoff=0.4)
-        remedy = f"did you mean {near[0]!r}?" if near else None
+        remedy = nearest(name, MEASURED_GATES)
         raise RecipeError(f"corpus.slices: no gate {name!r}", expected=", ".join(MEASURED_GATES), remedy=remedy)
     return MEASURED_GATES[name]

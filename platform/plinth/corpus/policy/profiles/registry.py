@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-
 from plinth.corpus.policy.profiles.base import Profile
 from plinth.corpus.policy.profiles.c4 import ALL as C4
 from plinth.corpus.policy.profiles.gopher import ALL as GOPHER
 from plinth.corpus.policy.profiles.web import ALL as WEB
 from plinth.errors import RecipeError
+from plinth.extensions import nearest
 
 PROFILES: dict[str, Profile] = {one.name: one for one in (*GOPHER, *C4, *WEB)}
 
@@ -20,10 +19,6 @@ def profile(name: str) -> Profile:
         RecipeError: there is none; the nearest name is given.
     """
     if name not in PROFILES:
-        near = difflib.get_close_matches(name, PROFILES, n=1, cutoff=0.4)
-        raise RecipeError(
-            f"no profile {name!r}",
-            expected=", ".join(PROFILES),
-            remedy=f"did you mean {near[0]!r}?" if near else "profiles are named `family/project`",
-        )
+        remedy = nearest(name, PROFILES) or "profiles are named `family/project`"
+        raise RecipeError(f"no profile {name!r}", expected=", ".join(PROFILES), remedy=remedy)
     return PROFILES[name]
