@@ -128,7 +128,7 @@ def test_missing_annotators_are_named_with_what_to_write() -> None:
     ((where, what, hint),) = problems({"language": {}}, "c4/dclm")
     assert where == ("corpus", "policies", "default", "profiles", 0)
     assert what == "c4/dclm needs the annotator `c4_lines`, which is not in `corpus.annotate`"
-    assert hint == 'add `c4_lines: {profile: "dclm", max_word_characters: 1000}` to corpus.annotate'
+    assert hint == 'add `c4_lines: {profile: "dclm"}` to corpus.annotate'
     added = yaml.safe_load(hint.split("`")[1])
     assert problems(added, "c4/dclm") == []
 
