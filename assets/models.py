@@ -15,8 +15,12 @@ from assets.framework.stage import Inputs, Say, Stage
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import models
+from plinth.corpus.models import generated_sets
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
+
+#: Among the parameters of what a test recipe makes of labelled sets: without the mark it is made again.
+TEST = {"test": True}
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -27,12 +31,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _stage(recipe: Recipe, name: str, raw: Mapping[str, Any]) -> Stage:
     trainer, params = models.trainer(name, raw), models.parameters(name, raw)
     buckets, lists = trainer.buckets(params), trainer.lists(params)
+    labelled = tuple(getattr(params, "labelled", ()))
     return Stage(
         asset=f"models/{name}",
         deps=(*(f"{bucket}/documents" for bucket in buckets), *(f"lists/{one}" for one in lists)),
-        make=partial(_make, name, raw, buckets, lists),
+        make=partial(_make, name, raw, buckets, lists, () if recipe.test else labelled),
         version=trainer.version,
-        params=dict(raw),
+        params=dict(raw) | (TEST if recipe.test and labelled else {}),
         libraries=fingerprint.libraries(*trainer.libraries),
         group="models",
         description=f"{trainer.description} Source: {trainer.source}",
@@ -48,10 +53,12 @@ def _make(
     raw: Mapping[str, Any],
     buckets: tuple[str, ...],
     lists: tuple[str, ...],
+    real: tuple[str, ...],
     ctx: Context,
     inputs: Inputs,
     say: Say,
 ) -> Manifest:
+    generated_sets.require_real(ctx.store, {f"lists/{one}": inputs[f"lists/{one}"] for one in real}, f"models/{name}")
     documents = {bucket: inputs[f"{bucket}/documents"] for bucket in buckets}
     return models.train(ctx, name, raw, documents, {one: inputs[f"lists/{one}"] for one in lists})
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import dagster as dg
 
+from assets.firing_rates import rules_in_use
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.policy import policy
+from plinth.corpus.slices.firing_rates import ASSET
 from plinth.corpus.sources.parameters import Bucket
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -18,7 +20,7 @@ from plinth.records import Manifest
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One verdict set per bucket, by the bucket's policy."""
-    annotators = tuple(recipe.corpus.annotate)
+    annotators, learned = tuple(recipe.corpus.annotate), {rule.policy for rule in rules_in_use(recipe)}
     return [
         Stage(
             asset=f"{name}/policy",
@@ -26,6 +28,7 @@ def stages(recipe: Recipe) -> list[Stage]:
                 f"{name}/documents",
                 *(f"{name}/{annotator}" for annotator in annotators),
                 *_measured(recipe, bucket),
+                *((ASSET,) if bucket.policy in learned else ()),
             ),
             make=partial(_make, name, recipe),
             version=policy.VERSION,

@@ -13,8 +13,10 @@ from assets.framework.expectations import Suite, between, rows_between
 from assets.framework.inputs import each, shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
+from assets.models import TEST
 from plinth.compute.context import Context
 from plinth.corpus import annotate
+from plinth.corpus.models import generated_sets
 from plinth.corpus.slices import evaluate, rates, review_labels
 from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
@@ -42,7 +44,8 @@ def _stage(recipe: Recipe, name: str, params: GateSlices) -> Stage:
         make=partial(_make, recipe, name, params, rule, read, keys),
         outside=reviewed if params.reviews else None,
         version=evaluate.VERSION,
-        params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions},
+        params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions}
+        | (TEST if recipe.test and params.lists else {}),
         group="models",
         description=f"Good and bad text that the gate `{name}` removes, by slice: {' or '.join(rule.texts)}",
         owner=shared_owner(recipe),
@@ -74,18 +77,23 @@ def _make(
     say: Say,
 ) -> Manifest:
     documents = {b: inputs[f"{b}/documents"] for b in recipe.corpus.buckets if f"{b}/documents" in inputs}
+    if not recipe.test:
+        real = {f"lists/{one}": inputs[f"lists/{one}"] for one in params.lists}
+        generated_sets.require_real(ctx.store, real, f"slices/{name}")
     said = review_labels.read(ctx.workspace) if params.reviews else ()
     return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
 
 
 def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
-    """Bounds of all documents and of every slice that has enough of them."""
+    """Bounds of all documents and of every slice that has enough of them; lists of yours have enough of either truth,
+    or they show nothing."""
     rows = [
         {
             "slice": name,
             "recall": row["recall"] if row["bad"] >= params.min_documents else None,
             "false_positive": row["false_positive"] if row["good"] >= params.min_documents else None,
             "over_removal": row["over_removal"] if row["good"] >= params.min_documents else None,
+            **{f"real_{truth}": count if params.lists else None for truth, count in made.stats["real"].items()},
         }
         for name, row in made.stats["slices"].items()
     ]
@@ -94,6 +102,8 @@ def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
         between("recall", params.min_recall, None),
         between("false_positive", None, params.max_false_positive),
         between("over_removal", None, params.max_over_removal),
+        between("real_good", params.min_documents, None),
+        between("real_bad", params.min_documents, None),
     ]
     return Suite(made.asset.replace("/", "-"), rows, expectations)
 

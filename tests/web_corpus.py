@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from plinth.corpus.models.generated_sets import line
 from plinth.corpus.slices import generate
 from tests.tiny_corpus import GERMAN, NOUNS, _words
 
@@ -204,8 +205,8 @@ def _lists(folder: Path, terms: tuple[generate.Term, ...]) -> None:
     (urls / "reputation.tsv").write_text("harbour-news.example\t0.9\nspam-farm.example\t0.0\n")
     (folder / "lexicon.tsv").write_text(generate.lexicon_file(terms))
     rows = generate.toxicity(8, 100, terms, "train")
-    labelled = ({"text": row.text, "label": "bad" if row.bad else "good", "slice": row.slice} for row in rows)
-    _lines(folder / "toxicity.jsonl", labelled)
+    labelled = (line(row.text, "bad" if row.bad else "good", row.slice) for row in rows)
+    (folder / "toxicity.jsonl").write_text("".join(labelled), encoding="utf-8")
 
 
 def _lines(path: Path, rows: Iterator[dict[str, str]]) -> None:

@@ -11,6 +11,7 @@
     │   └── WorkspaceError      the workspace cannot be used
     ├── StageError           6  a stage failed by name
     │   ├── RejectRateError     more rejects than the recipe allows
+    │   ├── FiringRateError     a learned rule removes too much of text that is trusted
     │   ├── CheckFailedError    a blocking check failed before publication
     │   └── WorkerError         a worker died or raised
     ├── TrainingError        7  training, launching, checkpoints
@@ -100,6 +101,10 @@ class StageError(PlinthError):
 
 
 class RejectRateError(StageError):
+    pass
+
+
+class FiringRateError(StageError):
     pass
 
 

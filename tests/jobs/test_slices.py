@@ -9,6 +9,7 @@ from tests.jobs.conftest import answer, plinth, variant
 from tests.shared import copied
 
 GATES = """
+test: true
 corpus:
   lists: {toxic: generated/lexicon.tsv, toxic_set: generated/toxicity.jsonl, quality_set: generated/quality.jsonl}
   models:
@@ -29,6 +30,12 @@ corpus:
 def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> None:
     workspace = copied(corpus, tmp_path / "workspace")
     plinth(workspace, "slices", "--write", workspace / "input" / "generated")
+    # a recipe that is no test may not learn from generated sets, whether checked or run
+    real = variant(tmp_path, (GATES % 0.2).replace("test: true", "test: false"))
+    for command in (("recipe", "check"), ("run", "--select", "models/toxicity", "-r")):
+        done = plinth(workspace, *command, real, check=False)
+        assert "models/toxicity may not read lists/toxic_set" in done.stdout + done.stderr
+        assert done.returncode in (2, 4)
     recipe = variant(tmp_path, GATES % 0.2)
     plinth(workspace, "run", "-r", recipe, "--select", "slices/*")
     stats = answer(workspace, "slices")

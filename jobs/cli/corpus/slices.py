@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from jobs.cli.options import Settings, examples, json_option, shared
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write generated training sets, a lexicon of invented words, and lists for the illegal-content gate.",
+    help="Write generated sets for test recipes, a lexicon of invented words, lists for the illegal-content gate.",
 )
 @json_option
 def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path | None, as_json: bool) -> None:
@@ -99,6 +98,7 @@ def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
 
 
 def _write(folder: Path) -> list[Path]:
+    from plinth.corpus.models.generated_sets import line
     from plinth.corpus.slices import generate, illegal
 
     terms = generate.invented(0)
@@ -109,10 +109,8 @@ def _write(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lexicon.tsv").write_text(generate.lexicon_file(terms), encoding="utf-8")
     for name, rows in sets.items():
-        lines = (
-            json.dumps({"text": row.text, "label": "bad" if row.bad else "good", "slice": row.slice}) for row in rows
-        )
-        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        lines = (line(row.text, "bad" if row.bad else "good", row.slice) for row in rows)
+        (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "illegal").mkdir(exist_ok=True)
     for name, text in illegal.lists().items():
         (folder / "illegal" / name).write_text(text, encoding="utf-8")

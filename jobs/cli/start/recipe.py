@@ -31,13 +31,17 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     """
     from jobs.cli import output
     from jobs.recipes import check as check_recipe
-    from jobs.recipes import load
     from plinth.recipe.advice import notes
-    from plinth.recipe.load import fingerprint
+    from plinth.recipe.gate_checks import generated_lists
+    from plinth.recipe.load import fingerprint, required
+    from plinth.recipe.yaml_lines import Position, Problem, dotted
 
     path = path or settings.recipe_path()
+    checked, problems = check_recipe(path)
+    if checked is not None:
+        generated = generated_lists(checked, settings.workspace / "input")
+        problems = [Problem(Position(str(path), 1), dotted(key), what, hint) for key, what, hint in generated]
     if as_json:
-        checked, problems = check_recipe(path)
         found = [
             {**asdict(problem.mark), "key": problem.key, "message": problem.message, "hint": problem.hint}
             for problem in problems
@@ -48,7 +52,7 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
             {"path": str(path), "right": not problems, "fingerprint": identity, "problems": found, "notes": advice}
         )
         return 2 if problems else 0
-    loaded = load(path)
+    loaded = required(checked, problems, path)
     output.say(f"{path} is right.")
     facts = {
         "name": loaded.name,

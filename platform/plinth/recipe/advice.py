@@ -11,7 +11,12 @@ PER_DOCUMENT = "per-document"
 
 def notes(recipe: Recipe) -> list[str]:
     """Sentences, each about one place of the recipe."""
-    return [*_licences(recipe), *_never(recipe)]
+    return [*_test(recipe), *_licences(recipe), *_never(recipe)]
+
+
+def _test(recipe: Recipe) -> Iterator[str]:
+    if recipe.test:
+        yield "test: a test recipe; generated labelled sets and learned gates without evidence are let in"
 
 
 def _never(recipe: Recipe) -> Iterator[str]:

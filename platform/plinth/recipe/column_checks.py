@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from plinth.errors import RecipeError
 from plinth.recipe.extension_checks import Found, nearest, problems_of_member
-from plinth.recipe.gate_checks import problems_of_gates
+from plinth.recipe.gate_checks import problems_of_evidence, problems_of_gates
 from plinth.recipe.retired import retired, settable
 from plinth.recipe.yaml_lines import Key
 from plinth.records import EDIT_TYPE
@@ -55,6 +55,8 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
                 yield ("corpus", "annotate"), f"`{name}` is missing", why
         yield from _policies(corpus, meant)
         yield from problems_of_gates(corpus, tuple(meant))
+        if not data.get("test"):
+            yield from problems_of_evidence(corpus)
         yield from _axes(data.get("shards"), meant)
     yield from _models(corpus)
     yield from _terms(corpus)

@@ -42,6 +42,19 @@ class Corpus(Frozen):
         description="Gates that are measured on labelled documents, by name (`quality`, `toxicity`, …), with bounds.",
     )
     policies: Mapping[Name, Policy] = Field(description="Policies by the name that buckets give.")
+    reference_buckets: tuple[Name, ...] = Field(
+        (),
+        exclude_if=lambda given: not given,
+        description="Buckets whose text is trusted as good; by default those that a model takes as its `reference`.",
+    )
+    max_reference_removed: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        exclude_if=lambda given: given == 0.01,
+        description="Most share of a trusted bucket's documents, and of its bytes, that a rule which rests on a model "
+        "may remove; more stops the pipeline.",
+    )
     dedup: Dedup = Dedup()
     holdout: Holdout = Holdout()
     contamination: Contamination = internal(

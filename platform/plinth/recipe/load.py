@@ -49,7 +49,7 @@ def load(path: Path | str, packaged: Path | None = None) -> Recipe:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
             line and dotted key.
     """
-    return _required(*check(path, packaged), Path(path))
+    return required(*check(path, packaged), Path(path))
 
 
 def check_over(path: Path | str, over: Lined, name: Path, without: str = "", packaged: Path | None = None) -> Recipe:
@@ -68,11 +68,16 @@ def check_over(path: Path | str, over: Lined, name: Path, without: str = "", pac
     if isinstance(corpus, dict) and without in corpus:
         kept = {key: value for key, value in corpus.items() if key != without}
         lined = replace(lined, data={**lined.data, "corpus": kept})
-    return _required(*_checked(lined, Position(shown(name), 1)), name)
+    return required(*_checked(lined, Position(shown(name), 1)), name)
 
 
-def _required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
-    if recipe is None:
+def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
+    """The recipe where there is no problem.
+
+    Raises:
+        RecipeError: lists every problem.
+    """
+    if recipe is None or problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise RecipeError(

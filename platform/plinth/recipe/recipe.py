@@ -40,6 +40,11 @@ class Recipe(Frozen):
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the recipe and of its runs.")
     description: str = Field("", description="Its purpose, in a sentence.")
     harvest: bool = Field(False, description="Demo: harvest this machine's own text into `input/` first.")
+    test: bool = Field(
+        False,
+        exclude_if=lambda given: not given,
+        description="Test recipe: generated labelled sets are let in, and learned gates without evidence.",
+    )
     corpus: Corpus
     tokenizer: TokenizerParameters = TokenizerParameters()
     shards: Shards = Shards()
@@ -50,7 +55,7 @@ class Recipe(Frozen):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
-        problems = [*_names(self), *_policies(self), *_samples(self)]
+        problems = [*_names(self), *_policies(self), *_reference(self), *_samples(self)]
         if self.mixture is None:
             problems += _without_mixture(self)
         else:
@@ -125,6 +130,13 @@ def _policies(recipe: Recipe) -> Iterator[Found]:
         if bucket.policy not in recipe.corpus.policies:
             have = sorted(recipe.corpus.policies)
             yield ("corpus", "buckets", name, "policy"), f"no policy {bucket.policy!r}; have {have}"
+
+
+def _reference(recipe: Recipe) -> Iterator[Found]:
+    for index, bucket in enumerate(recipe.corpus.reference_buckets):
+        if bucket not in recipe.corpus.buckets:
+            have = selectors.nearest(bucket, recipe.corpus.buckets)
+            yield ("corpus", "reference_buckets", index), f"no bucket {bucket!r}{have}"
 
 
 def _samples(recipe: Recipe) -> Iterator[Found]:

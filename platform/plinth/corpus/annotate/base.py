@@ -36,6 +36,7 @@ class Annotator:
         resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained by the
             pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
             are part of the sidecar's identity: a list that changed annotates again, and nothing else does.
+        learned: columns that come of the models among the resources; None: all, where it needs a model.
         libraries: what other people's code decides for these parameters, in the names of `fingerprint.libraries`; the
             Unicode tables always do. Versions and digests are part of the sidecar's identity.
         tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker:
@@ -53,6 +54,7 @@ class Annotator:
     reads: tuple[str, ...]
     annotate: Callable[[pa.RecordBatch, Any], pa.RecordBatch]
     resources: Callable[[Any], tuple[str, ...]] | None = None
+    learned: tuple[str, ...] | None = None
     libraries: Callable[[Any], tuple[str, ...]] | None = None
     tables: Callable[[Any, Files], Mapping[str, ListTable]] | None = None
     prepare: Callable[[Any, Files], Any] | None = None

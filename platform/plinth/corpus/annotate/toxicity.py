@@ -159,5 +159,6 @@ ANNOTATOR = Annotator(
     reads=("text",),
     annotate=annotate,
     resources=_resources,
+    learned=("score", "second_score", "final", "label"),
     prepare=prepare,
 )

@@ -6,7 +6,8 @@ only a new snapshot is scored, two workspaces score alike, and sidecars of the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,8 @@ from plinth.compute.stage import manifest
 from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import artefact
 from plinth.corpus.models.ngram import ngram_file
-from plinth.records import Frozen, Manifest, Step
+from plinth.errors import IntegrityError
+from plinth.records import Frozen, Manifest, Part, Step
 
 KIND, VERSION = "given", "1"
 
@@ -27,6 +29,13 @@ class GivenModelParams(Frozen):
 
     files: str = Field(description="Name of an entry of `corpus.lists`: the folder that `plinth restore` wrote.")
     of: Literal["classifier", "tagger", "ngram"] = Field(description="Kind of model that they are.")
+    sha256: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{64})?$",
+        exclude_if=lambda given: not given,
+        description="SHA-256 of the file, or of what `LC_ALL=C sha256sum *` prints in the folder; other files are "
+        "refused. A model whose score drops documents needs it.",
+    )
 
 
 def train(
@@ -38,13 +47,29 @@ def train(
         Manifest of the files under their names. Statistics: `kind`, and the header of the model.
 
     Raises:
-        IntegrityError: another version or kind wrote them, one is missing, or they do not fit together.
+        IntegrityError: they have another digest, another version or kind wrote them, one is missing, or they do not
+            fit together.
     """
     parts = lists[params.files].parts
+    if params.sha256 not in ("", digest(parts)):
+        raise IntegrityError(
+            f"{asset}: the files in lists/{params.files} are not those that the recipe names",
+            found=f"sha256 {digest(parts)}",
+            expected=params.sha256,
+            remedy="bring the right files, or name the digest of these once you trust them",
+        )
     files = {part.name: ctx.store.open_path(part.blob) for part in parts}
     stats = {"kind": params.of, **_READERS[params.of](files, asset)}
     step = Step(name=f"models/{KIND}", version=VERSION, params=params.model_dump(mode="json"))
     return manifest(asset, step, {f"lists/{params.files}": lists[params.files]}, parts, stats)
+
+
+def digest(parts: Sequence[Part]) -> str:
+    """SHA-256 of the only file, or of what `sha256sum` prints of all files in the order of their names."""
+    if len(parts) == 1:
+        return parts[0].blob.sha256
+    lines = (f"{part.blob.sha256}  {part.name}\n" for part in sorted(parts, key=lambda part: part.name.encode()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _ngram(files: Mapping[str, Path], asset: str) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from plinth.records import DOCUMENT_SCHEMA, Blob, Manifest, Part, Step
 from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 
-VERSION = "1"
+VERSION = "2"
+GENERATED = "generated"
 BATCH_ROWS = 256
 GOOD, BAD = "good", "bad"
 #: Parameters that judge what was measured.
@@ -82,7 +83,7 @@ def run(
     Returns:
         Manifest of one table, `labelled.parquet`. Statistics: `slices` (`rates.by_slice`), `origins` (documents by
         origin), `made_as` (by what the generator planted: `documents`, `removed`), `rule`, `bounds`,
-        `reviews_without_document`.
+        `real` (documents that people labelled, `good` and `bad`), `reviews_without_document`.
 
     Raises:
         MissingError: a resource is missing.
@@ -143,6 +144,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
     outcomes: list[rates.LabelledOutcome] = []
     origins: dict[str, int] = {}
     made_as: dict[str, dict[str, int]] = {}
+    real = {GOOD: 0, BAD: 0}
 
     def batches() -> Iterator[pa.RecordBatch]:
         prepared = {name: _prepared(name, raw, files) for name, raw in task.annotate}
@@ -154,6 +156,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
                 for row, removed in zip(some, made.column("removed").to_pylist(), strict=True):
                     outcomes.append(rates.LabelledOutcome(row.slice, row.bad, removed, len(row.text.encode())))
                     origins[origin] = origins.get(origin, 0) + 1
+                    real[BAD if row.bad else GOOD] += origin != GENERATED
                     kind = made_as.setdefault(row.made_as, {"bad": int(row.bad), "documents": 0, "removed": 0})
                     kind["documents"] += 1
                     kind["removed"] += removed
@@ -163,6 +166,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
     stats = {
         "slices": rates.by_slice(outcomes),
         "origins": origins,
+        "real": real,
         "made_as": dict(sorted(made_as.items())),
         "reviews_without_document": len(given) - len({row for row in given if row in _ids(store, task)}),
     }
@@ -223,7 +227,7 @@ def _labelled(
     gate = MEASURED_GATES[task.gate]
     if gate.generate is not None and task.params.documents_per_slice:
         terms = gate.plants(files) if gate.plants else _terms(files) if gate.plants_terms else ()
-        yield "generated", gate.generate(task.params.seed, task.params.documents_per_slice, terms)
+        yield GENERATED, gate.generate(task.params.seed, task.params.documents_per_slice, terms)
     for key, part in task.lists:
         where = f"{key}, {part.name}"
         yield f"list/{key.removeprefix('lists/')}", _listed(store.open_path(part.blob).read_bytes(), where)

@@ -38,6 +38,7 @@ MEASURED_GATES = {
         MeasuredGate("quality", "quality_classifier", generate.quality),
         MeasuredGate("toxicity", "toxicity", generate.toxicity, plants_terms=True),
         MeasuredGate("pii", "pii"),
+        MeasuredGate("domain", "domain"),
         MeasuredGate("illegal", "illegal", illegal.generate, plants=illegal.plants),
     )
 }

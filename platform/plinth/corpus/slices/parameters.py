@@ -31,5 +31,5 @@ class GateSlices(Frozen):
         30, ge=1, description="A slice with fewer documents of a truth is reported, but held to no bound."
     )
     min_recall: float = Field(0.0, ge=0, le=1, description="Least share of bad documents that the gate removes.")
-    max_false_positive: float = Field(1.0, ge=0, le=1, description="Most share of good documents that it removes.")
+    max_false_positive: float = Field(0.05, ge=0, le=1, description="Most share of good documents that it removes.")
     max_over_removal: float = Field(1.0, ge=0, le=1, description="Most share of the bytes of good text it removes.")

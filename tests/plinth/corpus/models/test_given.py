@@ -1,5 +1,6 @@
 """A model given as its files: scores as the one it is a copy of, no text read again, refusals."""
 
+import hashlib
 import random
 from typing import Any
 
@@ -30,6 +31,12 @@ def test_a_model_that_is_given_scores_old_text_from_the_cache_and_new_text_alone
     kept = models.train(ctx, "perplexity", {"kind": "given", "files": "kept", "of": "ngram"}, {}, files)
     assert {part.name: part.blob for part in kept.parts} == {part.name: part.blob for part in learnt.parts}
     assert kept.stats["order"] == 4
+    lines = "".join(f"{part.blob.sha256}  {part.name}\n" for part in sorted(kept.parts, key=lambda part: part.name))
+    digest = hashlib.sha256(lines.encode()).hexdigest()  # what `sha256sum * | sha256sum` prints in the folder
+    named = {"kind": "given", "files": "kept", "of": "ngram", "sha256": digest}
+    assert models.train(ctx, "perplexity", named, {}, files).parts == kept.parts
+    with pytest.raises(IntegrityError, match="are not those that the recipe names"):
+        models.train(ctx, "perplexity", {**named, "sha256": "0" * 64}, {}, files)
 
     ctx.store.open_path(before.parts[0].blob).unlink()  # whoever reads old text now, fails
     new = annotate(ctx, "web", "perplexity", {}, after, {"models/perplexity": kept})

@@ -1,0 +1,234 @@
+"""How often learned rules fire on every bucket, from stored columns; no text is read but that of samples.
+
+A rule is measured on all buckets, whether or not their policy has it: what it takes of text that is trusted as
+reference it takes wrongly. More of that than the bound stops the pipeline before anything is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.policy.compiled_policy import DOCUMENTS, by_sidecar, columns_of
+from plinth.corpus.policy.explanation import rule_values
+from plinth.corpus.policy.expressions import Expression, parse
+from plinth.corpus.sampling import Smallest, excerpt, ranks
+from plinth.corpus.sidecars import slots
+from plinth.corpus.slices.learned_rules import LearnedRule
+from plinth.corpus.slices.rates import percent, wilson
+from plinth.errors import FiringRateError
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, read_row, read_table, write_batches
+from plinth.storage.store import Store
+
+ASSET, VERSION = "firing_rates", "1"
+#: Documents of each rule and part that are kept to be looked at, those with the smallest keyed hashes of their ids.
+SAMPLES, SEED = 50, 1
+#: Share of a bucket's documents above which a rule is worth a warning.
+UNUSUAL = 0.10
+SCHEMA = pa.schema(
+    [
+        pa.field("rule", pa.int32(), nullable=False),  # number in the statistics' `rules`
+        pa.field("rank", pa.uint64(), nullable=False),
+        pa.field("id", pa.binary(16), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+    ]
+)
+_COUNTS = ("documents", "fired", "bytes", "fired_bytes")
+
+
+@dataclass(frozen=True)
+class _Task:
+    rules: tuple[str, ...]
+    documents: Part
+    sidecars: tuple[tuple[str, Part], ...]
+
+
+def run(
+    ctx: Context,
+    rules: Sequence[LearnedRule],
+    documents: Mapping[str, Manifest],
+    annotations: Mapping[str, Mapping[str, Manifest]],
+) -> Manifest:
+    """Measure every rule on every bucket.
+
+    Args:
+        documents: by bucket.
+        annotations: sidecars that the rules read, by annotator and bucket.
+
+    Returns:
+        Manifest of `{bucket}/part-*` with `SCHEMA`. Statistics: `rules` (`rule`, its `reason`, `policies` and
+        `buckets`: by bucket `documents`, `fired`, `bytes` of source, `fired_bytes`).
+
+    Raises:
+        IntegrityError: a sidecar does not belong to the documents.
+    """
+    texts = tuple(dict.fromkeys(rule.expression.text for rule in rules))
+    step = Step(name=ASSET, version=VERSION, params={"rules": list(texts)})
+    places = slots(documents, **annotations)
+    items = []
+    for slot in places:
+        sidecars = tuple(slot.sides.items())
+        digests = (slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sidecars))
+        items.append(Item(digests, _Task(texts, slot.documents, sidecars), slot.documents.rows))
+    made = run_items(ctx, step, _measure, items, label=ASSET)
+    parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
+    inputs = {f"{bucket}/{DOCUMENTS}": one for bucket, one in documents.items()}
+    inputs |= {f"{bucket}/{name}": one for name, own in annotations.items() for bucket, one in own.items()}
+    return manifest(ASSET, step, inputs, parts, {"rules": _rules(rules, texts, parts)})
+
+
+def _rules(rules: Sequence[LearnedRule], texts: Sequence[str], parts: Sequence[Part]) -> list[dict[str, Any]]:
+    rows = []
+    for number, text in enumerate(texts):
+        same = [rule for rule in rules if rule.expression.text == text]
+        buckets: dict[str, dict[str, int]] = {}
+        for part in parts:
+            own = buckets.setdefault(part.name.split("/", 1)[0], dict.fromkeys(_COUNTS, 0))
+            for name, count in zip(_COUNTS, part.stats["counts"][number], strict=True):
+                own[name] += count
+        row = {"rule": text, "reason": same[0].reason, "policies": sorted({rule.policy for rule in same})}
+        rows.append({**row, "buckets": buckets})
+    return rows
+
+
+def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
+    schema = columns_of(tuple(name for name, _ in task.sidecars))
+    rules = [parse(text, schema, ASSET) for text in task.rules]
+    counts = np.zeros((len(rules), len(_COUNTS)), dtype=np.int64)
+    chosen = [Smallest(SAMPLES) for _ in rules]
+    for first, columns, ids, size in _columns(store, task, rules):
+        for rule, count, sample in zip(rules, counts, chosen, strict=True):
+            fires = rule.evaluate(columns, size.size)
+            count += (size.size, int(fires.sum()), int(size.sum()), int(size[fires].sum()))
+            at = np.flatnonzero(fires)
+            some = ids.take(pa.array(at))
+            place = ranks(some, SEED).tolist()
+            pairs = zip(place, some.to_pylist(), (first + at).tolist(), strict=True)
+            sample.extend((rank, (rank, id_, row)) for rank, id_, row in pairs)
+    rows = [(number, *one) for number, sample in enumerate(chosen) for one in sample.chosen()]
+    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+    part = write_batches(store, "part.parquet", SCHEMA, table.to_batches())
+    return (part.model_copy(update={"stats": {"counts": counts.tolist()}}),)
+
+
+def _columns(
+    store: Store, task: _Task, rules: Sequence[Expression]
+) -> Iterator[tuple[int, dict[str, pa.Array], pa.Array, npt.NDArray[np.int64]]]:
+    """First row, columns of the rules, ids and bytes of source of each batch."""
+    wanted = by_sidecar({column for rule in rules for column in rule.columns})
+    own = sorted({*wanted.pop(DOCUMENTS, ()), "id", "source_bytes"})
+    sources = [(task.documents, own), *((part, wanted[name]) for name, part in task.sidecars)]
+    names = [DOCUMENTS, *(name for name, _ in task.sidecars)]
+    first = 0
+    for batches in iter_aligned(store, *sources, rows=SCORE_GROUP_ROWS):
+        named = zip(names, batches, strict=True)
+        columns = {f"{name}.{one}": batch.column(one) for name, batch in named for one in batch.schema.names}
+        ids, size = columns[f"{DOCUMENTS}.id"], columns[f"{DOCUMENTS}.source_bytes"].to_numpy()
+        yield first, columns, ids, size
+        first += size.size
+
+
+def shares(counts: Mapping[str, int]) -> tuple[float, float]:
+    """Shares of a bucket's documents and bytes that a rule takes."""
+    documents = counts["fired"] / counts["documents"] if counts["documents"] else 0.0
+    return documents, counts["fired_bytes"] / counts["bytes"] if counts["bytes"] else 0.0
+
+
+def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest], reference: Sequence[str],
+                  bound: float) -> None:  # fmt: skip
+    """Refuse rules that take too much of what is trusted.
+
+    Args:
+        reference: buckets trusted as reference.
+        bound: most share of a reference bucket's documents, and of its bytes.
+
+    Raises:
+        FiringRateError: of the first rule and bucket above the bound; the others are named, too.
+    """
+    above = [
+        (number, row, bucket)
+        for number, row in enumerate(made.stats["rules"])
+        for bucket in reference
+        if max(shares(row["buckets"][bucket])) > bound
+    ]
+    if not above:
+        return
+    number, row, bucket = above[0]
+    others = [f"{other['reason']} {percent(max(shares(other['buckets'][b])))} of {b}" for _, other, b in above[1:]]
+    first = [one["uri"] for one in samples(ctx, made, documents, {}, number, [bucket], 3)]
+    raise FiringRateError(
+        f"rule {row['reason']} ({row['rule']}) removes {percent(max(shares(row['buckets'][bucket])))} of the bucket "
+        f"{bucket}, which is trusted as reference",
+        found="; ".join([f"{told(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
+        expected=f"at most {bound:.1%} of its documents and bytes (corpus.max_reference_removed)",
+        remedy=f"read what it takes: `plinth policy firing --reason {row['reason']} --bucket {bucket}`; then correct "
+        "the model, its labels or the threshold, or take the rule out",
+    )
+
+
+def told(counts: Mapping[str, int]) -> str:
+    """Counts of a rule on a bucket for people, with Wilson's interval."""
+    low, high = wilson(counts["fired"], counts["documents"]) if counts["documents"] else (0.0, 1.0)
+    documents, volume = shares(counts)
+    return (
+        f"{counts['fired']:,} of {counts['documents']:,} documents ({percent(documents)}, 95%: {100 * low:.1f}-"
+        f"{100 * high:.1f}), {percent(volume)} of the bytes"
+    )
+
+
+def samples(
+    ctx: Context,
+    made: Manifest,
+    documents: Mapping[str, Manifest],
+    annotations: Mapping[str, Mapping[str, Manifest]],
+    number: int,
+    buckets: Sequence[str],
+    count: int,
+) -> list[dict[str, Any]]:
+    """Documents on which a rule fires, smallest hash first; the rows can be labelled by `plinth review`.
+
+    Args:
+        annotations: by annotator and bucket; values of sidecars that are not there are left out.
+        number: of the rule.
+    """
+    best, row = Smallest(count), made.stats["rules"][number]
+    for bucket in buckets:
+        for at, part in enumerate(made.named(f"{bucket}/part-")):
+            for one in read_table(ctx.store, part).to_pylist():
+                if one["rule"] == number:
+                    best.offer(one["rank"], (bucket, at, one["row"]))
+    rule = parse(row["rule"], columns_of(tuple(annotations)), ASSET) if annotations else None
+    return [_shown(ctx, documents[place[0]], annotations, rule, row, place) for place in best.chosen()]
+
+
+def _shown(
+    ctx: Context,
+    documents: Manifest,
+    annotations: Mapping[str, Mapping[str, Manifest]],
+    rule: Expression | None,
+    row: Mapping[str, Any],
+    place: tuple[str, int, int],
+) -> dict[str, Any]:
+    bucket, part, at = place
+    found = read_row(ctx.store, documents.named("part-")[part], at, ["id", "uri", "text"])
+    own = {name: made[bucket] for name, made in annotations.items()}
+    return {
+        "id": found["id"].hex(),
+        "bucket": bucket,
+        "uri": found["uri"],
+        "reason": row["reason"],
+        "rule": row["rule"],
+        "values": rule_values(ctx.store, rule, documents, own, part, at) if rule else {},
+        "characters": len(found["text"]),
+        "excerpt": excerpt(found["text"]),
+        "label": None,
+        "note": "",
+    }
