@@ -24,6 +24,7 @@ def test_it_ends_in_a_release_and_a_page(released):
 
 
 def test_it_finds_what_was_planted(released):
+    assert answer(released, "card")["toxicity"] == "not screened"
     total = answer(released, "funnel")["total"]
     reasons = {}
     for stage in total["stages"]:

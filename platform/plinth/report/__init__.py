@@ -7,6 +7,7 @@
     mixture_plot  shares along a run; the largest streams by name
     gate_figure   rates of a learned gate by slice
     data          contents of the page of results, as records that the caller fills from statistics
+    data_card     the data card: text by bucket, and what it was screened for
     page          `page(data) -> str`, the page of results
     run/          the page of one training run
 

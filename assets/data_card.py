@@ -1,0 +1,110 @@
+"""`data_card`: the text by bucket, and what it was screened for; what was not says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.firing_rates import reference_of, rules_in_use
+from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.corpus.policy.compiled_policy import compile_policy
+from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.slices import firing_rates
+from plinth.corpus.slices.measured_gates import MEASURED_GATES
+from plinth.corpus.slices.rates import percent
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest, Part, Step
+from plinth.report.data_card import CardBucket, Screening, card
+
+ASSET, VERSION, FILE = "data_card", "1", "data_card.md"
+#: What people ask of a corpus, and the annotator whose columns rules or edits read for it.
+SUBJECTS = {"toxicity": "toxicity", "personal data": "pii", "learned quality": "quality_classifier"}
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One card of the whole corpus."""
+    measured = [firing_rates.ASSET] if rules_in_use(recipe) else []
+    gates = [f"slices/{name}" for name in recipe.corpus.slices]
+    corpus = recipe.corpus.model_dump(mode="json", include={"policies", "buckets", "permitted_licences", "uses"})
+    return [
+        Stage(
+            asset=ASSET,
+            deps=(*each(recipe, "documents", "curated"), *gates, *measured),
+            make=partial(_make, recipe),
+            version=VERSION,
+            params={"name": recipe.name, "test": recipe.test, "corpus": corpus, "illegal": recipe.corpus.illegal.lists},
+            group="report",
+            description="Text by bucket and what it was screened for, in Markdown.",
+            owner=shared_owner(recipe),
+            present=lambda ctx, made: {"card": dg.MetadataValue.md(text_of(ctx, made))},
+        )
+    ]
+
+
+def text_of(ctx: Context, made: Manifest) -> str:
+    """The card's page."""
+    return ctx.store.read_bytes(made.parts[0].blob).decode()
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    screenings = list(_screenings(recipe, inputs))
+    page = card(recipe.name, recipe.description, list(_buckets(recipe, inputs)), screenings, recipe.test)
+    part = Part(name=FILE, blob=ctx.store.put_bytes(page.encode()))
+    stats = {"screening": {one.subject: one.state(list(recipe.corpus.buckets)) for one in screenings}}
+    return manifest(ASSET, Step(name=ASSET, version=VERSION), dict(inputs), [part], stats)
+
+
+def _buckets(recipe: Recipe, inputs: Inputs) -> Iterator[CardBucket]:
+    documents, curated = by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "curated")
+    for name, bucket in recipe.corpus.buckets.items():
+        stats = curated[name].stats
+        licences = tuple(dict.fromkeys(source.licence for source in bucket.sources))
+        counts = (documents[name].stats["documents"], stats["documents"], stats["text_bytes"])
+        yield CardBucket(name, bucket.description, licences, *counts)
+
+
+def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
+    corpus, buckets = recipe.corpus, tuple(recipe.corpus.buckets)
+    uses = " and ".join(("training", *corpus.uses))
+    yield Screening("licences and terms", dict.fromkeys(buckets, (f"permitted for {uses}",)), ("enforced",))
+    lists = (f"lists/{corpus.illegal.lists}",) if corpus.illegal.lists else ()
+    yield Screening("illegal content", dict.fromkeys(buckets, lists))
+    annotators = tuple(corpus.annotate)
+    for subject, annotator in SUBJECTS.items():
+        policies = {name: corpus.policies[bucket.policy] for name, bucket in corpus.buckets.items()}
+        rules = {name: tuple(_rules(policy, annotators, annotator)) for name, policy in policies.items()}
+        evidence = tuple(_evidence(recipe, inputs, annotator)) if any(rules.values()) else ()
+        yield Screening(subject, rules, evidence)
+
+
+def _rules(policy: Policy, annotators: tuple[str, ...], annotator: str) -> Iterator[str]:
+    """Rules and edits of a policy that read an annotator's columns."""
+    compiled, own = compile_policy(policy, annotators), f"{annotator}."
+    yield from (rule.text for _, rule in compiled.rules if any(name.startswith(own) for name in rule.columns))
+    yield from (f"{column} replaced" for _, column in compiled.edits if column.startswith(own))
+
+
+def _evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
+    """Error rates on labelled text, and firing rates on text that is trusted."""
+    gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
+    for gate in gates:
+        made = inputs.get(f"slices/{gate}")
+        if made is not None:
+            yield from _rates(gate, made.stats)
+    measured = inputs.get(firing_rates.ASSET)
+    for row in measured.stats["rules"] if measured is not None else ():
+        if f"{annotator}." in row["rule"]:
+            for bucket in reference_of(recipe):
+                yield f"removes of {bucket}: {firing_rates.told(row['buckets'][bucket])}"
+
+
+def _rates(gate: str, stats: Mapping[str, Any]) -> Iterator[str]:
+    row, real = stats["slices"]["all"], sum(stats["real"].values())
+    kind = f"{real:,} labelled documents" if real else "generated text alone, which is no evidence"
+    yield f"{gate} on {kind}: recall {percent(row['recall'])}, false positives {percent(row['false_positive'])}"

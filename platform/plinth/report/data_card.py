@@ -1,0 +1,73 @@
+"""The data card of a corpus: its text by bucket, and what it was screened for, in Markdown.
+
+A subject that nothing screens says so in these words, however many other filters there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+NOT_SCREENED = "not screened"
+TEST = "**This is a test recipe**: labelled sets may be generated, and gates may be without evidence."
+
+
+@dataclass(frozen=True)
+class CardBucket:
+    """Text of a bucket.
+
+    Args:
+        licences: those of its sources, as the recipe declares them.
+        documents, curated: before and after all stages.
+        text_bytes: of curated text.
+    """
+
+    name: str
+    description: str
+    licences: tuple[str, ...]
+    documents: int
+    curated: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What text is screened for: the rules by bucket, and what is known of how often they are right."""
+
+    subject: str
+    rules: Mapping[str, tuple[str, ...]]
+    evidence: tuple[str, ...] = ()
+
+    def state(self, buckets: Sequence[str]) -> str:
+        """`screened`, `not screened`, or in which buckets it is not."""
+        missing = [name for name in buckets if not self.rules.get(name)]
+        if not missing:
+            return "screened"
+        return NOT_SCREENED if len(missing) == len(buckets) else f"{NOT_SCREENED} in {', '.join(missing)}"
+
+
+def card(
+    name: str, description: str, buckets: Sequence[CardBucket], screenings: Sequence[Screening], test: bool = False
+) -> str:
+    """The page, in Markdown; the same facts give the same bytes."""
+    names = [bucket.name for bucket in buckets]
+    lines = [f"# Data card: {name}", "", *([description, ""] if description else []), *([TEST, ""] if test else [])]
+    lines += ["## Text", "", *_table(("bucket", "what", "licences", "documents", "curated", "curated text, bytes"))]
+    for one in buckets:
+        counts = (one.documents, one.curated, one.text_bytes)
+        lines.append(_row((one.name, one.description, ", ".join(one.licences), *counts)))
+    lines += ["", "## Screening", "", *_table(("subject", "state", "rules", "how often they are right"))]
+    for screening in screenings:
+        rules = dict.fromkeys(rule for own in screening.rules.values() for rule in own)
+        shown, evidence = "; ".join(f"`{rule}`" for rule in rules) or "-", "; ".join(screening.evidence) or "-"
+        lines.append(_row((screening.subject, f"**{screening.state(names)}**", shown, evidence)))
+    return "\n".join([*lines, ""])
+
+
+def _table(header: Sequence[str]) -> list[str]:
+    return [_row(header), "|---" * len(header) + "|"]
+
+
+def _row(cells: Iterable[object]) -> str:
+    shown = (f"{cell:,}" if isinstance(cell, int) else " ".join(str(cell).split()) for cell in cells)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in shown) + " |"
