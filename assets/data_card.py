@@ -8,14 +8,14 @@ from typing import Any
 
 import dagster as dg
 
-from assets.firing_rates import reference_of, rules_in_use
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.stage import Inputs, Say, Stage
+from assets.removal_rates import reference_of, rules_in_use
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.slices import firing_rates
+from plinth.corpus.slices import removal_rates
 from plinth.corpus.slices.measured_gates import MEASURED_GATES
 from plinth.corpus.slices.rates import percent
 from plinth.recipe.recipe import Recipe
@@ -29,7 +29,7 @@ SUBJECTS = {"toxicity": "toxicity", "personal data": "pii", "learned quality": "
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One card of the whole corpus."""
-    measured = [firing_rates.ASSET] if rules_in_use(recipe) else []
+    measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
     gates = [f"slices/{name}" for name in recipe.corpus.slices]
     corpus = recipe.corpus.model_dump(mode="json", include={"policies", "buckets", "permitted_licences", "uses"})
     return [
@@ -91,20 +91,22 @@ def _rules(policy: Policy, annotators: tuple[str, ...], annotator: str) -> Itera
 
 
 def _evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
-    """Error rates on labelled text, and firing rates on text that is trusted."""
+    """Error rates on labelled text, and removal rates on text that is trusted."""
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
     for gate in gates:
         made = inputs.get(f"slices/{gate}")
         if made is not None:
             yield from _rates(gate, made.stats)
-    measured = inputs.get(firing_rates.ASSET)
+    measured = inputs.get(removal_rates.ASSET)
     for row in measured.stats["rules"] if measured is not None else ():
         if f"{annotator}." in row["rule"]:
             for bucket in reference_of(recipe):
-                yield f"removes of {bucket}: {firing_rates.told(row['buckets'][bucket])}"
+                yield f"removes of {bucket}: {removal_rates.told(row['buckets'][bucket])}"
 
 
 def _rates(gate: str, stats: Mapping[str, Any]) -> Iterator[str]:
-    row, real = stats["slices"]["all"], sum(stats["real"].values())
+    row, real = stats["slices"].get("all"), sum(stats["real"].values())
+    if row is None:
+        return
     kind = f"{real:,} labelled documents" if real else "generated text alone, which is no evidence"
     yield f"{gate} on {kind}: recall {percent(row['recall'])}, false positives {percent(row['false_positive'])}"

@@ -7,12 +7,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets.firing_rates import rules_in_use
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
+from assets.removal_rates import rules_in_use
 from plinth.compute.context import Context
 from plinth.corpus.policy import policy
-from plinth.corpus.slices.firing_rates import ASSET
+from plinth.corpus.slices.removal_rates import ASSET
 from plinth.corpus.sources.parameters import Bucket
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest

@@ -11,7 +11,7 @@
     │   └── WorkspaceError      the workspace cannot be used
     ├── StageError           6  a stage failed by name
     │   ├── RejectRateError     more rejects than the recipe allows
-    │   ├── FiringRateError     a learned rule removes too much of text that is trusted
+    │   ├── RemovalRateError    a learned rule removes too much of text that is trusted
     │   ├── CheckFailedError    a blocking check failed before publication
     │   └── WorkerError         a worker died or raised
     ├── TrainingError        7  training, launching, checkpoints
@@ -104,7 +104,7 @@ class RejectRateError(StageError):
     pass
 
 
-class FiringRateError(StageError):
+class RemovalRateError(StageError):
     pass
 
 

@@ -1,4 +1,4 @@
-"""`plinth policy try | firing`: another policy compared with the published verdicts."""
+"""`plinth policy try | removal`: another policy compared with the published verdicts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import click
 
-from jobs.cli.corpus.firing import firing
+from jobs.cli.corpus.removal import removal
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 
 
-@click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy firing --reason toxic"))
+@click.group(epilog=examples("plinth policy try stricter.yaml", "plinth policy removal --reason toxic"))
 def policy() -> None:
     """Try policies on stored annotations."""
 
 
-policy.add_command(firing)
+policy.add_command(removal)
 
 
 @policy.command(

@@ -8,7 +8,7 @@
     review_labels       labels of reviewers, as files
     reviewed_documents  the documents that reviewers labelled
     learned_rules       rules of policies that drop by what a model learnt; buckets trusted as reference
-    firing_rates        how often they fire on every bucket, and the bound on trusted text
+    removal_rates       how often they fire on every bucket, and the bound on trusted text
     rule                the rules by which a gate removes, from the recipe
     evaluate            run a gate over labelled documents
     rates               recall, false positives and over-removal, with intervals

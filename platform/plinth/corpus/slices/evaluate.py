@@ -225,7 +225,7 @@ def _labelled(
     store: Store, task: _Task, files: Mapping[str, Mapping[str, Path]]
 ) -> Iterator[tuple[str, list[Labelled]]]:
     gate = MEASURED_GATES[task.gate]
-    if gate.generate is not None and task.params.documents_per_slice:
+    if gate.generate is not None and task.params.documents_per_slice and not task.lists:  # lists stand alone
         terms = gate.plants(files) if gate.plants else _terms(files) if gate.plants_terms else ()
         yield GENERATED, gate.generate(task.params.seed, task.params.documents_per_slice, terms)
     for key, part in task.lists:

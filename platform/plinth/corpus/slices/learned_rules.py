@@ -2,7 +2,7 @@
 
 A model that was trained on text of one kind may take innocent text of another for what it was taught to find. So every
 rule that reads a learnt column needs evidence from outside (`recipe.gate_checks`), and what it removes is measured on
-every bucket (`firing_rates`).
+every bucket (`removal_rates`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class GateSlices(Frozen):
     )
     policy: str = Field("default", description="Policy whose rules are the gate, where `removes` is not given.")
     documents_per_slice: int = internal(
-        200, ge=0, description="Generated documents of each truth in every slice; 0 generates none."
+        200, ge=0, description="Generated documents of each truth in every slice, where there are no `lists`."
     )
     seed: int = internal(7, ge=0, description="Of the generated documents.")
     lists: tuple[str, ...] = Field(

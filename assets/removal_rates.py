@@ -1,4 +1,4 @@
-"""`firing_rates`: what rules that rest on models take of every bucket, and of text that is trusted as reference."""
+"""`removal_rates`: what rules that rest on models take of every bucket, and of text that is trusted as reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.policy.compiled_policy import DOCUMENTS
-from plinth.corpus.slices import firing_rates
+from plinth.corpus.slices import removal_rates
 from plinth.corpus.slices.learned_rules import LearnedRule, learned_rules, trusted
 from plinth.corpus.slices.rates import percent
 from plinth.recipe.recipe import Recipe
@@ -52,16 +52,16 @@ def stages(recipe: Recipe) -> list[Stage]:
     }
     return [
         Stage(
-            asset=firing_rates.ASSET,
+            asset=removal_rates.ASSET,
             deps=each(recipe, "documents", *sidecars(rules)),
             make=partial(_make, recipe, rules),
-            version=firing_rates.VERSION,
+            version=removal_rates.VERSION,
             params=params,
             group="models",
             description="Shares of every bucket that rules which rest on models remove; bounded for reference text.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
-            schema=firing_rates.SCHEMA,
+            schema=removal_rates.SCHEMA,
             suite=_suite,
             present=_present,
         )
@@ -71,27 +71,27 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _make(recipe: Recipe, rules: tuple[LearnedRule, ...], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents = by_bucket(recipe, inputs, "documents")
     annotations = {name: by_bucket(recipe, inputs, name) for name in sidecars(rules)}
-    made = firing_rates.run(ctx, rules, documents, annotations)
-    firing_rates.require_bound(ctx, made, documents, reference_of(recipe), recipe.corpus.max_reference_removed)
+    made = removal_rates.run(ctx, rules, documents, annotations)
+    removal_rates.require_bound(ctx, made, documents, reference_of(recipe), recipe.corpus.max_reference_removed)
     return made
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     """A rule that takes a large share of any bucket is worth a look; it stops nothing."""
     rows = [
-        {"rule": row["reason"], "bucket": bucket, "share": firing_rates.shares(counts)[0]}
+        {"rule": row["reason"], "bucket": bucket, "share": removal_rates.shares(counts)[0]}
         for row in made.stats["rules"]
         for bucket, counts in row["buckets"].items()
     ]
-    expectations = [rows_between(1), between("share", None, firing_rates.UNUSUAL, "warning")]
-    return Suite(firing_rates.ASSET, rows, expectations)
+    expectations = [rows_between(1), between("share", None, removal_rates.UNUSUAL, "warning")]
+    return Suite(removal_rates.ASSET, rows, expectations)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     rows = [
-        [row["reason"], bucket, counts["fired"], *(percent(share) for share in firing_rates.shares(counts))]
+        [row["reason"], bucket, counts["fired"], *(percent(share) for share in removal_rates.shares(counts))]
         for row in made.stats["rules"]
         for bucket, counts in row["buckets"].items()
     ]
     header = ["rule", "bucket", "documents", "of documents", "of bytes"]
-    return {"removed": dg.MetadataValue.md(table(header, rows)), "samples": "plinth policy firing --reason RULE"}
+    return {"removed": dg.MetadataValue.md(table(header, rows)), "samples": "plinth policy removal --reason RULE"}

@@ -1,4 +1,4 @@
-"""Firing rates of learned rules: exact counts on sidecars made by hand, the bound, and a gate that learnt from its own
+"""Removal rates of learned rules: exact counts on sidecars made by hand, the bound, and a gate that learnt from its own
 generator, measured on text that nobody here wrote."""
 
 import importlib.metadata
@@ -14,12 +14,12 @@ from plinth.corpus.annotate.toxicity import SCHEMA
 from plinth.corpus.lists import lists
 from plinth.corpus.models.generated_sets import line, marked_rows
 from plinth.corpus.policy.parameters import Policy, Rule
-from plinth.corpus.slices import evaluate, firing_rates, generate
+from plinth.corpus.slices import evaluate, generate, removal_rates
 from plinth.corpus.slices.learned_rules import LearnedRule, learned_rules, trusted
 from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.rule import rule_of
-from plinth.errors import FiringRateError
+from plinth.errors import RemovalRateError
 from plinth.records import Manifest, Step
 from plinth.storage.parts import write_table
 
@@ -78,14 +78,14 @@ def test_trusted_buckets_are_those_named_or_those_that_models_take() -> None:
 
 
 def test_counts_by_bucket(tiny: Any, corpus: Any) -> None:
-    made = firing_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
+    made = removal_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
     (row,) = made.stats["rules"]  # of two policies with one rule
     assert (row["reason"], row["policies"]) == ("toxic", ["crawl", "other"])
     assert row["buckets"] == {
         "books": {"documents": 4, "fired": 1, "bytes": 100, "fired_bytes": 97},
         "web": {"documents": 6, "fired": 3, "bytes": 12, "fired_bytes": 1 + 3 + 4},
     }
-    shown = firing_rates.samples(tiny.ctx, made, corpus.documents, corpus.sides, 0, ["web"], 10)
+    shown = removal_rates.samples(tiny.ctx, made, corpus.documents, corpus.sides, 0, ["web"], 10)
     assert {one["excerpt"]: one["values"] for one in shown} == {
         "a": {"toxicity.final": 0.9}, "ccc": {"toxicity.final": 0.8}, "dddd": {"toxicity.final": 0.7}
     }  # fmt: skip
@@ -99,20 +99,20 @@ def test_counts_by_bucket(tiny: Any, corpus: Any) -> None:
 def test_the_bound_holds_for_documents_and_bytes(
     tiny: Any, corpus: Any, bucket: str, bound: float, stops: bool
 ) -> None:
-    made = firing_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
+    made = removal_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
     if not stops:
-        return firing_rates.require_bound(tiny.ctx, made, corpus.documents, [bucket], bound)
-    with pytest.raises(FiringRateError, match=f"rule toxic .* of the bucket {bucket}") as caught:
-        firing_rates.require_bound(tiny.ctx, made, corpus.documents, [bucket], bound)
-    assert f"plinth policy firing --reason toxic --bucket {bucket}" in str(caught.value.remedy)
+        return removal_rates.require_bound(tiny.ctx, made, corpus.documents, [bucket], bound)
+    with pytest.raises(RemovalRateError, match=f"rule toxic .* of the bucket {bucket}") as caught:
+        removal_rates.require_bound(tiny.ctx, made, corpus.documents, [bucket], bound)
+    assert f"plinth policy removal --reason toxic --bucket {bucket}" in str(caught.value.remedy)
     assert "for example" in str(caught.value.found)
     return None
 
 
 def test_nothing_is_read_again(tiny: Any, corpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = firing_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
-    monkeypatch.setattr(firing_rates, "_measure", None)
-    again = firing_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
+    first = removal_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
+    monkeypatch.setattr(removal_rates, "_measure", None)
+    again = removal_rates.run(tiny.ctx, rules(toxic="toxicity.final > 0.5"), corpus.documents, corpus.sides)
     assert again.digest == first.digest
 
 
@@ -153,10 +153,10 @@ def test_a_gate_that_learnt_from_its_own_generator_is_stopped_by_text_that_nobod
     assert len(texts) >= 100
     documents = tiny.corpus({"docs": [[tiny.Doc(text) for text in texts]], "said": [[tiny.Doc(KIND)]]}).documents
     sides = {"toxicity": {b: annotate.run(ctx, b, "toxicity", {}, one, resources) for b, one in documents.items()}}
-    made = firing_rates.run(ctx, rules(toxic="toxicity.final > 0.5"), documents, sides)
+    made = removal_rates.run(ctx, rules(toxic="toxicity.final > 0.5"), documents, sides)
     counts = made.stats["rules"][0]["buckets"]
     print(json.dumps(counts))
     assert counts["said"]["fired"] == 1
     for bucket in ("docs", "said"):
-        with pytest.raises(FiringRateError):
-            firing_rates.require_bound(ctx, made, documents, [bucket], 0.01)
+        with pytest.raises(RemovalRateError):
+            removal_rates.require_bound(ctx, made, documents, [bucket], 0.01)

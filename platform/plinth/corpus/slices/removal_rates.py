@@ -23,12 +23,12 @@ from plinth.corpus.sampling import Smallest, excerpt, ranks
 from plinth.corpus.sidecars import slots
 from plinth.corpus.slices.learned_rules import LearnedRule
 from plinth.corpus.slices.rates import percent, wilson
-from plinth.errors import FiringRateError
+from plinth.errors import RemovalRateError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import SCORE_GROUP_ROWS, iter_aligned, read_row, read_table, write_batches
 from plinth.storage.store import Store
 
-ASSET, VERSION = "firing_rates", "1"
+ASSET, VERSION = "removal_rates", "1"
 #: Documents of each rule and part that are kept to be looked at, those with the smallest keyed hashes of their ids.
 SAMPLES, SEED = 50, 1
 #: Share of a bucket's documents above which a rule is worth a warning.
@@ -151,7 +151,7 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
         bound: most share of a reference bucket's documents, and of its bytes.
 
     Raises:
-        FiringRateError: of the first rule and bucket above the bound; the others are named, too.
+        RemovalRateError: of the first rule and bucket above the bound; the others are named, too.
     """
     above = [
         (number, row, bucket)
@@ -164,12 +164,12 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
     number, row, bucket = above[0]
     others = [f"{other['reason']} {percent(max(shares(other['buckets'][b])))} of {b}" for _, other, b in above[1:]]
     first = [one["uri"] for one in samples(ctx, made, documents, {}, number, [bucket], 3)]
-    raise FiringRateError(
+    raise RemovalRateError(
         f"rule {row['reason']} ({row['rule']}) removes {percent(max(shares(row['buckets'][bucket])))} of the bucket "
         f"{bucket}, which is trusted as reference",
         found="; ".join([f"{told(row['buckets'][bucket])}; for example {', '.join(first)}", *others]),
         expected=f"at most {bound:.1%} of its documents and bytes (corpus.max_reference_removed)",
-        remedy=f"read what it takes: `plinth policy firing --reason {row['reason']} --bucket {bucket}`; then correct "
+        remedy=f"read what it takes: `plinth policy removal --reason {row['reason']} --bucket {bucket}`; then correct "
         "the model, its labels or the threshold, or take the rule out",
     )
 

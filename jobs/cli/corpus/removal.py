@@ -1,4 +1,4 @@
-"""`plinth policy firing`: what rules that rest on models take of every bucket, with samples."""
+"""`plinth policy removal`: what rules that rest on models take of every bucket, with samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 
 @click.command(
     epilog=examples(
-        "plinth policy firing",
-        "plinth policy firing --reason toxic --bucket books --samples 20",
-        "plinth policy firing --reason toxic --samples 100 --out toxic.jsonl && plinth review toxic.jsonl",
+        "plinth policy removal",
+        "plinth policy removal --reason toxic --bucket books --samples 20",
+        "plinth policy removal --reason toxic --samples 100 --out toxic.jsonl && plinth review toxic.jsonl",
     )
 )
 @shared
@@ -26,7 +26,7 @@ from jobs.cli.options import Settings, examples, json_option, recipe_option, sha
 @click.option("-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Of each rule.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a file for `plinth review`.")
 @json_option
-def firing(
+def removal(
     settings: Settings, reason: str | None, bucket: str | None, samples: int, out: Path | None, as_json: bool
 ) -> None:
     """Show the shares of every bucket that rules which rest on models remove, and samples of what they remove.
@@ -49,9 +49,9 @@ def firing(
 def _measured(
     settings: Settings, reason: str | None, bucket: str | None, samples: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    from assets.firing_rates import reference_of, rules_in_use, sidecars
+    from assets.removal_rates import reference_of, rules_in_use, sidecars
     from plinth.compute.threads import Threads, cores
-    from plinth.corpus.slices import firing_rates
+    from plinth.corpus.slices import removal_rates
     from plinth.errors import MissingError
 
     ctx, recipe = settings.context(), settings.load_recipe()
@@ -64,17 +64,17 @@ def _measured(
     ctx.engine = Threads(cores())
     documents = {name: ctx.refs.current(f"{name}/documents") for name in buckets}
     annotations = {side: {name: ctx.refs.current(f"{name}/{side}") for name in buckets} for side in sidecars(chosen)}
-    made = firing_rates.run(ctx, chosen, documents, annotations)
+    made = removal_rates.run(ctx, chosen, documents, annotations)
     found, rows = list(made.stats["rules"]), []
     for number, row in enumerate(found):
         row["reference"] = [name for name in trusted if name in buckets]
-        rows += firing_rates.samples(ctx, made, documents, annotations, number, buckets, samples)
+        rows += removal_rates.samples(ctx, made, documents, annotations, number, buckets, samples)
     return found, rows
 
 
 def _show(found: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
     from jobs.cli import output
-    from plinth.corpus.slices.firing_rates import told
+    from plinth.corpus.slices.removal_rates import told
 
     for row in found:
         output.heading(f"{row['reason']}: {row['rule']}")
