@@ -9,6 +9,8 @@ One file per stage, upstream first, with its logic:
     span_dedup                               plinth/corpus/dedup: semantic/, lines/, substring/
     holdout, contamination, protected        plinth/corpus/protected
     curate, funnel                           plinth/corpus/STEM
+    removal_rates                            plinth/corpus/slices
+    data_card                                plinth/report
     tokenizer, shards, packing, mixture      plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger
     training, evaluation                     plinth/STEM
