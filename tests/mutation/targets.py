@@ -69,6 +69,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "the memory for pairs is made larger when the next group would fill it exactly, too; the pairs are the same",
     (
         "platform/plinth/tokens/packing/best_fit.py",
+        "while node >= 1:",
+    ): "the root has an odd number and no neighbour to try; one turn more ends at 0",
+    (
+        "platform/plinth/tokens/packing/best_fit.py",
         "while node <= leaves:",
     ): "node `leaves` is the leaf of space 0, which no bin has: the way down never ends there",
     (

@@ -58,8 +58,6 @@ def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens:
         starts, lengths: [documents] spans of the stream, end-of-text included, in stream order.
         sequence_tokens: S.
     """
-    some = lengths > 0
-    starts, lengths = starts[some], lengths[some]
     item_starts, sizes, full = _items(starts, lengths, sequence_tokens)
     bins, opened = _best_fit(sizes, sequence_tokens, 1 << sequence_tokens.bit_length())
     return PackedPieces(*_columns(starts, lengths, item_starts, sizes, bins, opened, full, sequence_tokens))
@@ -91,7 +89,7 @@ def _items(starts, lengths, capacity):  # type: ignore[no-untyped-def]
             if rest:
                 item_starts[found], sizes[found] = starts[i] + length - rest - 1, rest + 1
                 found += 1
-        else:
+        elif length:
             item_starts[found], sizes[found] = starts[i], length
             found += 1
     return item_starts[:found], sizes[:found], full
@@ -150,7 +148,7 @@ def _least(held, leaves, size):  # type: ignore[no-untyped-def]
     node = leaves + size
     if held[node]:
         return size
-    while node:
+    while node > 1:
         if node % 2 == 0 and held[node + 1]:
             node += 1
             while node < leaves:
@@ -201,7 +199,7 @@ def _columns(starts, lengths, item_starts, sizes, bins, opened, full, capacity):
             tokens[alone] = capacity + follows
             context[alone] = follows
             alone += 1
-        if not cut or lengths[i] % capacity:
+        if lengths[i] % capacity if cut else lengths[i]:
             at = free[bins[item]]
             free[bins[item]] += 1
             begins[at], tokens[at], context[at] = item_starts[item], sizes[item], cut
