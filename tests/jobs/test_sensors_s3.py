@@ -61,13 +61,13 @@ def test_arrivals_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert tick(published.cursor).skip_message == "no source file has changed"
 
         read: list[str] = []
-        real = listing._digests
+        real = listing._file_digests
 
-        def spy(fs: Any, entry: Any) -> Any:
+        def spy(entry: Any) -> Any:
             read.append(entry.uri)
-            return real(fs, entry)
+            return real(entry)
 
-        monkeypatch.setattr(listing, "_digests", spy)
+        monkeypatch.setattr(listing, "_file_digests", spy)
         bucket.put("prose/b.jsonl", b'{"text": "A new article."}\n')
         bucket.put("prose/readme.md", b"nothing that the source reads")
         arrived = tick(published.cursor)

@@ -2,8 +2,9 @@
 
 Understood beside the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
 `created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field.
-Other scalar fields travel in `extra`, and so do the hashes of `media`: `[{"sha256": …, "phash": …}]`. Lists of illegal
-images are lists of such hashes; the images themselves are never read.
+Other fields travel in `extra`, nested ones too; those that are too many, too large or no JSON are named there under
+`left_out`. Of `media` only hashes do: `[{"sha256": …, "phash": …}]`. Lists of illegal images are lists of such hashes;
+the images themselves are never read.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 from plinth.corpus.sources.inventory import record_licence
@@ -24,7 +26,8 @@ from plinth.storage.files import SourceFile
 ADDRESS = ("uri", "url")
 LICENCE = ("licence", "license")
 DATE = ("captured_at", "date", "timestamp", "created")
-EXTRA_FIELDS, EXTRA_CHARACTERS = 32, 500
+EXTRA_FIELDS, EXTRA_CHARACTERS, NESTED_CHARACTERS = 32, 500, 2000
+MEDIA, LEFT_OUT = "media", "left_out"
 #: Hexadecimal digits of each hash of a media item.
 MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
@@ -36,9 +39,13 @@ class Fields:
         file, source: whose records these are.
         licence: the file's, or `per-document`.
         max_bytes: a longer text is a reject.
+        unread: names of further fields that the file has.
     """
 
-    def __init__(self, file: SourceFile, source: Source, licence: str, max_bytes: int) -> None:
+    def __init__(
+        self, file: SourceFile, source: Source, licence: str, max_bytes: int, unread: Iterable[str] = ()
+    ) -> None:
+        self._unread = tuple(unread)
         self._file, self._licence, self._max_bytes = file, licence, max_bytes
         self._text = source.text_field
         self._address = (source.uri_field,) if source.uri_field else ADDRESS
@@ -79,7 +86,7 @@ class Fields:
                 return refused("duplicate_id", f"id {key!r} was used earlier in this file")
             self._seen.add(mark)
         try:
-            hashes = _media(found.get("media"))
+            hashes = _media(found.get(MEDIA))
         except ValueError as error:
             return refused("broken_record", f"{error}")
         return RawRecord(
@@ -90,7 +97,7 @@ class Fields:
             source_bytes=size,
             where=where,
             captured_at=self._captured_at(found),
-            extra=self._extra(found) | ({"media": hashes} if hashes else {}),
+            extra=self._extra(found) | ({MEDIA: hashes} if hashes else {}),
         )
 
     def _captured_at(self, found: Mapping[str, Any]) -> datetime | None:
@@ -101,18 +108,49 @@ class Fields:
         return None
 
     def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Scalars of moderate size, by name; long strings are shortened."""
+        """Values of moderate size, by name; long strings are shortened."""
         extra: dict[str, Any] = {}
+        left_out = list(self._unread)
+        outer, _, inner = self._text.partition(".")
         for key, value in sorted(found.items()):
-            if (
-                key in self._used
-                or len(extra) == EXTRA_FIELDS
-                or (isinstance(value, float) and not math.isfinite(value))
-            ):
+            if key in self._used or value is None or (key == MEDIA and isinstance(value, list)):
                 continue
-            if isinstance(value, bool | int | float | str):
-                extra[key[:EXTRA_CHARACTERS]] = value[:EXTRA_CHARACTERS] if isinstance(value, str) else value
+            if key == outer and inner and isinstance(value, Mapping):  # the text is no metadata of itself
+                value = {name: one for name, one in value.items() if name != inner.partition(".")[0]}
+            kept = _kept(value)
+            if kept is None or len(extra) == EXTRA_FIELDS:
+                left_out.append(key)
+            else:
+                extra[key[:EXTRA_CHARACTERS]] = kept
+        if left_out:
+            extra[LEFT_OUT] = [name[:EXTRA_CHARACTERS] for name in sorted(left_out)[:EXTRA_FIELDS]]
         return extra
+
+
+def _kept(value: Any) -> Any:
+    """A value as metadata: itself, or its JSON where it is nested or a time; None where it cannot be kept."""
+    if isinstance(value, bool | int | str):
+        return value[:EXTRA_CHARACTERS] if isinstance(value, str) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    try:
+        written = json.dumps(value, allow_nan=False, default=_as_text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return json.loads(written) if len(written) <= NESTED_CHARACTERS else None
+
+
+def _as_text(value: Any) -> str:
+    """Times and decimal numbers of Parquet.
+
+    Raises:
+        TypeError: anything else, bytes among it.
+    """
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no metadata")
 
 
 def look_up(found: Mapping[str, Any], name: str) -> Any:

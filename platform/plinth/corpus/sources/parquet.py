@@ -49,7 +49,8 @@ def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int)
                 page_checksum_verification=True,
             )
             columns = _columns(file, source, found.schema_arrow)
-            fields = Fields(file, source, licence, max_bytes)
+            unread = [name for name in found.schema_arrow.names if name not in columns]
+            fields = Fields(file, source, licence, max_bytes, unread)
             for index in range(found.num_row_groups):
                 group = found.metadata.row_group(index)
                 first, row = row, row + group.num_rows
@@ -80,12 +81,12 @@ def _begins_in(file: SourceFile, group: Any, index: int) -> bool:
 
 
 def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
-    """The columns to read: scalars, those that hold what the recipe names, and `media`.
+    """The columns to read: scalars and nested ones but for bytes and lists of numbers (images, embeddings), those that
+    hold what the recipe names, and `media`.
 
     Raises:
         SourceError: the text's column is not there.
     """
-    import pyarrow as pa
 
     named = (source.text_field, source.uri_field, source.date_field, source.licence_field)
     outer = {name if name in schema.names else name.partition(".")[0] for name in named if name} | {"media"}
@@ -96,11 +97,16 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
             expected=f"a column of text called {source.text_field!r}",
             remedy="name the column in the recipe: `fields: {text: …}` of the source",
         )
-    return [
-        field.name
-        for field in schema
-        if field.name in outer or not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type))
-    ]
+    return [field.name for field in schema if field.name in outer or not _is_payload(field.type)]
+
+
+def _is_payload(kind: Any) -> bool:
+    """Bytes, or a list of numbers: no metadata of a text, and often larger than it."""
+    import pyarrow.types as types
+
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return bool(types.is_primitive(kind.value_type)) or _is_payload(kind.value_type)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
 def _rows(

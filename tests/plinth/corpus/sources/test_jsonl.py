@@ -25,7 +25,29 @@ def test_fields(read_file: Any) -> None:
     (item,) = read_file("jsonl", "x.jsonl", json.dumps(row).encode(), licence="per-document", text_field="body")
     assert (item.uri, item.content, item.licence) == ("x.jsonl#a", "words", "ISC")
     assert item.captured_at == datetime(2026, 1, 2, 2, 4, 5, tzinfo=UTC)
-    assert item.extra == {"id": "a", "stars": 3, "date": row["date"]}
+    assert item.extra == {"id": "a", "stars": 3, "date": row["date"], "tags": [1]}
+
+
+def test_nested_metadata_is_kept_or_named(read_file: Any) -> None:
+    row = {"body": {"text": "words", "lang": "en"}, "meta": {"a": [1, {"b": None}]}, "none": None}
+    row |= {"large": ["x" * 3000], "odd": [float("nan")], "infinite": float("inf"), "media": [{"data": "AAAA"}]}
+    (item,) = read_file("jsonl", "x.jsonl", json.dumps(row).encode(), text_field="body.text")
+    assert item.content == "words"
+    assert item.extra == {
+        "body": {"lang": "en"},
+        "meta": {"a": [1, {"b": None}]},
+        "left_out": ["infinite", "large", "odd"],
+    }
+    many = {"text": "x", **{f"f{i:02d}": i for i in range(40)}}
+    (item,) = read_file("jsonl", "x.jsonl", json.dumps(many).encode())
+    assert item.extra["left_out"] == [f"f{i:02d}" for i in range(32, 40)]
+
+
+def test_null_is_an_empty_text_and_no_field_is_damage(read_file: Any) -> None:
+    data = b'{"text": null}\n{"words": "x"}\n{"text": ""}'
+    found = read_file("jsonl", "x.jsonl", data)
+    assert reasons(found[:2]) == ["empty", "missing_field"]
+    assert found[2].content == ""
 
 
 def test_the_licence_of_the_source_wins_and_a_missing_one_is_unknown(read_file: Any) -> None:

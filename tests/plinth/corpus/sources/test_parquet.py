@@ -34,7 +34,7 @@ def test_a_row_keeps_its_facts(read_file: Any) -> None:
         len("Hello") + len("https://e.org/") + 3,
         "text/plain",
     )
-    assert item.extra == {"score": 0.5}
+    assert item.extra == {"score": 0.5, "tags": ["a"], "timestamp": moment.isoformat()}
 
 
 def test_columns_are_named_by_the_recipe(read_file: Any) -> None:
@@ -43,7 +43,7 @@ def test_columns_are_named_by_the_recipe(read_file: Any) -> None:
     (item,) = read_file("parquet", "x.parquet", parquet([row]), licence="per-document", **fields)
     assert (item.content, item.uri, item.licence) == ("Hello", "https://e.org/", "MIT")
     assert item.captured_at == datetime(2026, 1, 2, tzinfo=UTC)
-    assert item.extra == {"text": "no"}
+    assert item.extra == {"text": "no", "meta": row["meta"], "day": "2026-01-02"}
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())])
@@ -119,3 +119,10 @@ def test_rows_are_streamed(tmp_path: Path) -> None:
         rows += not isinstance(item, Reject)
     assert rows == 800
     assert peak < 45_000_000  # of 80 MB, in one row group
+
+
+def test_nested_columns_are_kept_and_payloads_are_named(read_file: Any) -> None:
+    rows = [{"text": "a", "meta": {"url": "https://e.org/", "tags": ["x", "y"]}, "day": date(2026, 1, 2)}]
+    rows[0] |= {"vector": [0.5] * 4, "image": b"\x89PNG"}
+    (item,) = read_file("parquet", "x.parquet", parquet(pa.Table.from_pylist(rows)))
+    assert item.extra == {"meta": rows[0]["meta"], "day": "2026-01-02", "left_out": ["image", "vector"]}
