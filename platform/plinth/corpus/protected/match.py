@@ -18,11 +18,14 @@ from plinth.compiled import njit
 from plinth.corpus.protected.index import ProtectedIndex
 from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import I64, U64, ngram_hashes
+from plinth.text.words.word_hashes import mix
 
 I32 = npt.NDArray[np.int32]
 F32 = npt.NDArray[np.float32]
 
 STRETCH = 1.5
+#: Words of the shortest run that is measured.
+SEED = 3
 #: Distinct n-grams that a candidate shares with a document.
 LEAST_SHARED = 2
 
@@ -108,16 +111,40 @@ def _densest(places: I64, first: int, last: int, room: int) -> tuple[int, int]:
 
 @njit(nogil=True, cache=True)
 def _run(words: U64, start: int, stop: int, item: U64, a: int, b: int) -> int:
-    """Longest run of words that stretch and item have in common, by the table of common suffixes."""
-    before = np.zeros(b - a + 1, dtype=np.int64)
-    now = np.zeros(b - a + 1, dtype=np.int64)
+    """Longest run of words that stretch and item have in common; 0 where it has fewer than `SEED`.
+
+    The table of common suffixes, of which only the places with an equal run of `SEED` words are visited: for text they
+    are about as many as words, where the whole table is their number times that of the item.
+    """
+    count = b - a - SEED + 1
+    if count < 1:
+        return 0
+    size = 1
+    while size < 2 * count:
+        size *= 2
+    mask = np.uint64(size - 1)
+    last, before = np.full(size, -1, dtype=np.int32), np.empty(count, dtype=np.int32)
+    for k in range(count):
+        slot = _seed(item, a + k) & mask
+        before[k] = last[slot]
+        last[slot] = k
+    length, reached = np.zeros(count, dtype=np.int32), np.full(count, -2, dtype=np.int64)
     best = 0
-    for i in range(start, stop):
-        for k in range(a, b):
-            now[k - a + 1] = before[k - a] + 1 if words[i] == item[k] else 0
-            best = max(best, now[k - a + 1])
-        before, now = now, before
+    for i in range(start, stop - SEED + 1):
+        k = last[_seed(words, i) & mask]
+        while k >= 0:  # from the last place down: the one before it still has its length at i - 1
+            if words[i] == item[a + k] and words[i + 1] == item[a + k + 1] and words[i + 2] == item[a + k + 2]:
+                length[k] = length[k - 1] + 1 if k > 0 and reached[k - 1] == i - 1 else SEED
+                reached[k] = i
+                best = max(best, length[k])
+            k = before[k]
     return best
+
+
+@njit(inline="always")
+def _seed(words: U64, at: Any) -> Any:
+    """64 bits of the three words at a place."""
+    return mix(words[at] ^ mix(words[at + 1] ^ mix(words[at + 2])))
 
 
 @njit(nogil=True, cache=True)

@@ -29,7 +29,7 @@ from plinth.storage.store import Store
 from plinth.text.words.ngrams import ngram_hashes
 
 ASSET = "protected"
-VERSION = "1"
+VERSION = "2"
 #: Reasons that the stage gives.
 LEAKED, SOURCE, THINNED = REASONS = ("leaked", "benchmark_source", "downweighted")
 
