@@ -103,12 +103,12 @@ def _gates(ctx: Context, recipe: Recipe, candidate: Manifest | None) -> tuple[re
     return tuple(report.GateOutcome(name=gate.name, passed=gate.passed, reason=gate.reason) for gate in gates)
 
 
-def _training(ctx: Context, run: Manifest) -> report.RunStory:
+def _training(ctx: Context, run: Manifest) -> report.RunCard:
     prepared = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json")
     events = timeline(prepared.directory.events)
     steps = list(events.steps.values())
     facts = manifests.facts(ctx, prepared)
-    return report.RunStory(
+    return report.RunCard(
         run_id=prepared.run_id,
         steps=tuple(steps),
         events=tuple(events.events),

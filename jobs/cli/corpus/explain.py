@@ -34,46 +34,46 @@ def explain(settings: Settings, target: str, as_json: bool) -> None:
     from jobs.cli import output
     from plinth.provenance.explain import explain_document
 
-    story = explain_document(settings.context(), target)
+    trace = explain_document(settings.context(), target)
     if as_json:
-        output.emit_json(story)
+        output.emit_json(trace)
     else:
-        _show(story)
+        _show(trace)
 
 
-def _show(story: Mapping[str, Any]) -> None:
+def _show(trace: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
-    reason = f" ({story['reason']})" if story.get("reason") else ""
-    output.heading(f"{story['uri']}: {story['status']}{reason}")
-    output.facts({"id": story.get("id"), "bucket": story["bucket"]})
-    fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in story.get("rules", [])}
+    reason = f" ({trace['reason']})" if trace.get("reason") else ""
+    output.heading(f"{trace['uri']}: {trace['status']}{reason}")
+    output.facts({"id": trace.get("id"), "bucket": trace["bucket"]})
+    fired = {rule["reason"]: f"{_line(rule['values'])}  ({rule['rule']})" for rule in trace.get("rules", [])}
     _section("rules that fired", fired)
-    if "reject" in story:
-        return _section("reject", story["reject"])
-    document = dict(story["document"])
+    if "reject" in trace:
+        return _section("reject", trace["reject"])
+    document = dict(trace["document"])
     preview = str(document.pop("preview", "")).strip().splitlines()[:PREVIEW_LINES]
     _section("document", document)
     for text in preview:
         output.say(f"    | {output.plain_markup(text)}")
-    _section("source", story.get("source", {}))
-    _section("scores", {name: _line(columns) for name, columns in story.get("scores", {}).items()})
+    _section("source", trace.get("source", {}))
+    _section("scores", {name: _line(columns) for name, columns in trace.get("scores", {}).items()})
     for name in ("policy", "verdict", "holdout", "contamination", "protected", "curated"):
-        if story.get(name):
-            _section(name, story[name])
-    _section("edits", {str(index): _line(edit) for index, edit in enumerate(story.get("edits", []))})
-    for kind, found in story.get("dedup", {}).items():
+        if trace.get(name):
+            _section(name, trace[name])
+    _section("edits", {str(index): _line(edit) for index, edit in enumerate(trace.get("edits", []))})
+    for kind, found in trace.get("dedup", {}).items():
         _section(f"duplicates: {kind}", {name: value for name, value in found.items() if name != "members"})
         for one in found.get("members") or ():
             kept = "survives" if one["survivor"] else "        "
             output.say(f"    | {kept}  {one['id']}  {one['bucket']}  {output.plain_markup(one['uri'])}")
-    for place in story.get("tokens", []):
+    for place in trace.get("tokens", []):
         _section("tokens", place)
-    for run in story.get("training", []):
+    for run in trace.get("training", []):
         _section("training", run)
     for name in ("also", "stale"):
-        if story.get(name):
-            _section(name, {str(index): value for index, value in enumerate(story[name])})
+        if trace.get(name):
+            _section(name, {str(index): value for index, value in enumerate(trace[name])})
     return None
 
 

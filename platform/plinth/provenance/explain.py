@@ -44,7 +44,7 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     """Everything known about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject` or `undecided`), `reason`,
-    `source` (facts and terms of its source), `explain_document`, `scores` (annotator -> column -> value), `policy`,
+    `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
     members of clusters), `holdout`, `contamination`, `verdict`, `edits` (what was cut and why; of personal data
     only the length), `curated`, `tokens`, `training` (run -> steps and checkpoints), `stale`, `also` (other
@@ -54,10 +54,10 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
         MissingError: no document and no reject has this id, URI or beginning; names the nearest URIs.
     """
     place, *others = _places(ctx, target)
-    story = _reject(ctx, place) if place.rejected else _document(ctx, place)
+    trace = _reject(ctx, place) if place.rejected else _document(ctx, place)
     if others:
-        story["also"] = [_name(ctx, other) for other in others]
-    return story
+        trace["also"] = [_name(ctx, other) for other in others]
+    return trace
 
 
 def _places(ctx: Context, target: str) -> list[DocumentPlace]:
@@ -86,17 +86,17 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     text = row.pop("text")
     facts = document_rows.plain(row)
     facts |= {"extra": json.loads(row["extra"]), "characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}
-    story: dict[str, Any] = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket}
-    story |= {"status": "undecided", "reason": None}
+    trace: dict[str, Any] = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket}
+    trace |= {"status": "undecided", "reason": None}
     origin = _source(place, facts)
-    story |= {"source": origin} if origin else {}
-    story["document"] = facts | {"part": place.source.name, "row": place.row}
+    trace |= {"source": origin} if origin else {}
+    trace["document"] = facts | {"part": place.source.name, "row": place.row}
     stale: list[str] = []
-    story["scores"] = _scores(ctx, place, stale)
-    _judgements(ctx, place, story, stale)
-    _reasons(ctx, place, story, text)
-    _after(ctx, story)
-    return story | ({"stale": sorted(stale)} if stale else {})
+    trace["scores"] = _scores(ctx, place, stale)
+    _judgements(ctx, place, trace, stale)
+    _reasons(ctx, place, trace, text)
+    _after(ctx, trace)
+    return trace | ({"stale": sorted(stale)} if stale else {})
 
 
 def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, A
     return scores
 
 
-def _judgements(ctx: Context, place: DocumentPlace, story: dict[str, Any], stale: list[str]) -> None:
+def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale: list[str]) -> None:
     """Policy, duplicates, holdout, contamination and the verdict that follows from them."""
     for key in ("policy", "verdicts"):
         row = _row(ctx, place, f"{place.bucket}/{key}", "part-", stale)
         if row is not None:
-            story["verdict" if key == "verdicts" else key] = row
-    story["dedup"] = {}
+            trace["verdict" if key == "verdicts" else key] = row
+    trace["dedup"] = {}
     for key, asset in verdicts.ASSETS.items():
         row = _row(ctx, place, asset, f"{place.bucket}/part-", stale)
         if row is None:
@@ -128,9 +128,9 @@ def _judgements(ctx: Context, place: DocumentPlace, story: dict[str, Any], stale
         if row.get("cluster") and "survivor" in row:
             clusters = ctx.refs.current(asset)
             row["members"] = document_rows.members(ctx, clusters, row["cluster"]) if row.get("size", 1) > 1 else []
-        (story if key in _OWN_SECTION else story["dedup"])[key] = row
-    if "verdict" in story:
-        story["status"], story["reason"] = story["verdict"]["decision"], story["verdict"]["reason"]
+        (trace if key in _OWN_SECTION else trace["dedup"])[key] = row
+    if "verdict" in trace:
+        trace["status"], trace["reason"] = trace["verdict"]["decision"], trace["verdict"]["reason"]
 
 
 def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
@@ -140,10 +140,10 @@ def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
     return {} if at is None else {"index": at, **sources[at]}
 
 
-def _reasons(ctx: Context, place: DocumentPlace, story: dict[str, Any], text: str) -> None:
+def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: str) -> None:
     """The rules that fired with their values, and the edits with what they cut."""
     manifest = _current(ctx, f"{place.bucket}/policy")
-    if manifest is None or "policy" not in story:
+    if manifest is None or "policy" not in trace:
         return
     try:
         policy, rights = published(manifest)
@@ -152,15 +152,15 @@ def _reasons(ctx: Context, place: DocumentPlace, story: dict[str, Any], text: st
     stated = {rule.reason: (rule.drop, _columns(rule.drop)) for rule in policy.rules}
     for reason in rights.reasons if rights else ():
         stated[reason] = (TEXTS[reason], COLUMNS[reason])
-    scores = {**story["scores"], "documents": story["document"] | {"uri": story["uri"]}}
-    story["rules"] = [
+    scores = {**trace["scores"], "documents": trace["document"] | {"uri": trace["uri"]}}
+    trace["rules"] = [
         {"reason": reason, "rule": rule, "values": _values(columns, scores)}
-        for reason in story["policy"].get("fired") or ()
+        for reason in trace["policy"].get("fired") or ()
         for rule, columns in [stated.get(reason, (None, ()))]
     ]
     personal = {rule.reason for rule in policy.edits if rule.spans.startswith("pii")}
-    edits = story.get("verdict", {}).get("edits") or ()
-    story["edits"] = [_edit(edit, text, edit["reason"] in personal) for edit in edits[:MOST_EDITS]]
+    edits = trace.get("verdict", {}).get("edits") or ()
+    trace["edits"] = [_edit(edit, text, edit["reason"] in personal) for edit in edits[:MOST_EDITS]]
 
 
 def _columns(expression: str) -> tuple[str, ...]:
@@ -183,15 +183,15 @@ def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
     return {**edit, "characters": len(cut), **shown}
 
 
-def _after(ctx: Context, story: dict[str, Any]) -> None:
+def _after(ctx: Context, trace: dict[str, Any]) -> None:
     """Curated text, tokens, training."""
-    bucket, id_ = story["bucket"], story["id"]
+    bucket, id_ = trace["bucket"], trace["id"]
     for key, find in (("curated", document_rows.curated), ("shards", exposure.tokens)):
         manifest = _current(ctx, f"{bucket}/{key}")
         found = find(ctx, manifest, id_) if manifest else None
         if found:
-            story["tokens" if key == "shards" else key] = found
-    story["training"] = exposure.runs(ctx, bucket, id_)
+            trace["tokens" if key == "shards" else key] = found
+    trace["training"] = exposure.runs(ctx, bucket, id_)
 
 
 def _row(ctx: Context, place: DocumentPlace, asset: str, stem: str, stale: list[str]) -> dict[str, Any] | None:

@@ -17,14 +17,14 @@ Row = Mapping[str, Any]
 
 
 class Fact(Frozen):
-    """A number or word with its name; `note` says what to make of it."""
+    """A number or word with its name; `note` explains it."""
 
     label: str
     value: str
     note: str = ""
 
 
-class RunStory(Frozen):
+class RunCard(Frozen):
     """A training run: `steps` and `events` of its timeline, and facts such as tokens per second."""
 
     run_id: str
@@ -42,7 +42,7 @@ class GateOutcome(Frozen):
 
 
 class ReleaseCard(Frozen):
-    """The registered model: where it stands, and who let it through."""
+    """The registered model: its stage and its approvals."""
 
     name: str
     version: str
@@ -77,7 +77,7 @@ class ReportData(Frozen):
     gates: tuple[GateOutcome, ...] = ()
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
     languages: Mapping[str, Row] = Field(default_factory=dict, description="`stats['languages']` of the evaluation.")
-    run: RunStory | None = None
+    run: RunCard | None = None
     funnel: Row | None = Field(None, description="Statistics of the asset `funnel`.")
     mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.mixture.rows` of the mixture.")
     lineage: tuple[Ancestor, ...] = ()

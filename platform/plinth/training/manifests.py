@@ -47,22 +47,22 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
     Raises:
         TrainingError: the run has not finished, or its timeline lacks steps.
     """
-    story = _finished_history(config)
-    last = last_step(config, story)
+    history = _finished_history(config)
+    last = last_step(config, history)
     state = checkpoint.read_state(config.directory, last)
-    columns = {field.name: [event[field.name] for event in story.steps.values()] for field in TIMELINE_SCHEMA}
+    columns = {field.name: [event[field.name] for event in history.steps.values()] for field in TIMELINE_SCHEMA}
     table = pa.table(columns, schema=TIMELINE_SCHEMA)
     stride = max(1, -(-last // CURVE_POINTS))
-    kept = [step for step in story.steps if step % stride == 0 or step in (1, last)]
+    kept = [step for step in history.steps if step % stride == 0 or step in (1, last)]
     stats = {
         "run_id": config.run_id,
         "steps": last,
         "tokens": config.tokens_through(last),
-        "stopped_by_rule": _stop_reasons(config, story),
-        "final_loss": list(story.steps.values())[-1]["loss"],
-        "skipped_steps": sorted(story.skipped),
+        "stopped_by_rule": _stop_reasons(config, history),
+        "final_loss": list(history.steps.values())[-1]["loss"],
+        "skipped_steps": sorted(history.skipped),
         "final_loss_ema": state["monitor"]["loss_ema"],
-        "loss_curve": [[step, story.steps[step]["loss"]] for step in kept],
+        "loss_curve": [[step, history.steps[step]["loss"]] for step in kept],
         "parameters_sha256": state["parameters_sha256"],
     }
     inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
@@ -108,9 +108,9 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     """Facts that differ each time a run is repeated: speeds, waits, restarts, memory. For people and plots."""
-    story = timeline(config.directory.events)
-    steps, commits, restarts = list(story.steps.values()), story.of("checkpoint"), story.of("restart")
-    losses = restarts + story.of("vanished") + story.of("lost")
+    history = timeline(config.directory.events)
+    steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
+    losses = restarts + history.of("vanished") + history.of("lost")
     if not steps:
         return {"steps": 0, "restarts": len(restarts)}
     seconds = sum(event["step_s"] for event in steps)
@@ -127,33 +127,33 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
         "restarts": len(restarts),
         "lost_steps": sum(event["lost_steps"] for event in losses),
         "lost_s": round(sum(event["lost_s"] for event in losses), 1),
-        "redone_steps": story.redone,
-        "diverged_steps": story.diverged,
-        "interventions": sum(event["action"] != "warn" for event in story.of("intervention")),
-        "skipped_steps": len(story.skipped) + sum(bool(event.get("vetoed")) for event in steps),
-        "refused_checkpoints": len(story.of("refused")),
-        "attempts": len(story.of("run_started")),
+        "redone_steps": history.redone,
+        "diverged_steps": history.diverged,
+        "interventions": sum(event["action"] != "warn" for event in history.of("intervention")),
+        "skipped_steps": len(history.skipped) + sum(bool(event.get("vetoed")) for event in steps),
+        "refused_checkpoints": len(history.of("refused")),
+        "attempts": len(history.of("run_started")),
     }
 
 
 def _finished_history(config: RunConfig) -> History:
-    story = timeline(config.directory.events)
-    last = last_step(config, story)
-    missing = sorted(set(range(1, last + 1)) - set(story.steps) - story.skipped)
+    history = timeline(config.directory.events)
+    last = last_step(config, history)
+    missing = sorted(set(range(1, last + 1)) - set(history.steps) - history.skipped)
     if missing or last not in checkpoint.committed(config.directory):
         raise TrainingError(
             f"run {config.run_id} has not finished",
-            found=f"{len(story.steps)} steps in {config.directory.events}, first missing {missing[:1] or 'none'}",
+            found=f"{len(history.steps)} steps in {config.directory.events}, first missing {missing[:1] or 'none'}",
             expected=f"{last} steps and a committed checkpoint of the last",
             remedy="run the same command again: it goes on from the last committed checkpoint",
         )
-    return story
+    return history
 
 
-def _stop_reasons(config: RunConfig, story: History) -> list[str]:
+def _stop_reasons(config: RunConfig, history: History) -> list[str]:
     """The stopping rules that ended the run; empty when it went to its last step."""
-    early = last_step(config, story) < config.total_steps
-    return list(story.of("stopped_by_rule")[-1]["reasons"]) if early else []
+    early = last_step(config, history) < config.total_steps
+    return list(history.of("stopped_by_rule")[-1]["reasons"]) if early else []
 
 
 def _step(config: RunConfig) -> Step:

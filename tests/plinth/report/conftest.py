@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plinth.report.data import Ancestor, Fact, GateOutcome, Next, ReleaseCard, ReportData, RunStory
+from plinth.report.data import Ancestor, Fact, GateOutcome, Next, ReleaseCard, ReportData, RunCard
 
 BUCKETS = {"code": (5200, 0.86), "manuals": (2900, 0.7), "prose": (610, 0.9), "web": (1480, 0.95)}
 STAGES = {
@@ -92,7 +92,7 @@ def slices() -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def run() -> RunStory:
+def run() -> RunCard:
     picks = random.Random(1)
     steps = tuple(
         {
@@ -113,12 +113,12 @@ def run() -> RunStory:
         {"event": "finished", "step": 100},
     )
     facts = (Fact(label="speed", value="3,410 tokens/s"), Fact(label="restarts", value="1", note="8 steps redone"))
-    return RunStory(run_id="demo-3fa9c1d2b7e0", steps=steps, events=events, facts=facts)
+    return RunCard(run_id="demo-3fa9c1d2b7e0", steps=steps, events=events, facts=facts)
 
 
 @pytest.fixture
 def data(
-    funnel: dict[str, Any], mixture: tuple[dict[str, Any], ...], slices: dict[str, dict[str, Any]], run: RunStory
+    funnel: dict[str, Any], mixture: tuple[dict[str, Any], ...], slices: dict[str, dict[str, Any]], run: RunCard
 ) -> ReportData:
     return ReportData(
         title="demo: from raw corpus to an approved, signed checkpoint",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plinth.report import figures, mixture_plot
-from plinth.report.data import RunStory
+from plinth.report.data import RunCard
 from plinth.report.render import png, svg
 
 COURSE = [
@@ -23,7 +23,7 @@ def width(data: bytes) -> int:
 
 
 def test_every_plot_is_a_small_png_and_repeats(
-    funnel: dict[str, Any], mixture: tuple[dict[str, Any], ...], slices: dict[str, dict[str, Any]], run: RunStory
+    funnel: dict[str, Any], mixture: tuple[dict[str, Any], ...], slices: dict[str, dict[str, Any]], run: RunCard
 ) -> None:
     draws: list[Callable[[], bytes]] = [
         lambda: png(figures.funnel, funnel),
@@ -62,7 +62,7 @@ def test_funnel_shows_what_is_left_after_each_stage(funnel: dict[str, Any]) -> N
     assert "records found" not in svg(figures.funnel, funnel, title="t")
 
 
-def test_loss_marks_interventions(run: RunStory) -> None:
+def test_loss_marks_interventions(run: RunCard) -> None:
     assert ">restart" in svg(figures.loss, run.steps, run.events, title="t").replace("> ", ">")
     assert ">restart" not in svg(figures.loss, run.steps, (), title="t").replace("> ", ">")
 

@@ -62,14 +62,14 @@ class RemoteCheckpoints:
         try:
             record = checkpoint.record_path(run, step).read_bytes()
             manifest = (folder / MANIFEST).read_bytes()
-            story = run.events.read_bytes() if run.events.exists() else b""
+            events = run.events.read_bytes() if run.events.exists() else b""
         except FileNotFoundError as error:
             raise MissingError(f"checkpoint {name} is gone", found=error) from error
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             files = _files(manifest)
             list(pool.map(lambda file: self._put_file(folder / file.path, f"{name}/{file.path}", file), files))
             self._put(f"{name}/{MANIFEST}", manifest)
-            self._put(f"{name}.events.jsonl", story)
+            self._put(f"{name}.events.jsonl", events)
             self._put(f"{name}.json", record)
         write_bytes(checkpoint.uploaded_path(run, step), record)
         return Commit.model_validate_json(record).bytes

@@ -100,10 +100,10 @@ def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
 
 def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
     """The evidence: original beside replayed, and whether all of it is equal."""
-    story, last = timeline(config.directory.events), max(found.states)
-    steps = [_compared(story.steps.get(step, {}), step, again) for step, again in found.steps.items()]
-    skipped = sorted(step for step in story.skipped if first < step <= last)
-    acted = [_comparable(event) for event in _repeatable_interventions(story, first, last)]
+    history, last = timeline(config.directory.events), max(found.states)
+    steps = [_compared(history.steps.get(step, {}), step, again) for step, again in found.steps.items()]
+    skipped = sorted(step for step in history.skipped if first < step <= last)
+    acted = [_comparable(event) for event in _repeatable_interventions(history, first, last)]
     again = [_comparable(json.loads(json.dumps(event))) for event in found.interventions]
     commits = [_commit(config, step, state) for step, state in sorted(found.states.items())]
     same = {
@@ -190,12 +190,12 @@ def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
     return {**known, "guard": {**guard, "rollbacks": made}}
 
 
-def _repeatable_interventions(story: History, first: int, last: int) -> Iterator[dict[str, Any]]:
+def _repeatable_interventions(history: History, first: int, last: int) -> Iterator[dict[str, Any]]:
     """Interventions that a replay of these steps makes again: not rollbacks, whose steps it leaves out, and not
     those of steps that a rollback took back or of the clock."""
-    for event in story.of("intervention"):
+    for event in history.of("intervention"):
         again = event["action"] != "rollback" and event["rule"] != "throughput"
-        if again and first < event["step"] <= last and event["step"] in story.steps:
+        if again and first < event["step"] <= last and event["step"] in history.steps:
             yield event
 
 

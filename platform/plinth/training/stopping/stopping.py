@@ -191,10 +191,10 @@ def digest(rules: Stopping) -> str:
     return fingerprint.digest(rules)[:16]
 
 
-def last_step(config: RunConfig, story: History | None = None) -> int:
+def last_step(config: RunConfig, history: History | None = None) -> int:
     """The step at which a run ends: its last, or the one where its rules, as they are now, have stopped it."""
     if not config.stopping.asked:
         return config.total_steps
-    events = (story or timeline(config.directory.events)).of("stopped_by_rule")
+    events = (history or timeline(config.directory.events)).of("stopped_by_rule")
     stopped = [event for event in events if event["rules"] == digest(config.stopping)]
     return int(stopped[-1]["step"]) if stopped else config.total_steps

@@ -69,16 +69,16 @@ class LostWork:
 
     def lose_vanished(self) -> Loss | None:
         """Add what a job lost whose supervisor was killed; nothing when the last one ended in order."""
-        story = timeline(self.run.events)
-        told = [event["event"] for event in story.events if event["event"] not in BEFORE_A_JOB]
+        history = timeline(self.run.events)
+        told = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not told or told[-1] in JOB_ENDS:
             return None
         committed = max(checkpoint.committed(self.run), default=0)
-        done = [event for step, event in story.steps.items() if step > committed]
+        done = [event for step, event in history.steps.items() if step > committed]
         if not done:
             return None
-        earlier = [event for step, event in story.steps.items() if step <= committed]
-        since = max([earlier[-1]["time"] if earlier else 0.0, *(e["time"] for e in story.of("run_started")[-1:])])
+        earlier = [event for step, event in history.steps.items() if step <= committed]
+        since = max([earlier[-1]["time"] if earlier else 0.0, *(e["time"] for e in history.of("run_started")[-1:])])
         return self._add(Loss(committed, len(done), round(max(0.0, done[-1]["time"] - since), 3)))
 
     def _add(self, loss: Loss) -> Loss:

@@ -228,8 +228,8 @@ class History:
 
 def timeline(path: Path) -> History:
     """The history of a run; of a step that was written twice the later line counts."""
-    story = History()
+    found = History()
     for event in read_events(path):
-        story.add(event)
-    story.steps = dict(sorted(story.steps.items()))
-    return story
+        found.add(event)
+    found.steps = dict(sorted(found.steps.items()))
+    return found

@@ -224,7 +224,7 @@ def fate(ctx: Context, match: Match) -> dict[str, Any]:
     Keys are there where the stage is published and was made from the same documents: `decision`, `reason`,
     `cluster`, `cluster_size`, `exact_survivor`, `near_survivor`.
     """
-    story: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     sides = {
         f"{match.bucket}/verdicts": (match.part, ("decision", "reason", "cluster", "cluster_size")),
         exact.ASSET: (f"{match.bucket}/{match.part}", ("survivor",)),
@@ -239,5 +239,5 @@ def fate(ctx: Context, match: Match) -> dict[str, Any]:
             continue
         row = read_row(ctx.store, part, match.row, columns)
         prefix = {exact.ASSET: "exact_", "dedup/minhash": "near_"}.get(asset, "")
-        story |= {prefix + key: value.hex() if isinstance(value, bytes) else value for key, value in row.items()}
-    return story
+        known |= {prefix + key: value.hex() if isinstance(value, bytes) else value for key, value in row.items()}
+    return known
