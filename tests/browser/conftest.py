@@ -1,5 +1,5 @@
-"""The corpus of the tiny pipeline, which the tests of jobs use too."""
+"""The tiny pipeline up to its evaluation, which the tests of jobs use too."""
 
-from tests.jobs.conftest import corpus
+from tests.jobs.conftest import corpus, trained
 
-__all__ = ["corpus"]
+__all__ = ["corpus", "trained"]

@@ -42,11 +42,11 @@ def _answers(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def workspace(corpus, tmp_path_factory) -> Path:
+def workspace(trained, tmp_path_factory) -> Path:
     """A candidate that waits for a person."""
-    folder = copied(corpus, tmp_path_factory.mktemp("browser") / "workspace")
+    folder = copied(trained, tmp_path_factory.mktemp("browser") / "workspace")
     recipe = folder / "waits.yaml"
-    change = "release: {auto_approve_as: null}\ntraining: {launch: {ranks: 1}}\n"
+    change = "release: {auto_approve_as: null}\n"
     recipe.write_text(f"extends: {os.path.relpath(RECIPE, folder)}\n{change}")
     plinth(folder, "run", "-r", recipe)
     yield folder

@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from plinth.storage.workspace import Workspace
+from registry.server import stop_server
 from tests import tiny_corpus
 from tests.shared import copied, once
 
@@ -56,12 +59,24 @@ def corpus(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def released(corpus, tmp_path_factory) -> Path:
-    """A workspace in which the pipeline was run to its mixture, then to a release."""
-    workspace = copied(corpus, tmp_path_factory.mktemp("released") / "workspace")
+def trained(corpus, tmp_path_factory) -> Path:
+    """A workspace in which the pipeline was run to its mixture, then to its evaluation; only to be copied."""
+
+    def run(workspace: Path) -> None:
+        shutil.copytree(corpus, workspace, symlinks=True, dirs_exist_ok=True)
+        try:
+            plinth(workspace, "run", "-r", RECIPE, "--select", "evaluation")
+        finally:
+            stop_server(Workspace(workspace))
+        Workspace(workspace).mlflow.joinpath("server.json").unlink()  # a copy would ask for the same port
+
+    return once(tmp_path_factory, "trained", run)
+
+
+@pytest.fixture(scope="session")
+def released(trained, tmp_path_factory) -> Path:
+    """A workspace in which the pipeline was run to its evaluation, then to a release."""
+    workspace = copied(trained, tmp_path_factory.mktemp("released") / "workspace")
     plinth(workspace, "run", "-r", RECIPE)
     yield workspace
-    from plinth.storage.workspace import Workspace
-    from registry.server import stop_server
-
     stop_server(Workspace(workspace))
