@@ -6,6 +6,7 @@ in one, in half the time.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import uuid
@@ -16,6 +17,7 @@ HOST = "127.0.0.1"
 
 def serve(home: Path, port: int) -> None:
     """Prepare the database in a folder and answer on a port of loopback until a signal comes."""
+    gc.disable()  # what is imported stays
     import uvicorn  # before MLflow, which guards its pages only where it sees a server's package
     from mlflow import environment_variables as variables
     from mlflow.server import constants, handlers
@@ -33,7 +35,11 @@ def serve(home: Path, port: int) -> None:
         variables._MLFLOW_IN_JOB_EXECUTOR.name: "false",
     }
     handlers.initialize_backend_stores(database, database, artifacts)
-    uvicorn.run("mlflow.server.fastapi_app:app", host=HOST, port=port)
+    from mlflow.server.fastapi_app import app
+
+    gc.freeze()
+    gc.enable()
+    uvicorn.run(app, host=HOST, port=port)
 
 
 if __name__ == "__main__":
