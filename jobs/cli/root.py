@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import os
 import sys
@@ -155,6 +156,7 @@ def cli(ctx: click.Context, workspace: Path, recipe: Path | None, debug: bool) -
 
 def main(args: list[str] | None = None) -> None:
     """Entry point of the `plinth` script; ends the process with the exit code."""
+    gc.set_threshold(50_000, 10, 10)  # at Python's 700, a fifth of the time that imports take is collections
     sys.exit(call(sys.argv[1:] if args is None else args))
 
 
