@@ -135,8 +135,6 @@ class _Reader:
         if kind not in PAGES or length is None:
             reason = "segmented_record" if kind == "continuation" else "broken_record"
             return self._refuse(reason, f"WARC-Type {kind}, Content-Length {length}", 0)
-        if not uri:
-            return self._refuse("missing_field", "no WARC-Target-URI", length)
         # Before its size: a film in a crawl is no page that is too large.
         if unwanted := _unwanted(record, uri):
             return self._refuse(*unwanted, length)
@@ -145,6 +143,8 @@ class _Reader:
         body = record.reader.read()
         if len(body) < record.content_length:
             return self._refuse("broken_record", f"{len(body)} bytes, promised {record.content_length}", len(body))
+        if not uri:
+            return self._refuse("missing_field", "no WARC-Target-URI", length)
         return self._page(record, body, length)
 
     def _page(self, record: Any, body: bytes, length: int) -> RawRecord | Reject:
