@@ -37,6 +37,7 @@ class StageWork(NamedTuple):
 #: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
 #: and the index were measured, and the rest are estimates by column widths (docs/scale.md).
 MEASURED = (
+    StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24),
     StageWork("annotate: heuristics", 74, 0, True, 0.0, 150),
     StageWork("annotate: language, PII", 57, 0, True, 0.0, 60),
     StageWork("annotate: classifiers", 50, 0, True, 0.0, 30),
@@ -51,6 +52,8 @@ MEASURED = (
 )
 #: WARC to documents, MB of HTML per second and core (resiliparse).
 EXTRACT_MEGABYTES_S = 8.0
+#: The same, hashed compressed and inflated to be cut; and compressed bytes, a byte of HTML.
+DIGEST_MEGABYTES_S, COMPRESSED = 249.0, 0.25
 #: zstd Parquet of documents, bytes per byte of text.
 PARQUET = 0.25
 #: Bytes that one task of the near-duplicate stage holds for every document of the corpus.
@@ -107,6 +110,8 @@ def estimate(scale: CorpusScale) -> CorpusEstimate:
     if scale.html_bytes:
         hours = scale.html_bytes / (EXTRACT_MEGABYTES_S * 1e6) / 3600
         rows.insert(0, _timed("extract", parts, hours, scale.html_bytes, PARQUET * scale.text_bytes, scale))
+        hours = scale.html_bytes / (DIGEST_MEGABYTES_S * 1e6) / 3600
+        rows.insert(0, _timed("digests of sources", parts, hours, COMPRESSED * scale.html_bytes, 0.0, scale))
     core_hours = sum(row.core_hours for row in rows)
     requests = sum(2.0 * row.tasks for row in rows)
     stored = PARQUET * scale.text_bytes * 2 + sum(work.written_document for work in MEASURED) * documents
@@ -136,8 +141,8 @@ def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> S
 
 
 def _columns(work: StageWork) -> float:
-    """Bytes per document that a stage without text reads: signatures' keys, or all columns."""
-    return 300.0 if work.stage == "near duplicates" else 250.0
+    """Bytes per document that a stage without text reads: signatures' keys, ids, or all columns."""
+    return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
 
 
 def _timed(stage: str, tasks: int, core_hours: float, read: float, written: float, scale: CorpusScale) -> StageEstimate:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.root import call
-from plinth.operation.planning.corpus import MEASURED, CorpusScale, estimate
+from plinth.operation.planning.corpus import DIGEST_MEGABYTES_S, MEASURED, CorpusScale, estimate
 
 ROOT = Path(__file__).parents[4]
 
@@ -28,7 +28,7 @@ def test_twice_the_corpus_costs_twice() -> None:
     one, two = (estimate(CorpusScale(text_bytes=size, html_bytes=6 * size)) for size in (1e13, 2e13))
     assert two.core_hours == pytest.approx(2 * one.core_hours)
     assert two.written_bytes == pytest.approx(2 * one.written_bytes)
-    assert len(one.rows) == len(MEASURED) + 1
+    assert len(one.rows) == len(MEASURED) + 2
 
 
 def test_cores_help_until_the_parts_run_out_and_the_network_may_bound() -> None:
@@ -55,7 +55,7 @@ def _recorded() -> dict[str, float]:
     """Speeds by stage as the benchmarks recorded them: MB/s of text, or documents/s."""
     found = {
         name: json.loads((ROOT / "tests" / "benchmarks" / "results" / f"{name}.json").read_text())
-        for name in ("annotate", "language_pii", "minhash", "dedup", "corpus")
+        for name in ("annotate", "language_pii", "minhash", "dedup", "corpus", "sources")
     }
     both, largest, line = found["language_pii"]["plinth"], found["dedup"]["sizes"][-1], found["corpus"][-1]
     tail = sum(line["seconds"][name] for name in ("holdout", "contamination", "curated"))
@@ -63,8 +63,10 @@ def _recorded() -> dict[str, float]:
         "annotate: heuristics": found["annotate"]["scores"],
         "annotate: language, PII": 1 / (1 / both["language"] + 1 / both["pii"]),
         "MinHash signatures": next(row["mb_per_s"] for row in found["minhash"]["rows"] if row["peer"] == "plinth"),
+        "repeats of a snapshot": found["sources"]["repeats_documents_per_second"],
         "near duplicates": largest["documents_per_core_minute"] / 60,
         "exact duplicates": line["megabytes"] / line["seconds"]["dedup/exact"],
+        "digests of sources": found["sources"]["html_megabytes_per_second"],
         "held out, curated": line["megabytes"] / tail,
     }
 
@@ -72,6 +74,7 @@ def _recorded() -> dict[str, float]:
 def test_no_speed_is_promised_that_was_not_measured() -> None:
     """Recorded under changing load, so a quarter of room; a constant that outlived a slowdown fails."""
     constants = {work.stage: work.megabytes_s or work.documents_s for work in MEASURED}
+    constants["digests of sources"] = DIGEST_MEGABYTES_S
     for stage, speed in _recorded().items():
         assert constants[stage] <= 1.25 * speed, stage
 
