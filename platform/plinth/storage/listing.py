@@ -86,13 +86,14 @@ def inventory(
 
 
 def listing(location: str, base: Path, suffixes: tuple[str, ...] = ()) -> list[list[Any]]:
-    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content.
+    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Links and
+    special files are left out.
 
     Raises:
         SourceError: the location cannot be listed.
     """
     _, found = _find(location, base, suffixes)
-    return [[name, info["size"], _mark(info)] for name, _, info in found]
+    return [[name, info["size"], _mark(info)] for name, _, info in found if not _refused(info)]
 
 
 class _Entry(NamedTuple):

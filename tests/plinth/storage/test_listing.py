@@ -123,6 +123,7 @@ def test_links_are_listed_and_never_followed(folder: Path) -> None:
         assert seen(folder, location) == expected
     assert seen(folder, "in", (".txt",)) == expected  # files of any ending may lie behind a link to a folder
     assert set(expected) - set(seen(folder, "in", (".md",))) == {name for name in expected if name.endswith(".txt")}
+    assert [row[0] for row in listing.listing("in", folder)] == ["a.txt", "b.txt"]
     files = [file for file in listing.inventory("in", folder) if file.refused]
     assert {file.bytes for file in files} == {0}
     assert not any(str(folder) in file.sha256 for file in files)
