@@ -24,7 +24,8 @@ RECIPE = ROOT / "tests" / "web.yaml"
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("web")
     web_corpus.write(folder / "input")
-    plinth(folder, "run", "-r", RECIPE, "--select", "funnel", "--select", "dedup/index", "--select", "ledger")
+    wanted = ("funnel", "dedup/index", "ledger", "data_card")
+    plinth(folder, "run", "-r", RECIPE, *(word for name in wanted for word in ("--select", name)))
     return folder
 
 
@@ -146,3 +147,14 @@ def test_it_can_be_explained_and_queried(workspace: Path, pages: dict[str, list[
     assert near[0]["similarity"] == 1.0, near[0]
     shown = plinth(workspace, "slices").stdout
     assert "toxicity" in shown
+
+
+def test_the_data_card_says_what_is_screened_and_how_well(workspace: Path) -> None:
+    card: Any = answer(workspace, "card")
+    assert card["toxicity"] == "not screened in reference"
+    page = plinth(workspace, "card").stdout
+    assert "generated text alone, which is no evidence" in page
+    assert "removes of reference: 0 of 160 documents" in page
+    rules = answer(workspace, "policy", "removal", "--samples", 0)["rules"]
+    assert {row["reason"] for row in rules} == {"toxic", "low_quality"}
+    assert all(row["buckets"]["web"]["fired"] > 0 for row in rules)
