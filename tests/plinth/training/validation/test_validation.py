@@ -185,7 +185,7 @@ def test_when_to_look(run: Make) -> None:
 def test_looking_is_no_part_of_the_identity(run: Make) -> None:
     assert identity(run()) == identity(run(validation=None, heldout=""))
     assert run_key(Training(validation=LOOK), "m", "t") == run_key(Training(), "m", "t")
-    with pytest.raises(TrainingError, match="names no held-out text"):
+    with pytest.raises(TrainingError, match="has validation but no held-out text"):
         Validator(run(heldout=""))
 
 
