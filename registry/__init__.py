@@ -16,7 +16,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     clock         wall-clock time for records
     signing       OpenSSF model signature and SLSA provenance of a directory
     materialise   checkpoint manifest -> signed directory
-    client        connection to MLflow, named failures, source URIs
+    mlflow_client connection to MLflow, named failures, source URIs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
     gates         pure functions: evidence -> passed, reason
     approval      decisions of people: signed statements, or tags set in the MLflow UI

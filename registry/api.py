@@ -11,8 +11,7 @@ from plinth.errors import GateError, MissingError, TrustError
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
-from registry import approval, candidate, materialise, promotion, registration, releases, taint, timeline
-from registry import client as mlflow_client
+from registry import approval, candidate, materialise, mlflow_client, promotion, registration, releases, taint, timeline
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage

@@ -21,7 +21,7 @@ from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
 from plinth.trust import dsse, keys
-from registry.client import source_directory
+from registry.mlflow_client import source_directory
 from registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")

@@ -18,8 +18,7 @@ from plinth.errors import GateError, LineageError, MissingError, SignatureError,
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from registry import candidate as candidates
-from registry import client as mlflow_client
-from registry import evidence, gates, releases, taint
+from registry import evidence, gates, mlflow_client, releases, taint
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.registration import locked, show_gates

@@ -17,7 +17,7 @@ from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import locks
-from registry import client as mlflow_client
+from registry import mlflow_client
 from registry.candidate import CandidateRun, Facts, model_name
 from registry.gates import GateResult, failed
 

@@ -14,8 +14,7 @@ from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust import keys
-from registry import candidate, promotion, signing, taint
-from registry import client as mlflow_client
+from registry import candidate, mlflow_client, promotion, signing, taint
 
 
 class VerifiedModel(Frozen):

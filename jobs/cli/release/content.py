@@ -78,7 +78,7 @@ def export() -> None:
 @shared
 @json_option
 def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], as_json: bool) -> None:
-    """Make DIRECTORY a DVC project with a pointer for each of ASSETS (default: all), for a plain `dvc pull`."""
+    """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`)."""
     from jobs.cli import output
     from plinth.storage import dvc
 

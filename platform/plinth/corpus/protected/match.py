@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compiled import njit
-from plinth.corpus.protected.index import ProtectedIndex
+from plinth.corpus.protected.protected_index import ProtectedIndex
 from plinth.text.words.hash_lookup import HashLookup
 from plinth.text.words.ngrams import I64, U64, ngram_hashes
 from plinth.text.words.word_hashes import mix

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.corpus.protected import index as indexes
+from plinth.corpus.protected import protected_index
 from plinth.corpus.protected.match import find
 from plinth.corpus.protected.parameters import Protected
 from plinth.corpus.sidecars import Slot, slots, summed
@@ -91,7 +91,7 @@ def run(
     plain = run_items(ctx, step, _index, [Item(digests, task)], label=f"{ASSET}: index")[0][0]
     index = _weights(ctx, places, plain)
     step = Step(name="protected/found", version=VERSION, params=_thresholds(params), libraries=fingerprint.UNICODE)
-    names, _ = indexes.items(ctx.store, sets)
+    names, _ = protected_index.items(ctx.store, sets)
     found = run_items(
         ctx,
         step,
@@ -125,7 +125,8 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
 
 def _index(store: Store, task: tuple[Mapping[str, Manifest], int, int]) -> tuple[Part, ...]:
     sets, candidate_words, min_words = task
-    return (indexes.write(store, indexes.build(indexes.items(store, sets)[1], candidate_words, min_words)),)
+    items = protected_index.items(store, sets)[1]
+    return (protected_index.write(store, protected_index.build(items, candidate_words, min_words)),)
 
 
 def _weights(ctx: Context, places: tuple[Slot, ...], plain: Part) -> Part:
@@ -139,7 +140,7 @@ def _weights(ctx: Context, places: tuple[Slot, ...], plain: Part) -> Part:
 
 def _frequencies(store: Store, task: tuple[Slot, Part]) -> tuple[Part, ...]:
     slot, plain = task
-    index = indexes.read(store, plain)
+    index = protected_index.read(store, plain)
     words, frequencies, documents = index.lookups()[1], np.zeros(index.vocabulary.size, dtype=np.int64), 0
     for batch in iter_batches(store, slot.documents, ["id", "text"]):
         drawn = np.frombuffer(b"".join(batch.column("id").to_pylist()), dtype="<u4").reshape(-1, 4)[:, 2]
@@ -156,12 +157,12 @@ def _frequencies(store: Store, task: tuple[Slot, Part]) -> tuple[Part, ...]:
 
 def _weighed(store: Store, task: tuple[Part, tuple[Part, ...]]) -> tuple[Part, ...]:
     plain, counted = task
-    index = indexes.read(store, plain)
+    index = protected_index.read(store, plain)
     frequencies = sum(
         (read_table(store, part)["documents"].to_numpy() for part in counted), np.zeros(index.vocabulary.size, np.int64)
     )
     documents = sum(int(part.stats["documents"]) for part in counted)
-    return (indexes.write(store, indexes.weighed(index, documents, frequencies)),)
+    return (protected_index.write(store, protected_index.weighed(index, documents, frequencies)),)
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class _Look:
 
 
 def _found(store: Store, task: _Look) -> tuple[Part, ...]:
-    index, params = indexes.read(store, task.index), task.params
+    index, params = protected_index.read(store, task.index), task.params
     lookups = index.lookups()
     lengths = np.diff(index.starts)
     denied = tuple(piece.lower() for family in params.families.values() for piece in family.deny)
@@ -280,8 +281,8 @@ def _items(store: Store, task: tuple[tuple[tuple[str, str], ...], tuple[Part, ..
 def _by_set(
     ctx: Context, params: Protected, sets: Mapping[str, Manifest], index: Part, table: Part
 ) -> dict[str, dict[str, int]]:
-    lengths = np.diff(indexes.read(ctx.store, index).starts)
-    names, _ = indexes.items(ctx.store, sets)
+    lengths = np.diff(protected_index.read(ctx.store, index).starts)
+    names, _ = protected_index.items(ctx.store, sets)
     short = [name for (name, _), words in zip(names, lengths, strict=True) if words < params.min_words]
     rows = read_table(ctx.store, table).to_pylist()
     return {

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from plinth.training.checkpoint.writer import process as writer
+from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
 from plinth.training.supervise.nodes import (
     Heartbeat,
@@ -70,7 +70,7 @@ class Follower:
             if order.port:
                 here = self.place.ranks(self.config)
                 for rank in here:
-                    writer.end(self.config.directory, rank)  # node 0 has stopped waiting for it
+                    writer_process.end(self.config.directory, rank)  # node 0 has stopped waiting for it
                 self._ranks = [self.start(order, rank) for rank in here] if order.status is None else []
             self._report()
         for number in order.signals[self._signals :]:

@@ -29,7 +29,7 @@ from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.checkpoint import checkpoint
 from plinth.training.checkpoint.upload import Uploader, restore
-from plinth.training.checkpoint.writer import process as writer
+from plinth.training.checkpoint.writer import writer_process
 from plinth.training.config import RunConfig
 from plinth.training.stopping.stopping import last_step
 from plinth.training.supervise.follower import follow
@@ -152,8 +152,8 @@ class Supervisor:
 
     def _clean(self) -> None:
         """Let writers commit what every rank had staged; then delete half-written ones, which may fill the disk."""
-        for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
-            writer.end(self.run, rank)
+        for rank in writer_process.wait_until_gone(self.run, self.config.supervision.hang_s):
+            writer_process.end(self.run, rank)
         checkpoint.clean(self.run)
 
     def _start(self, rank: int, port: int, audit: bool) -> Process:

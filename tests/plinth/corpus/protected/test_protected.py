@@ -17,8 +17,7 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate import verdicts
 from plinth.corpus.funnel import funnel
-from plinth.corpus.protected import contamination, protected, sets
-from plinth.corpus.protected import index as indexes
+from plinth.corpus.protected import contamination, protected, protected_index, sets
 from plinth.corpus.protected.match import SEED, find
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.errors import SourceError
@@ -150,7 +149,7 @@ def test_the_longest_run_is_exact(tiny: Any) -> None:
         "x " + " ".join(words[2:9]) + " gap " + " ".join(words[9:14]),
         " ".join(reversed(words)),
     ]
-    index = indexes.build(pa.array([item], pa.large_string()), 3, 8)
+    index = protected_index.build(pa.array([item], pa.large_string()), 3, 8)
     docs, items, longest, _ = find(pa.array(texts, pa.large_string()), 3, index, index.lookups())
     assert dict(zip(docs.tolist(), longest.tolist(), strict=True)) == {0: 13, 1: 12, 2: 7}
     assert set(items.tolist()) == {0}
@@ -159,7 +158,7 @@ def test_the_longest_run_is_exact(tiny: Any) -> None:
 @given(st.lists(st.sampled_from("abcdefg"), min_size=8, max_size=14), st.lists(st.sampled_from("abcdefg"), max_size=40))
 @settings(max_examples=150, deadline=None)
 def test_runs_equal_a_slow_reference(item: list[str], text: list[str]) -> None:
-    index = indexes.build(pa.array([" ".join(item)], pa.large_string()), 2, 8)
+    index = protected_index.build(pa.array([" ".join(item)], pa.large_string()), 2, 8)
     _, _, longest, share = find(pa.array([" ".join(text)], pa.large_string()), 2, index, index.lookups())
     runs = [
         n

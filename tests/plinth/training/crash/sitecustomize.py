@@ -25,7 +25,7 @@ def _arm(plan: dict[str, object]) -> None:
     from plinth.training.checkpoint.writer import rank_part
 
     whole = rank_part.write
-    rank = int(sys.orig_argv[sys.orig_argv.index("plinth.training.checkpoint.writer.process") + 2])
+    rank = int(sys.orig_argv[sys.orig_argv.index("plinth.training.checkpoint.writer.writer_process") + 2])
 
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -47,5 +47,5 @@ def _arm(plan: dict[str, object]) -> None:
     rank_part.write = write
 
 
-if "CRASH" in os.environ and "plinth.training.checkpoint.writer.process" in sys.orig_argv:
+if "CRASH" in os.environ and "plinth.training.checkpoint.writer.writer_process" in sys.orig_argv:
     _arm(json.loads(os.environ["CRASH"]))

@@ -26,7 +26,7 @@ class WriterClient:
     """The process that writes, as its rank sees it."""
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
-        module = "plinth.training.checkpoint.writer.process"
+        module = "plinth.training.checkpoint.writer.writer_process"
         command = [sys.executable, "-m", module, str(root), str(rank), str(descriptor)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """The process beside a rank that writes its checkpoints.
 
-Started as `python -m plinth.training.checkpoint.writer.process RUN RANK DESCRIPTOR`.
+Started as `python -m plinth.training.checkpoint.writer.writer_process RUN RANK DESCRIPTOR`.
 
 It reads the rank's memory block through the descriptor, needs no torch, and ignores SIGTERM and SIGINT: state
 that is staged on every rank gets committed even when the ranks are killed meanwhile. It works while cores are idle; at
