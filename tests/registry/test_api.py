@@ -11,7 +11,7 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
-from registry import api, client, promotion, registration, releases, signing, verified
+from registry import api, mlflow_client, promotion, registration, releases, signing, verified
 from registry import materialise as directories
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
@@ -21,7 +21,7 @@ ADA, BEN = "ada@example.org", "ben@example.org"
 
 @pytest.fixture
 def mlflow(ctx: Context, mlflow_uri: str) -> Any:
-    return client.connect(ctx.workspace)
+    return mlflow_client.connect(ctx.workspace)
 
 
 def register(ctx: Context, line: Any, **facts: object) -> tuple[Any, dict[str, Any]]:
@@ -84,7 +84,7 @@ def test_the_same_work_is_registered_once(ctx: Context, line: Any, mlflow: Any) 
     first, _ = register(ctx, line)
     again, _ = register(ctx, line, requested_by="somebody else", cost={"wall_s": 11})
     assert again.version == first.version
-    assert len(client.versions(mlflow, first.model)) == 1
+    assert len(mlflow_client.versions(mlflow, first.model)) == 1
     version = mlflow.get_model_version(first.model, first.version)
     assert len(mlflow.get_metric_history(version.run_id, "bits_per_byte/web/model")) == 1
 
@@ -109,7 +109,7 @@ def test_a_crash_before_the_version_leaves_no_candidate_and_is_mended(
         patched.setattr(registration, "_tags", crash)
         with pytest.raises(KeyboardInterrupt):
             register(ctx, line)
-    assert client.versions(mlflow, f"{line.recipe.release.name}-candidate") == []
+    assert mlflow_client.versions(mlflow, f"{line.recipe.release.name}-candidate") == []
     found, _ = register(ctx, line)
     experiment = mlflow.get_experiment_by_name(line.recipe.name).experiment_id
     assert found.version == "1"
@@ -165,7 +165,7 @@ def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any
 
 
 def test_nothing_is_printed(ctx: Context, line: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    client.connect(ctx.workspace)
+    mlflow_client.connect(ctx.workspace)
     capfd.readouterr()
     release(ctx, line)
     assert capfd.readouterr() == ("", "")
@@ -176,7 +176,7 @@ def test_promoting_twice_is_promoting_once(ctx: Context, line: Any, mlflow: Any)
     assert api.promote_if_approved(ctx, line.recipe) == ()
     assert api.promote(ctx, line.recipe, "1", "ben", "again") == record
     assert len(api.history(ctx, line.recipe)) == 2
-    assert len(client.versions(mlflow, line.recipe.release.name)) == 1
+    assert len(mlflow_client.versions(mlflow, line.recipe.release.name)) == 1
 
 
 def test_an_approval_set_in_the_mlflow_ui(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -241,7 +241,7 @@ def test_a_promotion_interrupted_before_its_record_is_finished_by_the_next(
     (record,) = api.promote_if_approved(ctx, line.recipe)
     assert (record.action, record.version) == ("champion", "1")
     assert aliases(mlflow, line) == {"champion": "1"}
-    assert len(client.versions(mlflow, line.recipe.release.name)) == 1
+    assert len(mlflow_client.versions(mlflow, line.recipe.release.name)) == 1
 
 
 def test_weights_are_read_only_where_people_have_approved(
