@@ -97,7 +97,8 @@ def _show_account(title: str, account: dict[str, Any]) -> None:
         rows_of_edits = ((reason, count["edits"], output.size(count["bytes"])) for reason, count in cut)
         output.table(("edits of kept text", "spans", "text"), rows_of_edits, right=("spans", "text"))
     effective = account["effective"]
-    factors = " ".join(f"{name} {effective[name]:.3f}" for name in ("rho_parse", "rho_quality", "r_dup", "r_pad"))
+    shown = ("rho_parse", "rho_quality", "rho_rest", "r_dup", "r_pad")
+    factors = " ".join(f"{name} {effective[name]:.3f}" for name in shown)
     output.say(
         f"D_eff {output.size(effective['effective_bytes'])} of {output.size(effective['nominal_bytes'])}"
         f" ({effective['effective_tokens']:,.0f} tokens): {factors}"

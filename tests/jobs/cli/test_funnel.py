@@ -20,6 +20,7 @@ EFFECTIVE = {
     "rho_parse": 0.9,
     "rho_quality": 0.5,
     "r_dup": 0.1,
+    "rho_rest": 1.0,
     "r_pad": 0.0,
     "effective_bytes": 810_000.0,
     "effective_tokens": 200_000.4,

@@ -45,7 +45,8 @@ def effective(
     rho_quality = _share(kept, documents["text_bytes"])
     r_dup = 1.0 - _share(deduplicated, kept) * _share(documents["text_bytes"], text)
     nominal = text / rho_parse if rho_parse else 0.0
-    d_eff = nominal * (1 - r_dup) * (1 - r_pad) * rho_parse * rho_quality
+    rho_rest = _share(trained_bytes, deduplicated)
+    d_eff = nominal * (1 - r_dup) * (1 - r_pad) * rho_parse * rho_quality * rho_rest
     tokens_per_byte = tokens / trained_bytes if trained_bytes else 0.0
     return {
         "nominal_bytes": nominal,
@@ -53,7 +54,7 @@ def effective(
         "rho_quality": rho_quality,
         "r_dup": r_dup,
         "r_pad": r_pad,
-        "rho_rest": _share(trained_bytes, deduplicated),
+        "rho_rest": rho_rest,
         "effective_bytes": d_eff,
         "tokens_per_byte": tokens_per_byte,
         "nominal_tokens": nominal * tokens_per_byte,

@@ -2,7 +2,7 @@
 
 Pure arithmetic over the statistics of manifests; nothing is read but them.
 
-    D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality
+    D_eff = D_nominal (1 − r_dup) (1 − r_pad) ρ_parse ρ_quality ρ_rest
 
     ρ_parse    records that parse / those and damage; the text of damage cannot be measured, so records are counted;
                exclusions are reasons of the first stage, but no failure to parse
@@ -11,14 +11,15 @@ Pure arithmetic over the statistics of manifests; nothing is read but them.
     ρ_quality  bytes that the policy keeps / bytes of documents
     r_dup      1 − (bytes that every stage of deduplication leaves / bytes that the policy keeps) × (bytes of documents
                / the same with those captured again)
+    ρ_rest     curated text for training / bytes that deduplication leaves: less what is held out, contaminated or
+               protected, and less edits
     r_pad      share of the training targets that teach nothing, as the mixture measured it
 
 Later stages never see what a stage removes, so its numbers are marginal. Every rule of the policy also counts the
 documents on which it fires, and on which it alone fires (`unique`: those that dropping the rule would let in).
 Tokens of removed text are estimated at the rate of the bucket's curated text, once there are shards.
 
-The formula leaves out what the holdout, decontamination and edits take; `rho_rest` is their measured share, so
-that D_eff · ρ_rest / (1 − r_pad) is the curated text to the byte.
+So D_eff / (1 − r_pad) is the curated text to the byte.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from plinth.corpus.sources.record import EXCLUSIONS, SEEN_BEFORE
 from plinth.records import Manifest, Step
 
 ASSET = "funnel"
-VERSION = "4"
+VERSION = "5"
 
 #: Stages that take documents out of training once duplicates are gone.
 _AFTER = CASCADE[CASCADE.index("holdout") :]

@@ -81,10 +81,11 @@ def test_effective_budget_hand_worked(tiny: Any) -> None:
         assert found["rho_quality"] == kept / rows["policy"]["bytes_in"]
         assert found["r_dup"] == pytest.approx(1 - rows["near"]["bytes_out"] / kept)
         product = found["nominal_bytes"] * found["rho_parse"] * found["rho_quality"] * (1 - found["r_dup"])
-        assert found["effective_bytes"] == pytest.approx(product * (1 - r_pad))
         assert product * found["rho_rest"] == pytest.approx(account["trained"]["bytes"])
+        assert found["rho_rest"] < 1  # something is held out
+        assert found["effective_bytes"] == pytest.approx(account["trained"]["bytes"] * (1 - r_pad))
         tokens = account["trained"]["tokens"]
-        assert found["effective_tokens"] * found["rho_rest"] / (1 - r_pad) == pytest.approx(tokens)
+        assert found["effective_tokens"] / (1 - r_pad) == pytest.approx(tokens)
     assert made.stats["buckets"]["a"]["effective"]["rho_parse"] == 55 / 63  # the empty ones are no failures
     assert made.stats["total"]["trained"]["tokens"] == 1500
     assert set(made.inputs) >= {"a/documents", "b/verdicts", "a/curated", "b/shards", "mixture"}
@@ -105,7 +106,9 @@ def test_before_there_is_curated_text(tiny: Any) -> None:
     assert early["stages"] == later["stages"][:-1]
     assert early["trained"]["documents"] == later["trained"]["documents"]
     assert early["trained"]["bytes"] == later["stages"][-2]["bytes_out"]
-    assert early["effective"]["effective_bytes"] == later["effective"]["effective_bytes"]
+    # before edits are made, what they take cannot be known
+    cut = early["trained"]["bytes"] / later["trained"]["bytes"]
+    assert early["effective"]["effective_bytes"] == pytest.approx(later["effective"]["effective_bytes"] * cut)
 
 
 def test_any_stage_that_the_verdicts_have_is_in_its_place(tiny: Any) -> None:
