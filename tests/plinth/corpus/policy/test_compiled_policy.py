@@ -6,6 +6,7 @@ import pytest
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
 from plinth.errors import RecipeError
+from tests.rights import MIT
 
 FEW = Rule(reason="few", drop="gopher_quality.word_count < 2")
 MANY = Rule(reason="many", drop="gopher_quality.word_count > 3")
@@ -39,6 +40,11 @@ def test_columns_are_named_by_sidecar_and_strings_are_labels() -> None:
     assert compiled.sidecars == expected | {"pii": ["spans"]}
     assert compiled.labels == {"language.label"}
     assert compiled.reusing(Policy(edits=edits)).sidecars == expected  # edits did not change
+
+
+def test_the_licence_that_the_gate_reads_is_a_label() -> None:
+    compiled = compile_policy(Policy(rules=(FEW,)), ANNOTATORS, rights=MIT)
+    assert compiled.labels == {"documents.licence"}
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,12 @@ def test_first_rule_is_the_reason_and_all_are_counted(bucket: Bucket) -> None:
     assert read_table(bucket.ctx.store, made.parts[0]).schema.equals(policy.SCHEMA)
 
 
+def test_what_judged_a_bucket_is_read_back(bucket: Bucket) -> None:
+    given, rights = policy.published(bucket.judge(RULES))
+    assert [(rule.reason, rule.drop) for rule in given.rules] == list(RULES)
+    assert rights == MIT.within(bucket.documents)
+
+
 def test_order_of_rules_changes_reasons_and_not_the_outcome(bucket: Bucket) -> None:
     one, other = bucket.judge(RULES), bucket.judge(RULES[::-1])
     assert [row["keep"] for row in bucket.rows(one)] == [row["keep"] for row in bucket.rows(other)]
