@@ -101,8 +101,9 @@ def _show_account(title: str, account: dict[str, Any]) -> None:
     factors = " ".join(f"{name} {effective[name]:.3f}" for name in shown)
     output.say(
         f"D_eff {output.size(effective['effective_bytes'])} of {output.size(effective['nominal_bytes'])}"
-        f" ({effective['effective_tokens']:,.0f} tokens): {factors}"
+        f" ({effective['effective_tokens']:,.0f} tokens)"
     )
+    output.say(f"  {factors}")
 
 
 def _size(count: int | None) -> str | None:
