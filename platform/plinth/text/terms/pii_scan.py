@@ -144,7 +144,7 @@ def _is_address(data: U8, first: int, at: int, end: int) -> bool:
     letters, dots = 0, 0
     for i in range(at + 1, min(end, at + 256)):
         kind = _CLASSES[data[i]]
-        if kind & (_UPPER | _LOWER):
+        if kind & (_UPPER | _LOWER) or data[i] >= 128:
             letters += 1
         elif data[i] == 46:
             if i == at + 1:
@@ -301,6 +301,7 @@ def _number(data: U8, first: int, at: int, end: int, doc: int, found: I64, size:
     before = data[at - 1] if at > first else np.uint8(32)
     if before == 36 or before == 37:  # money, escapes
         return size
+    trunk = data[at] == 48 and at + 1 < end and data[at + 1] != 48
     groups, digits, dots, stop = 0, 0, 0, at
     form = np.int64(0)  # lengths of the first eight groups, four bits each, and what stands between them
     between = np.int64(0)
@@ -312,11 +313,14 @@ def _number(data: U8, first: int, at: int, end: int, doc: int, found: I64, size:
             stop += 1
             continue
         skip = _joint(data, stop, end)
+        if not skip and digits <= 6 and (trunk or before == 43):
+            skip = _slash(data, stop, end)
         if not skip:
             break
         if groups < 8:
             form |= min(length, 15) << (4 * groups)
-            between |= np.int64(data[stop]) << (8 * groups) if groups < 7 else np.int64(0)
+            sign = np.int64(data[stop]) if skip < 3 else np.int64(47)
+            between |= sign << (8 * groups) if groups < 7 else np.int64(0)
         dots += data[stop] == 46 and skip == 1
         groups, length = groups + 1, 0
         stop += skip
@@ -331,7 +335,8 @@ def _number(data: U8, first: int, at: int, end: int, doc: int, found: I64, size:
     start = at - 1 if before == 43 or before == 40 else at
     meaning = context(data, max(first, start - BEFORE), start, True)
     meaning |= context(data, stop, min(end, stop + AFTER), False) & ~(1 | 8)  # not of the next phone, the next key
-    if meaning or _strong(form, between, groups, digits, before):
+    strong = _strong(form, between, groups, digits, before) or _born(data, at, form)
+    if meaning or strong or (trunk and digits >= 9 and _area(form, between, before)):
         return int(_put(found, size, doc, NUMBER, at - first, stop - first, meaning))
     return size
 
@@ -347,13 +352,40 @@ def _joint(data: U8, at: Any, end: Any) -> Any:
         return 1
     if byte == 41 and _CLASSES[following] & _DIGIT:
         return 1
-    if ((plain and following == 40) or (byte == 41 and (following == 32 or following == 45))) and _CLASSES[
-        third
-    ] & _DIGIT:
+    closed = byte == 41 and (following == 32 or following == 45 or following == 47)
+    if ((plain and following == 40) or closed) and _CLASSES[third] & _DIGIT:
         return 2
     if byte == 0xC2 and following == 0xA0 and _CLASSES[third] & _DIGIT:
         return 2
     return 0
+
+
+@njit(inline="always")
+def _slash(data: U8, at: Any, end: Any) -> Any:
+    """Bytes of a slash between spaces, perhaps after a bracket, before a digit; else 0."""
+    start = at + 1 if data[at] == 41 else at
+    if start + 3 < end and data[start] == 32 and data[start + 1] == 47 and data[start + 2] == 32:
+        return start + 3 - at if _CLASSES[data[start + 3]] & _DIGIT else 0
+    return 0
+
+
+@njit(inline="always")
+def _area(form: Any, between: Any, before: Any) -> Any:
+    """An area code of three to five digits in brackets, or before a slash."""
+    length, sign = form & 0xF, between & 0xFF
+    return 3 <= length <= 5 and (sign == 47 or (before == 40 and sign == 41))
+
+
+@njit(inline="always")
+def _born(data: U8, at: Any, form: Any) -> Any:
+    """Chinese resident numbers: fifteen digits and more with 19 or 20 after the sixth, or six, eight, three or four."""
+    three = form & 0xFFF
+    if three == 0x386 or three == 0x486:
+        return True
+    if form & 0xF != 15:
+        return False
+    century, decade = data[at + 6], data[at + 7]
+    return (century == 49 and decade == 57) or (century == 50 and decade == 48)
 
 
 @njit(nogil=True, cache=True)

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from plinth.text.terms.pii_words import MEANINGS, OTHER
+
+#: Words for a number that is no person's, at most one word such as `number` further: `part no.`, `S/N`, `order #`.
+_LABELS = f"""{MEANINGS[OTHER]} item product catalog catalogue cat drawing docket patent permit claim file zip asset
+    equipment barcode upc ean gtin nsn fig figure table page artikelnummer artikelnr bestellnr teilenummer teilenr
+    rechnungsnummer rechnungsnr seriennummer kundennummer aktenzeichen az vorgang steuernummer""".split()
+_LABELLED = re.compile(
+    rb"(?<![A-Za-z\x80-\xff])(?:" + "|".join(_LABELS).encode() + rb"|[ps]\.?/?n)s?[\s_:.,#=(\"'-]{0,4}"
+    rb"(?:(?:no|nos|nr|num|numbers?|nummer|code|id|is|was)[\s_:.,#=(\"'-]{1,4}){0,2}\Z",
+    re.IGNORECASE,
+)
 
 
 class PiiHit(NamedTuple):
@@ -16,6 +29,11 @@ class PiiHit(NamedTuple):
     @property
     def kind(self) -> str:
         return self.reason.partition("/")[0]
+
+
+def labelled(raw: bytes, start: int) -> bool:
+    """Whether the words right before a number say that it is a part's, an order's, a file's."""
+    return bool(_LABELLED.search(raw, max(0, start - 40), start))
 
 
 def weighted(digits: str, weights: Sequence[int]) -> int:

@@ -30,7 +30,11 @@ FORMS = tuple(
         ("google_key", b"AIza", rb"AIza[\w-]{35}"),
         ("npm_token", b"npm_", rb"npm_[A-Za-z0-9]{36}"),
         ("pypi_token", b"pypi-AgEIcHlwaS5vcmc", rb"pypi-AgEIcHlwaS5vcmc[\w-]{50,1000}"),
-        ("model_api_key", b"sk-", rb"sk-(?:ant-|proj-|svcacct-)?[\w-]{32,250}"),
+        (
+            "model_api_key",
+            b"sk-",
+            rb"sk-(?:(?:ant|proj|svcacct|admin|or-v1)-[\w-]{16,250}|[A-Za-z0-9]{20,250}|[\w-]{32,250})",
+        ),
         ("hugging_face_token", b"hf_", rb"hf_[A-Za-z0-9]{34}"),
         ("digitalocean_token", b"dop_v1_", rb"dop_v1_[0-9a-f]{64}"),
         ("shopify_token", b"shpat_", rb"shpat_[0-9a-fA-F]{32}"),
@@ -57,6 +61,8 @@ VALUE = re.compile(rb"[A-Za-z0-9_+/.=~-]{16,200}")
 EXAMPLE = re.compile(
     rb"example|placeholder|your|changeme|dummy|sample|fake|xxxx|0000|1234567|abcdef|foobar|redacted|\.\.\.", re.I
 )
+#: A value of a published form with `1234567` in it may be a key all the same.
+FORMED_EXAMPLE = re.compile(rb"example|placeholder|your|changeme|dummy|sample|fake|xxxx|redacted", re.I)
 WORDS = re.compile(rb"[A-Z]?[a-z]{4,}|[A-Z]{5,}")
 HEX = re.compile(rb"[0-9a-f]+\Z|[0-9A-F]+\Z")
 #: Bits per character. Random letters and digits have 4.1 at 20 characters; names made of words mostly have less.
@@ -70,7 +76,7 @@ def run(raw: bytes, start: int) -> PiiHit | None:
     for name, first, form in FORMS:
         if raw.startswith(first, start):
             match = form.match(raw, start)
-            if match and _random(match[0][len(first) :]):
+            if match and _formed(name, match[0][len(first) :]):
                 return PiiHit(start, match.end(), f"key/{name}")
     return _assigned(raw, start)
 
@@ -120,9 +126,20 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
     )
 
 
+def _formed(name: str, text: bytes) -> bool:
+    """Whether a value of a published form is a key: `sk-` also begins class names and slugs, which are words."""
+    if not _disordered(text) or FORMED_EXAMPLE.search(text):
+        return False
+    return name != "model_api_key" or _unworded(text) or (len(text) >= 32 and bool(HEX.match(text)))
+
+
 def _random(text: bytes) -> bool:
     """Whether a value looks random and is no example."""
-    return entropy(text) >= min(MIN_ENTROPY, 0.75 * math.log2(len(text))) and not EXAMPLE.search(text)
+    return _disordered(text) and not EXAMPLE.search(text)
+
+
+def _disordered(text: bytes) -> bool:
+    return entropy(text) >= min(MIN_ENTROPY, 0.75 * math.log2(len(text)))
 
 
 def _unworded(text: bytes) -> bool:

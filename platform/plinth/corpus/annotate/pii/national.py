@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date
 from typing import NamedTuple
 
-from plinth.corpus.annotate.pii.hits import PiiHit, luhn, mod_11_10, verhoeff, weighted
+from plinth.corpus.annotate.pii.hits import PiiHit, labelled, luhn, mod_11_10, verhoeff, weighted
+from plinth.corpus.annotate.pii.numbers import named
 from plinth.text.terms import pii_words as words
 
 END = rb"(?![\w-]|\.\d)"
 _HETU = "0123456789ABCDEFHJKLMNPRSTUVWXY"
+#: GB/T 2260, and the residents of Hong Kong, Macau and Taiwan (81 to 83).
+_SECOND = ("12345", "123", "1234567", "123456", "01234", "12345", "1", "123")
+_PROVINCES = frozenset(
+    int(first + second) for first, seconds in zip("12345678", _SECOND, strict=True) for second in seconds
+)
 _DNI = "TRWAGMYFPDXBNJZSQVHLCKE"
 #: Values of characters at odd places of the codice fiscale (Decreto 23 dicembre 1976).
 _ODD = dict(
@@ -136,6 +143,17 @@ def ahv(text: str) -> bool:
     return weighted(text, (1, 3) * 6 + (1,)) % 10 == 0
 
 
+def resident_id(text: str) -> bool:
+    """GB 11643: province, county, date of birth, sequence, and the check character of ISO/IEC 7064 MOD 11-2."""
+    try:
+        born = date(int(text[6:10]), int(text[10:12]), int(text[12:14]))
+    except ValueError:
+        return False
+    known = int(text[:2]) in _PROVINCES and 1900 <= born.year < 2050
+    weights = [2**place % 11 for place in range(17, 0, -1)]
+    return known and "10X98765432"[weighted(text[:17], weights) % 11] == text[17].upper()
+
+
 def _form(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern + END)
 
@@ -172,6 +190,9 @@ NUMBERS = (
     NationalId("ca_sin", _form(rb"\d{3}([ -]?)\d{3}\1\d{3}"), _never, words.SIN, sin, "Service Canada"),
     NationalId("pt_nif", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.NIF, nif, "Autoridade Tributária"),
     NationalId("au_tfn", _form(rb"\d{3}( ?)\d{3}\1\d{3}"), _never, words.TFN, tfn, "Australian Taxation Office"),
+    NationalId(
+        "cn_resident_id", _form(rb"\d{6}([ -]?)\d{8}\1\d{3}[\dXx]"), lambda text: True, 0, resident_id, "GB 11643-1999"
+    ),
     NationalId("es_dni", _form(rb"\d{8}-?[A-Z]"), _never, words.DNI, dni, "Ministerio del Interior"),
     NationalId("fi_hetu", _form(rb"\d{6}[-+A]\d{3}[0-9A-Y]"), _never, words.HETU, hetu, "Digi- ja väestötietovirasto"),
 )
@@ -221,6 +242,8 @@ def _first(rules: tuple[NationalId, ...], raw: bytes, start: int, meaning: int) 
         match = rule.form.match(raw, start)
         if match is None or not (meaning & rule.meaning or rule.strong(match[0])):
             continue
+        if rule.name == "us_ssn" and (labelled(raw, start) or (not meaning & rule.meaning and named(raw, start))):
+            continue  # no check digit: `part no 123-45-6789` has the form too
         plain = match[0] if rule.name == "fi_hetu" else _SIGNS.sub(b"", match[0])
         if rule.valid(plain.replace(b"+", b"").decode() if rule.name != "fi_hetu" else plain.decode()):
             return PiiHit(start, match.end(), f"national/{rule.name}")

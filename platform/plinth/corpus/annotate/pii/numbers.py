@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from plinth.corpus.annotate.pii.hits import PiiHit, luhn
+from plinth.corpus.annotate.pii.hits import PiiHit, labelled, luhn
 from plinth.text.terms import pii_words
 from plinth.text.terms.pii_words import MEANINGS, PHONE
 
@@ -55,6 +55,8 @@ OTHER_CODES = re.compile(r"2[1-69]\d|3[578]\d|42\d|50\d|59\d|6[789]\d|85\d|88\d|
 NORTH_AMERICA = re.compile(
     rb"(?:1-)?(?:\(([2-9]\d{2})\)[ -]?|([2-9]\d{2})([-. ]))([2-9]\d{2})([-. ])(\d{4})(?![\w-]|\.\d)"
 )
+#: Area code in brackets or before a slash, as Germany, Austria and others write it (DIN 5008 before 2001).
+TRUNK = re.compile(rb"\(0[1-9]\d{1,3}\)(?: / |[ /-])?[1-9]|0[1-9]\d{1,3}(?: / |/)[1-9]")
 GROUP = re.compile(rb"\d+")
 DATE = re.compile(
     rb"(?:19|20)\d\d[-/. ](?:0?[1-9]|1[0-2])[-/. ]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d(?!\d)|"
@@ -113,7 +115,9 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
     match = NORTH_AMERICA.match(raw, first)
     if match and (match[1] or match[3] == b"-" or meaning & PHONE):
         return PiiHit(first, match.end(), "phone") if _american((match[1] or match[2]), match[4], match[6]) else None
-    return _national(raw, first, start, end) if meaning & PHONE else None
+    if meaning & PHONE:
+        return _national(raw, first, start, end)
+    return _trunk(raw, first, start, end) if TRUNK.match(raw, first) else None
 
 
 def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
@@ -148,6 +152,19 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
     return PiiHit(start - 1, reached, "phone") if least <= national <= most else None
 
 
+def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
+    """An area code with its mark, and a number: of nine digits at least, no path, no tax number (`021/815/08150`)."""
+    before = raw[first - 1 : first] if first else b""
+    if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):
+        return None
+    hit = _national(raw, first, start, end)
+    if hit is None:
+        return None
+    text, after = raw[start : hit.end], raw[hit.end : hit.end + 1]
+    enough = 9 <= sum(48 <= byte <= 57 for byte in text) <= 13
+    return hit if enough and text.count(b"/") <= 1 and b"." not in text and after not in (b"/", b"-") else None
+
+
 def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
     groups = _groups(raw, start, end)
     if groups is None or DATE.match(raw, start):
@@ -162,10 +179,10 @@ def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
         return None
     if len({*groups[0][1]}) == 1 and len(groups) == 1:
         return None
-    return PiiHit(first, reached, "phone") if (trunk and total >= 8) or _named(raw, first) else None
+    return PiiHit(first, reached, "phone") if (trunk and total >= 8) or named(raw, first) else None
 
 
-def _named(raw: bytes, start: int) -> bool:
+def named(raw: bytes, start: int) -> bool:
     """Whether the nearest word before is one for telephones."""
     at = start
     for _ in range(3):

@@ -233,9 +233,9 @@ def _edits(spans: list[tuple[int, int, str]], sizes: npt.NDArray[np.int64], para
 
 ANNOTATOR = Annotator(
     name="pii",
-    version="3",
+    version="4",
     description="Spans of personal data and secrets, with replacements, and their counts by kind.",
-    source="RFC 5322, RFC 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164, and the publishers of each national number.",
+    source="RFC 5322, 6531 and 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164, and the publishers of each national number.",
     params=PiiParams,
     schema=SCHEMA,
     reads=("text",),

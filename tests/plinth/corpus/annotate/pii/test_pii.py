@@ -71,6 +71,33 @@ def found(text: str, **params: Any) -> list[tuple[str, str]]:
         ("TOKEN=k8Fz2Qm9Lr4Xt7Vb1Nw6\n", [("key/assigned", "k8Fz2Qm9Lr4Xt7Vb1Nw6")]),
         ("token = make_the_token_of_session_12(k8Fz2Qm9Lr4Xt7Vb1Nw6)", []),
         ("x = 'k8Fz2Qm9Lr4Xt7Vb1Nw6', token_id = 'k8Fz2Qm9Lr4Xt7Vb1Nw6'", []),
+        ("Müller@firma.de, jörg.müller@firma.de", [("email", "Müller@firma.de"), ("email", "jörg.müller@firma.de")]),
+        ("Mu\u0308ller@firma.de иван@пример.рф", [("email", "Mu\u0308ller@firma.de"), ("email", "иван@пример.рф")]),
+        ("post@müller.de请联系", [("email", "post@müller.de")]),
+        ("请联系zhang@firma.cn。 用户@例子.广告吗", [("email", "zhang@firma.cn"), ("email", "用户@例子.广告")]),
+        ("请大家在今天以前联系@firma.cn “ж@x.рф” @例子.广告", [("email", "ж@x.рф")]),
+        ("ж" * 32 + "@b.io", [("email", "ж" * 32 + "@b.io")]),
+        ("ж" * 33 + "@b.io", []),  # 66 octets
+        ("030 / 12345678, 0711/123 45-67", [("phone", "030 / 12345678"), ("phone", "0711/123 45-67")]),
+        ("(030) 12345678 (089)1234567", [("phone", "(030) 12345678"), ("phone", "(089)1234567")]),
+        ("+49 30 12345678, +49 (0)30 / 123456", [("phone", "+49 30 12345678"), ("phone", "+49 (0)30 / 123456")]),
+        ("Tel. 030 123456 / 030 654321", [("phone", "030 123456"), ("phone", "030 654321")]),
+        ("St.-Nr. 021/815/08150, 012/2019, /030/12345678, 2030/12345678, f(030) 12345678", []),
+        ("Rechnung 0123/456789, Az.: 0123/456789, (01) 09501101530003, (030) 1234", []),
+        ("sk-k8Fz2Qm9Lr4Xt7Vb1Nw6", [("key/model_api_key", "sk-k8Fz2Qm9Lr4Xt7Vb1Nw6")]),
+        ("use sk-ant-api03-k8Fz2Qm9Lr4Xt7Vb-Nw6_q.", [("key/model_api_key", "sk-ant-api03-k8Fz2Qm9Lr4Xt7Vb-Nw6_q")]),
+        ("(sk-proj-k8Fz2Qm9Lr4Xt7Vb1Nw6)", [("key/model_api_key", "sk-proj-k8Fz2Qm9Lr4Xt7Vb1Nw6")]),
+        ("sk-0123456789abcdef8a7b6c5d4e3f2a1b", [("key/model_api_key", "sk-0123456789abcdef8a7b6c5d4e3f2a1b")]),
+        ("sk-ant-your-key-here-8fj2k3l4 sk-toggleable__label-arrow-and-content-12 sk-estimator-doc-link", []),
+        ("part no 123-45-6789, P/N: 123-45-6789, item #123-45-6789, serial number 123-45-6789", []),
+        ("Model 123-45-6789; order no. 123-45-6789; invoice: 123-45-6789; ISBN 123-45-6789", []),
+        ("phone 123-45-6789", [("phone", "123-45-6789")]),
+        ("as part of the form, 123-45-6789", [("national/us_ssn", "123-45-6789")]),
+        ("social security number: 123-45-6789", [("national/us_ssn", "123-45-6789")]),
+        ("11010519491231002x 110105 19491231 002X", [("national/cn_resident_id", "11010519491231002x"),
+                                                     ("national/cn_resident_id", "110105 19491231 002X")]),
+        ("身份证号码为11010519491231002X。", [("national/cn_resident_id", "11010519491231002X")]),
+        ("110105194912310021 110105194913310026 170105194912310020 110105189912310028 x11010519491231002X", []),
     ],
 )  # fmt: skip
 def test_what_is_found(text: str, expected: list[tuple[str, str]]) -> None:
@@ -85,7 +112,7 @@ NATIONAL = {
     "se_personnummer": ("personnummer ", "811228-9874"), "in_aadhaar": ("Aadhaar ", "2345 6789 0124"),
     "ca_sin": ("SIN ", "130 692 544"), "pt_nif": ("NIF ", "123456789"), "au_tfn": ("TFN ", "123 456 782"),
     "es_dni": ("DNI ", "12345678Z"), "es_nie": ("NIE ", "X1234567L"), "fi_hetu": ("hetu ", "131052-308T"),
-    "it_codice_fiscale": ("", "RSSMRA85T10A562S"),
+    "it_codice_fiscale": ("", "RSSMRA85T10A562S"), "cn_resident_id": ("", "11010519491231002X"),
 }  # fmt: skip
 
 
@@ -160,7 +187,8 @@ PIECES = [
     "@", ".", "..", "::", ":", "-", " ", "\n", "1", "12", "a", "f", "é", "😀", "x@", "%", "v", "(", ")", "2001:", "+",
     "+49 30 901820", "212-867-5309", "(415) 867-5309", "123-45-6788", "DE89370400440532013000", "tel", "SSN", "card ",
     "AKIAQ5RST2UVW3XYZ4AB", "-----BEGIN PRIVATE KEY-----", "RSSMRA85T10A562S", "756.9217.0769.85", "order", "=", "'",
-    "529.982.247-25", "IBAN ", "GB82 WEST 1234 5698 7654 32", "token=", "k8Fz2Qm9Lr4Xt7Vb1Nw6",
+    "529.982.247-25", "11010519491231002X", "110105 19491231 002X", "030 / 12345678", "(030) ", " / ", "ü@ü.de",
+    "рф", "用", "part no ", "IBAN ", "GB82 WEST 1234 5698 7654 32", "token=", "k8Fz2Qm9Lr4Xt7Vb1Nw6",
 ]  # fmt: skip
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=25).map("".join)
 
