@@ -12,7 +12,9 @@ disagreement, goes to tests/benchmarks/results/agreement.json, one entry a profi
 | gopher/redpajama | togethercomputer/RedPajama-Data | nltk, msgspec |
 | refinedweb/dclm, c4/dclm, code/redpajama | mlfoundations/dclm | nltk, uniseg, fasttext-wheel, unidecode |
 | c4/paper | tensorflow/datasets, or its c4_utils.py | none |
-| gopher/datatrove, fineweb/datatrove, c4/datatrove, c4/fineweb | none | datatrove, which ours has |
+| gopher/white-space, fineweb/white-space, c4/white-space | none | datatrove, which ours has |
+
+datatrove as released, with its own splitters, is `tests/benchmarks/bench_agreement.py`.
 """
 
 from __future__ import annotations

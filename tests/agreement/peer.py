@@ -288,7 +288,7 @@ def c4_paper(checkout: str) -> Callable[[str], Verdict]:
 
 
 def _datatrove(*filters: tuple[str, str, dict[str, Any]]) -> Callable[[str], Verdict]:
-    """Filters in a row. Words are what white space separates on both sides: see tests of the annotators for why."""
+    """Filters in a row. Words are what white space separates on both sides; `released.py` leaves datatrove its own."""
     from importlib import import_module
 
     from datatrove.data import Document
@@ -327,30 +327,24 @@ DATATROVE_REASONS = {
 }  # fmt: skip
 
 
-def gopher_datatrove(checkout: str) -> Callable[[str], Verdict]:
+def gopher_white_space(checkout: str) -> Callable[[str], Verdict]:
     return _datatrove(
         ("gopher_repetition_filter", "GopherRepetitionFilter", {}), ("gopher_quality_filter", "GopherQualityFilter", {})
     )
 
 
-def fineweb_datatrove(checkout: str) -> Callable[[str], Verdict]:
+def fineweb_white_space(checkout: str) -> Callable[[str], Verdict]:
     return _datatrove(("fineweb_quality_filter", "FineWebQualityFilter", {}))
 
 
-def c4_datatrove(checkout: str) -> Callable[[str], Verdict]:
+def c4_white_space(checkout: str) -> Callable[[str], Verdict]:
     return _datatrove(("c4_filters", "C4QualityFilter", {}))
 
 
-def c4_fineweb(checkout: str) -> Callable[[str], Verdict]:
-    """As examples/fineweb.py of datatrove calls it."""
-    return _datatrove(("c4_filters", "C4QualityFilter", {"filter_no_terminal_punct": False}))
-
-
 PEERS = {
-    "gopher/datatrove": gopher_datatrove,
-    "fineweb/datatrove": fineweb_datatrove,
-    "c4/datatrove": c4_datatrove,
-    "c4/fineweb": c4_fineweb,
+    "gopher/white-space": gopher_white_space,
+    "fineweb/white-space": fineweb_white_space,
+    "c4/white-space": c4_white_space,
     "gopher/dolma": gopher_dolma,
     "dolma/1.6": dolma_16,
     "c4/dolma": c4_dolma,

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,8 +25,9 @@ from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.errors import PlinthError
 from plinth.recipe.yaml_lines import read as read_yaml
 from plinth.storage.files import SourceFile
-from plinth.text.rules import c4_pages, gopher_quality, repetition
+from plinth.text.rules import c4_pages, fineweb, gopher_quality, repetition
 from plinth.text.similarity import signatures
+from plinth.text.unicode.codepoints import utf8
 from plinth.text.words import sentences
 from tests.plinth.text.folding import fold_text
 
@@ -114,14 +116,21 @@ def normal_form(data: bytes) -> None:
     assert after == before
 
 
+def _alike(count: Callable[[pa.Array], Any], alone: pa.Array, among: pa.Array) -> None:
+    assert (count(alone)[0] == count(among)[1]).all()
+
+
 def kernels(data: bytes) -> None:
     """Every kernel reads any text, whatever stands before and after it in the buffer."""
     text = data.decode("utf-8", "replace")
     alone, among = pa.array([text], pa.large_string()), pa.array(["é", text, "x y"], pa.large_string())
-    assert (gopher_quality.gopher_counts(alone)[0] == gopher_quality.gopher_counts(among)[1]).all()
-    assert (gopher_quality.fineweb_counts(alone, 30)[0] == gopher_quality.fineweb_counts(among, 30)[1]).all()
-    assert (c4_pages.page_counts(alone, 3, 1000)[0] == c4_pages.page_counts(among, 3, 1000)[1]).all()
-    assert (repetition.repetition_shares(alone)[0] == repetition.repetition_shares(among)[1]).all()
+    for english in (False, True):
+        _alike(lambda texts, english=english: gopher_quality.gopher_counts(texts, english), alone, among)
+        _alike(lambda texts, english=english: fineweb.fineweb_counts(*utf8(texts), 30, english), alone, among)
+        _alike(lambda texts, english=english: repetition.repetition_shares(texts, english), alone, among)
+        lines = c4_pages.Lines(3, 1000, english=english)
+        _alike(lambda texts, lines=lines: c4_pages.page_counts(texts, lines), alone, among)
+        _alike(lambda texts, lines=lines: fineweb.fineweb_counts(*c4_pages.kept_lines(texts, lines), 30), alone, among)
     a, b = signatures.permutations(16, 1)
     assert (signatures.signatures(alone, 5, a, b)[0][0] == signatures.signatures(among, 5, a, b)[0][1]).all()
     hashes, _, offsets = sentences.tokens(among)

@@ -2,8 +2,9 @@
 
     unicode     decode, classify and fold code points
     words       words, their hashes, n-grams, sets and look-ups of hashes                      on unicode
+    english     words and sentences as spaCy's blank English pipeline has them                 on words
     similarity  MinHash, SimHash, line hashes, passages: for finding copies                    on words
-    rules       counts behind published rule sets: Gopher, C4, FineWeb, RedPajama, RefinedWeb  on words
+    rules       counts behind published rule sets: Gopher, C4, FineWeb, RedPajama, RefinedWeb  on words, english
     terms       lexicon terms, obfuscated ones too; candidates for personal data               on words
     fasttext    fastText inference                                                             on words
     scoring     n-gram language models; features of linear models and trees                    on words

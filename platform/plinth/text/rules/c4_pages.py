@@ -3,70 +3,111 @@
 A line is one of `str.splitlines`, stripped; citations like `[3]` or `[edit]` are taken out of it; then the
 first rule that fires decides, in the order of datatrove: an overlong word, no terminal
 punctuation, too few words, lorem ipsum (stops the page), javascript, a curly bracket (stops the page), a policy
-notice. Sentences are counted in the lines that stay: a run of `.`, `!` or `?`, closing quotes after it, and
-then white space or the end; a line is at least one sentence.
-
-Most texts hold none of the phrases and most lines no citation: a scan of the whole text rules them out first.
+notice. Sentences are counted in the lines that stay, as spaCy's rule-based splitter has them, as in datatrove, or at
+white space: a run of `.`, `!` or `?`, closing quotes after it, and then white space or the end; a line is at least one
+sentence.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import uint64
 
 from plinth.compiled import njit
-from plinth.text.rules.citations import citation_bytes
-from plinth.text.unicode.characters import SPACE, flags
-from plinth.text.unicode.codepoints import decode, utf8
+from plinth.text.english.sentences import sentences
+from plinth.text.english.words import Splitter, scratch
+from plinth.text.rules.c4_line import (
+    CURLY_BRACKET,
+    FEW_WORDS,
+    JAVASCRIPT,
+    KEPT,
+    LINES,
+    LONG_WORD,
+    LOREM_IPSUM,
+    NOTICE,
+    SENTENCES,
+    UNENDED,
+    has_words,
+    judge,
+    longest_word,
+    may_hold,
+    sentences_at_white_space,
+    stripped,
+    without_citations,
+)
+from plinth.text.unicode.characters import flags
+from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8
 from plinth.text.words.split import breaks, edge_buffer
 
-#: Columns of `page_counts`.
-(LINES, KEPT, SENTENCES, LONG_WORD, UNENDED, FEW_WORDS, LOREM_IPSUM, JAVASCRIPT, CURLY_BRACKET, NOTICE) = range(10)
-
-_PHRASES = (
-    b"lorem ipsum", b"javascript", b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies",
-    b"use of cookies", b"use cookies",
-)  # fmt: skip
-_WHAT = np.array([1, 2, 8, 8, 8, 8, 8, 8], dtype=np.int64)
-_CURLY = 1 << 2
-_ENDS = np.cumsum([0, *map(len, _PHRASES)]).astype(np.int64)
-_BYTES = np.frombuffer(b"".join(_PHRASES), dtype=np.uint8)
-_FIRST = np.isin(np.arange(256), [ord(c) for phrase in _PHRASES for c in (chr(phrase[0]), chr(phrase[0]).upper())])
-#: Each phrase holds one of these.
-_RARE = np.frombuffer(b"ipsuvascms ocy pcook", dtype=np.uint8).reshape(5, 4)
-_END, _TEXT = 1, 2
-_SENTENCE = np.array([_END if byte in b".!?" else _TEXT if byte > 32 else 0 for byte in range(256)], dtype=np.uint8)
+__all__ = [
+    "CURLY_BRACKET", "FEW_WORDS", "JAVASCRIPT", "KEPT", "LINES", "LONG_WORD", "LOREM_IPSUM", "NOTICE", "SENTENCES",
+    "UNENDED", "Lines", "kept_lines", "page_counts",
+]  # fmt: skip
+#: Whether a text may hold one of the phrases, a `[`, and a `{`.
+_May = tuple[bool, bool, bool]
 
 
-def page_counts(texts: pa.Array, min_words: int, max_word_characters: int, ends_required: bool = True) -> I64:
-    """Lines of each text by outcome, [documents, 10]: all, kept, sentences of the kept, and the lines that each rule
-    caught first.
+class Lines(NamedTuple):
+    """Which lines stay.
 
     Args:
-        min_words: fewer words than this and the line does not count.
-        max_word_characters: a longer word and the line does not count.
+        min_words: a line with fewer words goes.
+        max_word_characters: a line with a longer word goes.
         ends_required: whether a line must end in terminal punctuation.
+        english: whether sentences are spaCy's.
     """
-    data, offsets = utf8(texts)
-    out = np.zeros((len(texts), 10), dtype=np.int64)
+
+    min_words: int
+    max_word_characters: int
+    ends_required: bool = True
+    english: bool = False
+
+
+class _Scratch(NamedTuple):
+    """Memory for one text: line ends, a line without citations, the words of a line; and all lines that stay."""
+
+    ends: I64
+    line: U8
+    by: Splitter
+    edges: I64
+    page: U8
+
+
+def page_counts(texts: pa.Array, lines: Lines) -> I64:
+    """Lines of each text by outcome, [documents, 10]: all, kept, sentences of the kept, and the lines that each rule
+    caught first."""
+    return _counted(*utf8(texts), lines, pages=False)[0]
+
+
+def kept_lines(texts: pa.Array, lines: Lines) -> tuple[U8, I64]:
+    """What datatrove's C4 filter leaves of each text, as bytes and offsets: the lines that stay, stripped and without
+    citations, one `\\n` between them."""
+    return _counted(*utf8(texts), lines, pages=True)[1:]
+
+
+def _counted(data: U8, offsets: I64, lines: Lines, pages: bool) -> tuple[I64, U8, I64]:
+    out, starts = np.zeros((offsets.size - 1, 10), dtype=np.int64), np.zeros(offsets.size, dtype=np.int64)
     ends = edge_buffer(offsets)
-    line = np.zeros(ends.size, dtype=np.uint8)
-    _pages(data, offsets, flags(), min_words, max_word_characters, ends_required, ends, line, out)
-    return out
+    size = int(offsets[-1] - offsets[0]) + offsets.size if pages else 0
+    memory = _Scratch(
+        ends, np.zeros(ends.size, dtype=np.uint8), *scratch(offsets, lines.english), np.empty(size, dtype=np.uint8)
+    )
+    _pages(data, offsets, flags(), lines, memory, pages, starts, out)
+    return out, memory.page, starts
 
 
 @njit(nogil=True, cache=True)
 def _pages(
-    data: U8, offsets: I64, table: U8, min_words: int, max_word: int, ends_required: bool, ends: I64, line: U8, out: I64
+    data: U8, offsets: I64, table: U8, rules: Lines, memory: _Scratch, pages: bool, starts: I64, out: I64
 ) -> None:
     for doc in range(offsets.size - 1):
         counts, begin, end = out[doc], offsets[doc], offsets[doc + 1]
+        ends, filled = memory.ends, starts[doc]
         found = breaks(data, begin, end, table, ends)
-        phrases, brackets, curly = _may_hold(data[begin:end])
+        may = may_hold(data[begin:end])
         ends[found] = end
         for i in range(found + 1):
             stop = ends[i]
@@ -75,192 +116,54 @@ def _pages(
             if i and begin == stop < end and data[stop] == 10 and data[stop - 1] == 13:
                 begin = stop + 1  # the second half of one line end
                 continue
-            counts[LINES] += 1
-            left, right = _stripped(data, begin, stop, table)
-            if right - left > max_word and _longest_word(data, left, right, table) > max_word:
-                counts[LONG_WORD] += 1
-            else:
-                piece = data[left:right]
-                size = _without_citations(piece, line) if brackets else right - left
-                if size < right - left:
-                    piece = line[:size]
-                few = not _has_words(data, left, right, min_words, table)
-                _judge(piece, few, phrases or size < right - left, curly, ends_required, counts)
+            left, right = stripped(data, begin, stop, table)
+            kept = _line(data, left, right, table, rules, memory, may, counts)
+            if pages and kept >= 0:
+                piece = data[left:right] if kept == right - left else memory.line[:kept]
+                memory.page[filled : filled + kept] = piece
+                memory.page[filled + kept] = 10
+                filled += kept + 1
             if i < found:
                 begin = stop + (1 if data[stop] < 128 else (2 if data[stop] < 0xE0 else 3))
+        starts[doc + 1] = _closed(memory.page, starts[doc], filled, table) if pages else 0
 
 
 @njit(nogil=True, cache=True)
-def _may_hold(text: U8) -> tuple[bool, bool, bool]:
-    """Whether a rare part of a phrase occurs, in upper or lower case, a `[`, and a `{`: the loops vectorise."""
-    found, square, curly = False, False, False
-    first, second, third, fourth = text[:-3], text[1:-2], text[2:-1], text[3:]
-    for k in range(_RARE.shape[0]):
-        a, b, c, d = _RARE[k]
-        for at in range(fourth.size):
-            here = ((first[at] | 32) == a) & ((second[at] | 32) == b)
-            found |= here & ((third[at] | 32) == c) & ((fourth[at] | 32) == d)
-    for byte in text:
-        square |= byte == 91
-        curly |= byte == 123
-    return found, square, curly
+def _closed(page: U8, start: int, end: int, table: U8) -> int:
+    """Strip the page of a text in place; returns where it ends."""
+    left, right = stripped(page, start, end, table)
+    for k in range(right - left if left > start else 0):
+        page[start + k] = page[left + k]
+    return start + right - left
 
 
 @njit(nogil=True, cache=True)
-def _stripped(data: U8, start: int, end: int, table: U8) -> tuple[int, int]:
-    """Ends of a line without the white space around it."""
-    left, right = start, end
-    while left < end:
-        point, size = np.int64(data[left]), 1
-        if point >= 128:
-            point, size = decode(data, left, end)
-        if not table[point] & SPACE:
-            break
-        left += size
-    while right > left:
-        at = right - 1
-        point = np.int64(data[at])
-        if point >= 128:
-            while at > left and data[at] & 0xC0 == 0x80:
-                at -= 1
-            point, _ = decode(data, at, right)
-        if not table[point] & SPACE:
-            break
-        right = at
-    return left, right
-
-
-@njit(nogil=True, cache=True)
-def _longest_word(data: U8, start: int, end: int, table: U8) -> int:
-    """Characters of the longest word."""
-    longest, length, at = 0, 0, start
-    while at < end:
-        point, size = np.int64(data[at]), 1
-        if point >= 128:
-            point, size = decode(data, at, end)
-        length = 0 if table[point] & SPACE else length + 1
-        longest = max(longest, length)
-        at += size
-    return longest
-
-
-@njit(nogil=True, cache=True)
-def _has_words(data: U8, start: int, end: int, least: int, table: U8) -> bool:
-    """Whether a line has at least so many words."""
-    words, inside, at = 0, 0, start
-    while at < end and words < least:
-        point, size = np.int64(data[at]), 1
-        if point >= 128:
-            point, size = decode(data, at, end)
-        word = 1 - (table[point] & SPACE)
-        words += word & (inside ^ 1)
-        inside = word
-        at += size
-    return words >= least
-
-
-@njit(nogil=True, cache=True)
-def _without_citations(piece: U8, line: U8) -> int:
-    """Copy a line without `[digits]`, `[edit]`, `[citation needed]`; returns its bytes.
-
-    A line without brackets is not copied.
-    """
-    brackets = False
-    for byte in piece:
-        brackets |= byte == 91
-    if not brackets:
-        return piece.size
-    n, at = 0, 0
-    while at < piece.size:
-        skipped = citation_bytes(piece, at, piece.size) if piece[at] == 91 else 0
-        if skipped:
-            at += skipped
-        else:
-            line[n] = piece[at]
-            n += 1
-            at += 1
-    return n
-
-
-@njit(nogil=True, cache=True)
-def _judge(piece: U8, few: bool, phrases: bool, curly: bool, ends_required: bool, counts: I64) -> None:
-    """Count a line under the first rule that catches it, or as kept with its sentences.
-
-    Args:
-        few: too few words.
-        phrases, curly: whether it may hold a phrase, or a curly bracket.
-    """
-    if ends_required and not _ended(piece):
-        counts[UNENDED] += 1
-        return
-    if few:
-        counts[FEW_WORDS] += 1
-        return
-    found = _phrases(piece) if phrases else 0
-    if curly:
-        for byte in piece:
-            found |= _CURLY if byte == 123 else 0
-    if found & 1:
-        counts[LOREM_IPSUM] += 1
-    elif found & 2:
-        counts[JAVASCRIPT] += 1
-    elif found & _CURLY:
-        counts[CURLY_BRACKET] += 1
-    elif found & 8:
-        counts[NOTICE] += 1
+def _line(
+    data: U8,
+    left: int,
+    right: int,
+    table: U8,
+    rules: Lines,
+    memory: _Scratch,
+    may: _May,
+    counts: I64,
+) -> int:
+    """Count a line; returns the bytes that stay of it, which are in `memory.line` where some are missing, or -1."""
+    phrases, brackets, curly = may
+    counts[LINES] += 1
+    longest = rules.max_word_characters
+    if right - left > longest and longest_word(data, left, right, table) > longest:
+        counts[LONG_WORD] += 1
+        return -1
+    piece = data[left:right]
+    size = without_citations(piece, memory.line) if brackets else right - left
+    if size < right - left:
+        piece = memory.line[:size]
+    few = not has_words(data, left, right, rules.min_words, table)
+    if not judge(piece, few, phrases or size < right - left, curly, rules.ends_required, counts):
+        return -1
+    if rules.english:
+        counts[SENTENCES] += sentences(piece, 0, size, memory.by, memory.edges)
     else:
-        counts[KEPT] += 1
-        counts[SENTENCES] += _sentences(piece)
-
-
-@njit(inline="always")
-def _ended(line: Any) -> Any:
-    """Whether a line ends with one of `.?!"'` and not with three dots."""
-    n = line.size
-    if n == 0 or line[n - 1] not in (46, 63, 33, 34, 39):
-        return False
-    return not (n >= 3 and line[n - 1] == 46 and line[n - 2] == 46 and line[n - 3] == 46)
-
-
-@njit(nogil=True, cache=True)
-def _phrases(line: U8) -> int:
-    """Which of the phrases occur in upper or lower case, as bits."""
-    found = 0
-    for at in range(line.size):
-        if not _FIRST[line[at]]:
-            continue
-        for k in range(_WHAT.size):
-            size = _ENDS[k + 1] - _ENDS[k]
-            same, i = at + size <= line.size, 0
-            while same and i < size:
-                byte = line[at + i]
-                same = (byte + 32 if 65 <= byte <= 90 else byte) == _BYTES[_ENDS[k] + i]
-                i += 1
-            if same:
-                found |= _WHAT[k]
-    return found
-
-
-@njit(nogil=True, cache=True)
-def _sentences(line: U8) -> int:
-    """Sentences of a line, at least one. A piece without anything but ends and spaces is none."""
-    ends = False
-    for byte in line:
-        ends |= (byte == 46) | (byte == 33) | (byte == 63)
-    if not ends:
-        return 1
-    sentences, at, n, one = np.int64(0), uint64(0), uint64(line.size), uint64(1)
-    text = np.uint8(0)  # above 1: something but ends and spaces since the last sentence
-    while at < n:
-        what = _SENTENCE[line[at]]
-        text |= what
-        at += one
-        if what == _END:
-            while at < n and _SENTENCE[line[at]] == _END:
-                at += one
-            while at < n and (line[at] == 34 or line[at] == 39 or line[at] == 41):
-                at += one
-            if at == n or line[at] == 32 or line[at] == 9:
-                sentences += text > 1
-                text = np.uint8(0)
-    return int(sentences + (text > 1 or sentences == 0))
+        counts[SENTENCES] += sentences_at_white_space(piece)
+    return int(size)

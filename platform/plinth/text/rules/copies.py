@@ -58,15 +58,15 @@ class CopyBuffers(NamedTuple):
     firsts: I32
 
 
-def copy_buffers(longest: int) -> CopyBuffers:
-    """Buffers for texts of up to `longest` bytes.
+def copy_buffers(longest: int, most_words: int) -> CopyBuffers:
+    """Buffers for texts of up to `longest` bytes and so many words.
 
     Raises:
         ValueError: from 512 MiB on, where the numbers of buckets no longer fit 32 bits.
     """
     if longest >= _MOST:
         raise ValueError(f"a text of {longest} bytes")
-    words = longest // 2 + 3
+    words = most_words + 3
     slots = slot_count(words)
     whole = [np.empty(words, dtype=np.int32) for _ in range(5)]
     return CopyBuffers(

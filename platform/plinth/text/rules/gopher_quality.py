@@ -1,8 +1,8 @@
-"""Counts behind Gopher's quality rules (Rae et al. 2021, table A1) and FineWeb's (Penedo et al. 2024).
+"""Counts behind Gopher's quality rules (Rae et al. 2021, table A1).
 
-Words are separated by white space. Lines of the Gopher counts are those of `str.splitlines`, lines of the
-FineWeb counts are separated by `\\n`, as in datatrove. Words are found first and then looked at eight bytes at a
-time; lines end between words.
+Words are what spaCy's blank English tokenizer splits, as in datatrove, or what white space separates, as in the
+paper. Lines are those of `str.splitlines`. Words are found first and then looked at eight bytes at a time; lines end
+between words that white space separates.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ import pyarrow as pa
 from numba import uint64
 
 from plinth.compiled import njit
-from plinth.text.unicode.characters import ALPHA, BREAK, PUNCTUATION, SPACE, TERMINAL, flags
+from plinth.text.english.words import Splitter, scratch
+from plinth.text.english.words import split as english_words
+from plinth.text.unicode.characters import ALPHA, BREAK, PUNCTUATION, flags
 from plinth.text.unicode.codepoints import decode, utf8
-from plinth.text.words.chunks import characters, hash_run, is_ascii, read
-from plinth.text.words.hash_sets import seen, shift_for, slot_count, slots
-from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import count_words, edge_buffer, line_ends, split
+from plinth.text.words.chunks import read
+from plinth.text.words.ngrams import I64, U8
+from plinth.text.words.split import split
 
 #: Columns of `gopher_counts`.
 (WORDS, PLAIN_WORDS, PLAIN_CHARACTERS, HASHES, ELLIPSES, LINES, BULLETS, ELLIPSIS_LINES, ALPHA_WORDS, STOP_WORDS) = (
     range(10)
 )
-#: Columns of `fineweb_counts`.
-(FULL_LINES, ENDED, SHORT, DUPLICATE_CHARACTERS, CHARACTERS, NEWLINES, ALL_WORDS) = range(7)
 
 HASH, HYPHEN, DOT = 0x23, 0x2D, 0x2E
 #: U+2022 and U+2026 are these two bytes and a third one.
@@ -45,35 +44,27 @@ _TOPS = np.uint64(0x80 * _EACH)
 _LOWER = np.uint64(0x20 * _EACH)
 
 
-def gopher_counts(texts: pa.Array) -> I64:
+def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
     """Counts of each text, [documents, 10]: all words, words that are not only symbols and their characters,
     `#`, ellipses, lines, lines that start with a bullet, lines that end with an ellipsis, words with a
-    letter, and how many of Gopher's eight stop words occur."""
+    letter, and how many of Gopher's eight stop words occur. `english`: words are spaCy's."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
-    _gopher(data, offsets, flags(), edge_buffer(offsets), out)
-    return out
-
-
-def fineweb_counts(texts: pa.Array, short_line: int) -> I64:
-    """Counts of each text, [documents, 7]: lines with a character that is not white space, of those the ones
-    that end a sentence and the ones of at most `short_line` characters, characters in repeated lines,
-    characters without line ends, line ends, and words."""
-    data, offsets = utf8(texts)
-    out = np.zeros((len(texts), 7), dtype=np.int64)
-    keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
-    _fineweb(data, offsets, flags(), short_line, edge_buffer(offsets), keys, out)
+    by, edges = scratch(offsets, english)
+    _gopher(data, offsets, flags(), english, by, edges, out)
     return out
 
 
 @njit(nogil=True, cache=True)
-def _gopher(data: U8, offsets: I64, table: U8, edges: I64, out: I64) -> None:
+def _gopher(data: U8, offsets: I64, table: U8, english: bool, by: Splitter, edges: I64, out: I64) -> None:
     for doc in range(offsets.size - 1):
         start, end = offsets[doc], offsets[doc + 1]
         n = split(data, start, end, table, edges)
-        _words(data, edges, n, table, out[doc])
         _symbols(data[start:end], out[doc])
         _lines(data, start, end, edges, n, table, out[doc])
+        if english:
+            n = english_words(data, start, end, by, edges)
+        _words(data, edges, n, table, out[doc])
 
 
 @njit(nogil=True, cache=True)
@@ -195,55 +186,3 @@ def _count_line(data: Any, edges: Any, first: Any, after: Any, counts: Any) -> N
         wide = data[at] == _GENERAL[0] and data[at + 1] == _GENERAL[1] and data[at + 2] == _BULLET
         counts[BULLETS] += wide or data[at] == HYPHEN
         counts[ELLIPSIS_LINES] += end - last >= 3 and _ellipsis(data, end)
-
-
-@njit(nogil=True, cache=True)
-def _fineweb(data: U8, offsets: I64, table: U8, short_line: int, ends: I64, keys: U64, out: I64) -> None:
-    for doc in range(offsets.size - 1):
-        counts, start, end = out[doc], offsets[doc], offsets[doc + 1]
-        plain = is_ascii(data, start, end)
-        found = line_ends(data, start, end, ends)
-        counts[NEWLINES] = found
-        counts[CHARACTERS] = (end - start if plain else characters(data, start, end)) - found
-        counts[ALL_WORDS] = count_words(data, start, end, plain, table)
-        slots = slot_count(min(found, (end - start) // 2) + 1)
-        shift = shift_for(slots)
-        keys[:slots] = 0
-        ends[found] = end
-        begin = start
-        for i in range(found + 1):
-            stop = ends[i]
-            if not _blank(data, begin, stop, table):
-                size = stop - begin if plain else characters(data, begin, stop)
-                counts[FULL_LINES] += 1
-                counts[ENDED] += (_last(data, begin, stop, table) & TERMINAL) != 0
-                counts[SHORT] += size <= short_line
-                if seen(keys, slots, shift, hash_run(data, begin, stop)):
-                    counts[DUPLICATE_CHARACTERS] += size
-            begin = stop + 1
-
-
-@njit(nogil=True, cache=True)
-def _blank(data: U8, start: int, end: int, table: U8) -> bool:
-    """Whether there is nothing but white space."""
-    at = start
-    while at < end:
-        point, size = np.int64(data[at]), 1
-        if point >= 128:
-            point, size = decode(data, at, end)
-        if not table[point] & SPACE:
-            return False
-        at += size
-    return True
-
-
-@njit(inline="always")
-def _last(data: Any, start: Any, end: Any, table: Any) -> Any:
-    """Flags of the last character."""
-    at = end - 1
-    point = np.int64(data[at])
-    if point >= 128:
-        while at > start and data[at] & 0xC0 == 0x80:
-            at -= 1
-        point, _ = decode(data, at, end)
-    return table[point]

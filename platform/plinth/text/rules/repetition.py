@@ -2,7 +2,8 @@
 
 Counted as datatrove 0.10 counts: the first copy of a line is no duplicate; the top n-gram counts all its
 copies, also when there is one; a repeated n-gram is skipped whole, so that its characters count once, and is
-compared without the spaces between its words. Words are separated by white space. Equality is that of 64-bit hashes.
+compared without the spaces between its words. Words are spaCy's, as in datatrove, or what white space separates.
+Equality is that of 64-bit hashes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from plinth.compiled import njit
+from plinth.text.english.words import Splitter, scratch
+from plinth.text.english.words import split as english_words
 from plinth.text.rules import copies
 from plinth.text.rules.copies import CopyBuffers, pack, repeated, tops
 from plinth.text.unicode.characters import flags
@@ -19,7 +22,7 @@ from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.chunks import characters, hash_run, is_ascii
 from plinth.text.words.hash_sets import seen, shift_for, slot_count
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import edge_buffer, line_ends, split
+from plinth.text.words.split import line_ends, split
 
 F64 = npt.NDArray[np.float64]
 
@@ -32,17 +35,24 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def repetition_shares(texts: pa.Array) -> F64:
-    """Shares of each text, [documents, 13] in the order of `COLUMNS`, of lines, paragraphs or characters."""
+def repetition_shares(texts: pa.Array, english: bool = False) -> F64:
+    """Shares of each text, [documents, 13] in the order of `COLUMNS`, of lines, paragraphs or characters.
+
+    `english`: words are spaCy's.
+    """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
-    buffers = copies.copy_buffers(int(np.diff(offsets).max(initial=0)))
-    _repetition(data, offsets, flags(), edge_buffer(offsets), buffers, out)
+    longest = int(np.diff(offsets).max(initial=0))
+    buffers = copies.copy_buffers(longest, longest if english else longest // 2)
+    by, edges = scratch(offsets, english)
+    _repetition(data, offsets, flags(), english, by, edges, buffers, out)
     return out
 
 
 @njit(nogil=True, cache=True)
-def _repetition(data: U8, offsets: I64, table: U8, edges: I64, buffers: CopyBuffers, out: F64) -> None:
+def _repetition(
+    data: U8, offsets: I64, table: U8, english: bool, by: Splitter, edges: I64, buffers: CopyBuffers, out: F64
+) -> None:
     grams = np.zeros(9, dtype=np.int64)
     for doc in range(offsets.size - 1):
         start, end = offsets[doc], offsets[doc + 1]
@@ -50,7 +60,7 @@ def _repetition(data: U8, offsets: I64, table: U8, edges: I64, buffers: CopyBuff
             continue
         plain = is_ascii(data, start, end)
         total = end - start if plain else characters(data, start, end)
-        n = split(data, start, end, table, edges)
+        n = english_words(data, start, end, by, edges) if english else split(data, start, end, table, edges)
         left, right = (edges[0], edges[2 * n - 1]) if n else (start, start)
         pack(data, edges, n, buffers)
         tops(n, plain, buffers, grams[:3])

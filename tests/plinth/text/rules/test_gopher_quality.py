@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.text.rules import gopher_quality
-from plinth.text.unicode.characters import PUNCTUATION, TERMINAL, flags
+from plinth.text.rules import fineweb, gopher_quality
+from plinth.text.unicode.characters import PUNCTUATION, flags
+from plinth.text.unicode.codepoints import utf8
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 
@@ -27,35 +28,11 @@ def gopher(text: str) -> list[int]:
     ]
 
 
-def fineweb(text: str, short: int) -> list[int]:
-    lines = [line for line in text.split("\n") if line.strip()]
-    repeated = [line for i, line in enumerate(lines) if line in lines[:i]]
-    return [
-        len(lines),
-        sum(bool(flags()[ord(line[-1])] & TERMINAL) for line in lines),
-        sum(len(line) <= short for line in lines),
-        sum(map(len, repeated)),
-        len(text.replace("\n", "")),
-        text.count("\n"),
-        len(text.split()),
-    ]
-
-
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_gopher_counts_are_those_of_plain_python(any_texts: st.SearchStrategy[list[str]], data: st.DataObject) -> None:
     texts = data.draw(any_texts)
     assert gopher_quality.gopher_counts(pa.array(texts, pa.large_string())).tolist() == [gopher(text) for text in texts]
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data(), short=st.integers(1, 40))
-def test_fineweb_counts_are_those_of_plain_python(
-    any_texts: st.SearchStrategy[list[str]], data: st.DataObject, short: int
-) -> None:
-    texts = data.draw(any_texts)
-    found = gopher_quality.fineweb_counts(pa.array(texts, pa.large_string()), short).tolist()
-    assert found == [fineweb(text, short) for text in texts]
 
 
 def test_a_space_alone_is_a_line() -> None:
@@ -78,17 +55,13 @@ def test_gopher_counts_by_hand() -> None:
     assert counted[gopher_quality.STOP_WORDS] == 2  # of, and; "The" is not lower case
 
 
-def test_fineweb_counts_by_hand() -> None:
-    text = "One sentence.\n\nno end\nno end\n \nÜber all!"
-    assert gopher_quality.fineweb_counts(pa.array([text], pa.large_string()), 9)[0].tolist() == [4, 2, 3, 6, 35, 5, 8]
-
-
+@pytest.mark.parametrize("english", [False, True])
 @pytest.mark.parametrize(
-    "count", [gopher_quality.gopher_counts, lambda texts: gopher_quality.fineweb_counts(texts, 30)]
+    "count", [gopher_quality.gopher_counts, lambda texts, english: fineweb.fineweb_counts(*utf8(texts), 30, english)]
 )
-def test_slices_nulls_and_nothing(count) -> None:  # type: ignore[no-untyped-def]
+def test_slices_nulls_and_nothing(count, english: bool) -> None:  # type: ignore[no-untyped-def]
     texts = pa.array(["first", "the second one.", None, ""], pa.large_string())
-    whole = count(texts).tolist()
-    assert count(texts[1:3]).tolist() == whole[1:3]
+    whole = count(texts, english).tolist()
+    assert count(texts[1:3], english).tolist() == whole[1:3]
     assert whole[2] == whole[3] == [0] * len(whole[0])
-    assert count(texts[:0]).shape == (0, len(whole[0]))
+    assert count(texts[:0], english).shape == (0, len(whole[0]))

@@ -26,7 +26,11 @@ SCHEMA = pa.schema(
 class C4Params(Frozen):
     """The project whose counting is followed, and the lines that count."""
 
-    profile: Literal["datatrove"] = internal("datatrove", description="Rules in the order of datatrove 0.10.")
+    profile: Literal["datatrove", "white-space"] = Field(
+        "datatrove",
+        description="Rules in the order of datatrove 0.10. Sentences as it has them, by spaCy, or ended by marks "
+        "before white space.",
+    )
     min_words_per_line: int = internal(3, ge=0, description="Words a line needs (paper: 3, DCLM: 5).")
     terminal_punctuation: bool = Field(
         True, description="Whether a line must end a sentence. FineWeb leaves this rule out."
@@ -36,16 +40,20 @@ class C4Params(Frozen):
 
 def annotate(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
     """Lines by outcome, and the sentences of those that would be kept; see `plinth.text.rules.c4_pages`."""
-    n = c4_pages.page_counts(
-        batch.column("text"), params.min_words_per_line, params.max_word_characters, params.terminal_punctuation
+    lines = c4_pages.Lines(
+        params.min_words_per_line,
+        params.max_word_characters,
+        params.terminal_punctuation,
+        params.profile == "datatrove",
     )
+    n = c4_pages.page_counts(batch.column("text"), lines)
     counts = [pa.array(np.ascontiguousarray(column)) for column in n.T.astype(np.int32)]
     return pa.record_batch([*counts, pa.array(ratio(n[:, c4_pages.KEPT], n[:, c4_pages.LINES]))], schema=SCHEMA)
 
 
 ANNOTATOR = Annotator(
     name="c4",
-    version="1",
+    version="2",
     description="Lines that C4 would keep, their sentences, and lines caught by each of its rules.",
     source="Raffel et al. 2020, section 2.2; counted as datatrove 0.10.",
     params=C4Params,

@@ -1,8 +1,8 @@
 """Gopher's quality rules as scores. Thresholds are policy.
 
-Profile `datatrove`: what datatrove 0.10 counts, on words that white space separates, as in Gopher. datatrove's own
-word splitter (spaCy) makes a word of every punctuation mark: there the share of words with a letter is lower, and
-its threshold of 0.8 drops many a README and source file that passes here.
+Profile `datatrove`: what datatrove 0.10 counts, on the words of spaCy's blank English tokenizer. That makes a word of
+every punctuation mark, so the share of words with a letter is lower and its threshold of 0.8 drops many a README and
+source file that passes under `white-space`: the same counts on the words that white space separates, as in Gopher.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pydantic import Field
 
 from plinth.corpus.annotate.base import Annotator
-from plinth.records import Frozen, internal
+from plinth.records import Frozen
 from plinth.text.rules import gopher_quality
 
 _RATIOS = (
@@ -30,15 +31,15 @@ SCHEMA = pa.schema(
 class GopherQualityParams(Frozen):
     """The project whose counting is followed."""
 
-    profile: Literal["datatrove"] = internal(
-        "datatrove", description="Counts as datatrove 0.10 does, on words that white space separates."
+    profile: Literal["datatrove", "white-space"] = Field(
+        "datatrove", description="Words as datatrove 0.10 has them, by spaCy's English tokenizer, or at white space."
     )
 
 
 def annotate(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
     """Word count (words of symbols alone left out), mean word length, symbols per word, shares of lines that
     start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
-    n = gopher_quality.gopher_counts(batch.column("text"))
+    n = gopher_quality.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher_quality.WORDS], n[:, gopher_quality.LINES]
     columns = [
         n[:, gopher_quality.PLAIN_WORDS].astype(np.int32),
@@ -61,7 +62,7 @@ def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> npt.NDArray[np.fl
 
 ANNOTATOR = Annotator(
     name="gopher_quality",
-    version="1",
+    version="2",
     description="Word counts and ratios of Gopher's quality rules.",
     source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
     params=GopherQualityParams,

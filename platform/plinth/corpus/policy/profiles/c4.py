@@ -10,13 +10,20 @@ from plinth.corpus.policy.profiles.base import Profile
 _PAPER = "Raffel et al. 2020, section 2.2"
 
 
-def _datatrove(name: str, ends: bool, description: str, source: str) -> Profile:
+def _datatrove(name: str, ends: bool, description: str, source: str, counting: str = "datatrove") -> Profile:
     return Profile(
         name=name,
-        version="1",
+        version="2",
         description=description,
         source=source,
-        annotators={"c4": {"min_words_per_line": 3, "terminal_punctuation": ends, "max_word_characters": 1000}},
+        annotators={
+            "c4": {
+                "profile": counting,
+                "min_words_per_line": 3,
+                "terminal_punctuation": ends,
+                "max_word_characters": 1000,
+            }
+        },
         rules=(
             ("too_few_sentences", "c4.sentences < 5"),
             ("lorem_ipsum", "c4.lorem_ipsum_lines > 0"),
@@ -32,6 +39,10 @@ DATATROVE = _datatrove(
 FINEWEB = _datatrove(
     "c4/fineweb", False, "C4 as FineWeb uses it: a line need not end a sentence.",
     "Penedo et al. 2024, section 3; datatrove 0.10 examples/fineweb.py.",
+)  # fmt: skip
+WHITE_SPACE = _datatrove(
+    "c4/white-space", True, "datatrove's C4 with sentences that end at marks before white space.",
+    f"{_PAPER}; datatrove 0.10 c4_filters.py.", "white-space",
 )  # fmt: skip
 
 
@@ -75,4 +86,4 @@ DOLMA = Profile(
     edits=(("c4_line", "c4_lines.cuts"),),
 )
 
-ALL = (PAPER, DATATROVE, FINEWEB, DCLM, DOLMA)
+ALL = (PAPER, DATATROVE, FINEWEB, WHITE_SPACE, DCLM, DOLMA)

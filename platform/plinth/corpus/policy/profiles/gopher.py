@@ -18,27 +18,36 @@ def _grams(column: str, top: tuple[int, ...] = (2, 3, 4)) -> tuple[tuple[str, st
     )
 
 
-DATATROVE = Profile(
-    name="gopher/datatrove",
-    version="1",
-    description="Gopher as FineWeb applies it: repetition, then quality.",
-    source="Rae et al. 2021, table A1; datatrove 0.10 gopher_repetition_filter.py, gopher_quality_filter.py.",
-    annotators={"gopher_repetition": {"profile": "datatrove"}, "gopher_quality": {"profile": "datatrove"}},
-    rules=(
-        ("duplicate_lines", "gopher_repetition.duplicate_lines > 0.30"),
-        ("duplicate_paragraphs", "gopher_repetition.duplicate_paragraphs > 0.30"),
-        ("duplicate_line_characters", "gopher_repetition.duplicate_line_characters > 0.20"),
-        ("duplicate_paragraph_characters", "gopher_repetition.duplicate_paragraph_characters > 0.20"),
-        *_grams("gopher_repetition"),
-        ("too_few_words", "gopher_quality.word_count < 50"),
-        ("too_many_words", "gopher_quality.word_count > 100000"),
-        ("word_length", "gopher_quality.mean_word_characters < 3 or gopher_quality.mean_word_characters > 10"),
-        ("symbols", "gopher_quality.hash_ratio > 0.1 or gopher_quality.ellipsis_ratio > 0.1"),
-        ("bullets", "gopher_quality.bullet_lines > 0.9"),
-        ("ellipsis_lines", "gopher_quality.ellipsis_lines > 0.3"),
-        ("few_letters", "gopher_quality.letter_words < 0.8"),
-        ("few_stop_words", "gopher_quality.stop_words < 2"),
-    ),
+def _datatrove(name: str, counting: str, description: str) -> Profile:
+    return Profile(
+        name=name,
+        version="2",
+        description=description,
+        source="Rae et al. 2021, table A1; datatrove 0.10 gopher_repetition_filter.py, gopher_quality_filter.py.",
+        annotators={"gopher_repetition": {"profile": counting}, "gopher_quality": {"profile": counting}},
+        rules=(
+            ("duplicate_lines", "gopher_repetition.duplicate_lines > 0.30"),
+            ("duplicate_paragraphs", "gopher_repetition.duplicate_paragraphs > 0.30"),
+            ("duplicate_line_characters", "gopher_repetition.duplicate_line_characters > 0.20"),
+            ("duplicate_paragraph_characters", "gopher_repetition.duplicate_paragraph_characters > 0.20"),
+            *_grams("gopher_repetition"),
+            ("too_few_words", "gopher_quality.word_count < 50"),
+            ("too_many_words", "gopher_quality.word_count > 100000"),
+            ("word_length", "gopher_quality.mean_word_characters < 3 or gopher_quality.mean_word_characters > 10"),
+            ("symbols", "gopher_quality.hash_ratio > 0.1 or gopher_quality.ellipsis_ratio > 0.1"),
+            ("bullets", "gopher_quality.bullet_lines > 0.9"),
+            ("ellipsis_lines", "gopher_quality.ellipsis_lines > 0.3"),
+            ("few_letters", "gopher_quality.letter_words < 0.8"),
+            ("few_stop_words", "gopher_quality.stop_words < 2"),
+        ),
+    )
+
+
+DATATROVE = _datatrove(
+    "gopher/datatrove", "datatrove", "Gopher as datatrove applies it, on spaCy's words: repetition, then quality."
+)
+WHITE_SPACE = _datatrove(
+    "gopher/white-space", "white-space", "datatrove's Gopher on words that white space separates, as in the paper."
 )
 
 #: In the order of Dolma's mixer. It allows duplicate lines 0.3 of the characters, not 0.2, and has no paragraphs.
@@ -81,4 +90,4 @@ REDPAJAMA = Profile(
     ),
 )
 
-ALL = (DATATROVE, DOLMA, REDPAJAMA)
+ALL = (DATATROVE, WHITE_SPACE, DOLMA, REDPAJAMA)

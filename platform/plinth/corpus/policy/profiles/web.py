@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from plinth.corpus.policy.profiles.base import Profile
+from plinth.corpus.policy.profiles.c4 import FINEWEB as C4_FINEWEB
+from plinth.corpus.policy.profiles.gopher import DATATROVE as GOPHER
 from plinth.corpus.policy.profiles.gopher import DOLMA as GOPHER_DOLMA
 
-FINEWEB = Profile(
-    name="fineweb/datatrove",
+
+def _fineweb(name: str, description: str, counting: str) -> Profile:
+    return Profile(
+        name=name,
+        version="2",
+        description=description,
+        source="Penedo et al. 2024 (FineWeb), section 3.4; datatrove 0.10 fineweb_quality_filter.py.",
+        annotators={"fineweb": {"profile": counting, "after_c4": False, "short_line_characters": 30}},
+        rules=(
+            ("unended_lines", "fineweb.ended_lines < 0.12"),
+            ("short_lines", "fineweb.short_lines > 0.67"),
+            ("duplicate_characters", "fineweb.duplicate_characters > 0.01"),
+            ("list_like", "fineweb.newlines_per_word > 0.3"),
+        ),
+    )
+
+
+FINEWEB = _fineweb(
+    "fineweb/datatrove", "FineWeb's own rules alone: line ends, short lines, repeated lines, lists.", "datatrove"
+)
+FINEWEB_WHITE_SPACE = _fineweb(
+    "fineweb/white-space", "FineWeb's own rules on words that white space separates.", "white-space"
+)
+
+PIPELINE = Profile(
+    name="fineweb/pipeline",
     version="1",
-    description="FineWeb's own rules: line ends, short lines, repeated lines, lists.",
-    source="Penedo et al. 2024 (FineWeb), section 3.4; datatrove 0.10 fineweb_quality_filter.py.",
-    annotators={"fineweb": {"profile": "datatrove", "short_line_characters": 30}},
-    rules=(
-        ("unended_lines", "fineweb.ended_lines < 0.12"),
-        ("short_lines", "fineweb.short_lines > 0.67"),
-        ("duplicate_characters", "fineweb.duplicate_characters > 0.01"),
-        ("list_like", "fineweb.newlines_per_word > 0.3"),
-    ),
+    description="FineWeb's filters of text in its order: Gopher, C4, then its own rules on what C4 leaves.",
+    source="Penedo et al. 2024 (FineWeb), section 3; datatrove 0.10 examples/fineweb.py.",
+    annotators={
+        **GOPHER.annotators,
+        **C4_FINEWEB.annotators,
+        "fineweb": {**FINEWEB.annotators["fineweb"], "after_c4": True},
+    },
+    rules=(*GOPHER.rules, *C4_FINEWEB.rules, *FINEWEB.rules),
 )
 
 REFINEDWEB = Profile(
@@ -55,4 +80,4 @@ CODE = Profile(
     ),
 )
 
-ALL = (FINEWEB, REFINEDWEB, DOLMA, CODE)
+ALL = (FINEWEB, FINEWEB_WHITE_SPACE, PIPELINE, REFINEDWEB, DOLMA, CODE)

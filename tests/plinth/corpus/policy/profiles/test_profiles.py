@@ -20,10 +20,12 @@ from plinth.errors import RecipeError
 from plinth.recipe import column_checks
 from plinth.records import EDIT_TYPE
 from plinth.storage.parts import read_table
+from tests.agreement.released import FILTERS
 from tests.rights import MIT
 
 ROOT = Path(__file__).parents[5]
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "agreement.json"
+RELEASED = RESULTS.with_name("agreement_released.json")
 
 
 def policy(**given: Any) -> Policy:
@@ -47,7 +49,19 @@ def test_rules_read_and_rest_on_the_annotators_they_name(name: str) -> None:
     assert len({reason for reason, _ in chosen.rules}) == len(chosen.rules)
 
 
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("name", FILTERS)
+def test_profiles_of_datatrove_were_run_beside_it_as_released(name: str) -> None:
+    """Measured by tests/benchmarks/bench_agreement.py."""
+    made = json.loads(RELEASED.read_text())
+    assert sum(made["documents"].values()) >= 5000
+    assert len(made["documents"]) >= 6
+    entry = made["profiles"][name]
+    assert entry["verdicts"] >= 0.99
+    assert min(entry["styles"].values()) >= 0.99
+    assert 0 < entry["kept"] < sum(made["documents"].values())
+
+
+@pytest.mark.parametrize("name", sorted(set(PROFILES) - set(FILTERS)))
 def test_every_profile_was_run_beside_its_project(name: str) -> None:
     """Measured by tests/agreement/compare.py. No verdict differs, so nothing is left to explain."""
     entry = json.loads(RESULTS.read_text())[name]
@@ -140,14 +154,14 @@ def test_another_counting_than_the_project_has_is_named() -> None:
     assert what == "c4/datatrove needs `corpus.annotate.c4.terminal_punctuation` = True, found False"
 
 
-def test_the_default_policy_is_three_profiles_with_language_before() -> None:
+def test_the_default_policy_is_fineweb_s_order_with_language_before() -> None:
     """They stand written out in base.yaml because language comes first there."""
     base = yaml.safe_load((ROOT / "jobs" / "recipes" / "base.yaml").read_text())["corpus"]
-    rules, edits = resolved(["gopher/datatrove", "c4/fineweb", "fineweb/datatrove"], (), ())
+    rules, edits = resolved(["fineweb/pipeline"], (), ())
     written = [(rule["reason"], rule["drop"]) for rule in base["policies"]["default"]["rules"]]
     assert written[1:] == list(rules)
     assert edits == ()
-    assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/datatrove") == []
+    assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/pipeline") == []
 
 
 def test_a_profile_goes_through_the_line(tiny: Any) -> None:
