@@ -139,7 +139,7 @@ def run_hash(data: U8, start: int, end: int) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def find(tables: U64, base: int, bits: int, value: Any) -> int:
+def find(tables: U64, base: int, bits: int, value: Any) -> Any:
     """The slot of a hash in a set of `tables`, or -1 less the empty slot where it belongs."""
     slot = np.int64((value * _SPREAD) >> np.uint64(64 - bits))
     while tables[base + slot] != 0:
@@ -159,7 +159,7 @@ def exception_at(data: Any, start: Any, end: Any, tables: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def put_pieces(slot: int, start: int, tables: U64, edges: I64, count: int) -> int:
+def put_pieces(slot: Any, start: Any, tables: U64, edges: I64, count: int) -> int:
     """Append the pieces of an exception that starts at a byte; returns how many words there are then."""
     at = np.int64(tables[slot + PIECES - EXCEPTIONS])
     while tables[at]:
