@@ -34,7 +34,7 @@ _CLASSES = {
     "quote": QUOTE, "before_period": BEFORE_PERIOD,
 }  # fmt: skip
 _FACTOR, _SPREAD = np.uint64(0x9FB21C651E98DF25), np.uint64(0x9E3779B97F4A7C15)
-#: Places in `Rules.tables`, and the size of its two sets.
+#: Places in `EnglishRules.tables`, and the size of its two sets.
 UNIT_BITS, EXCEPTION_BITS = 9, 12
 UNITS, LENGTHS = 0, 1 << UNIT_BITS
 EXCEPTIONS = LENGTHS + 256
@@ -42,7 +42,7 @@ PIECES = EXCEPTIONS + (1 << EXCEPTION_BITS)
 SIZES = PIECES + (1 << EXCEPTION_BITS)
 
 
-class Rules(NamedTuple):
+class EnglishRules(NamedTuple):
     """The tables, two arrays for all: kernels are called for every chunk, and each argument costs time.
 
     Args:
@@ -64,12 +64,12 @@ def source() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def rules() -> Rules:
+def rules() -> EnglishRules:
     """All tables."""
     return with_exceptions(source()["exceptions"])
 
 
-def with_exceptions(given: list[str]) -> Rules:
+def with_exceptions(given: list[str]) -> EnglishRules:
     """The tables with these exceptions, each as its pieces with a space between them."""
     tables, sizes = np.zeros(SIZES, dtype=np.uint64), [0]
     for unit in source()["after_digit"]:
@@ -82,7 +82,7 @@ def with_exceptions(given: list[str]) -> Rules:
         slot = _add(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(whole, 0, whole.size))
         tables[slot + PIECES - EXCEPTIONS] = SIZES + len(sizes)
         sizes += [*map(len, parts), 0]
-    return Rules(_flags(), np.concatenate([tables, np.array(sizes, dtype=np.uint64)]))
+    return EnglishRules(_flags(), np.concatenate([tables, np.array(sizes, dtype=np.uint64)]))
 
 
 def _add(tables: U64, base: int, bits: int, value: Any) -> int:

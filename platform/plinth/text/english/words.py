@@ -27,7 +27,7 @@ from plinth.text.english.tables import (
     U8,
     U16,
     U64,
-    Rules,
+    EnglishRules,
     exception_at,
     put_pieces,
     rules,
@@ -52,7 +52,7 @@ class Splitter(NamedTuple):
         starts, taken, copy: for the exceptions across words.
     """
 
-    rules: Rules
+    rules: EnglishRules
     merges: Merges
     points: I32
     places: I64
@@ -78,7 +78,7 @@ def scratch(offsets: I64, english: bool) -> tuple[Splitter, I64]:
     return splitter(longest), edge_buffer(longest) if english else split_at_white_space.edge_buffer(offsets)
 
 
-def _splitter(tables: Rules, merges: Merges, longest: int) -> Splitter:
+def _splitter(tables: EnglishRules, merges: Merges, longest: int) -> Splitter:
     return Splitter(
         tables, merges, np.empty(longest + 1, dtype=np.int32), np.empty(2 * longest + 2, dtype=np.int64),
         np.empty(longest + 1, dtype=np.uint64), np.empty(longest + 1, dtype=np.int64),
