@@ -20,7 +20,7 @@ MEANINGS: dict[int, str] = {
         telefone telefono teléfono Teléfono telefoon telefonnummer mobil mobiel mobilnummer móvil Móvil movil celular
         téléphone Téléphone portable handy rufnummer hotline puhelin gsm dial landline voicemail cellulare тел Тел
         телефон Телефон факс 电话 联系电话 手机 電話 電話番号 电话： 联系电话： 手机： 電話： 電話番号：
-        전화 전화번호 phonenumber mobilephone tlf telf ph""",
+        전화 전화번호 致电 fon phonenumber mobilephone tlf telf ph""",
     CARD: """card cards visa mastercard amex maestro discover credit debit creditcard cardnumber cc pan cvv cvc ccnum
         kreditkarte kreditkartennummer karte carte tarjeta carta cartão kaart kort karta карта карты""",
     IBAN: """iban bank account konto bankverbindung kontonummer compte cuenta conto rekening bic swift""",
@@ -38,7 +38,7 @@ MEANINGS: dict[int, str] = {
     PERSONNUMMER: """personnummer personnr samordningsnummer pnr""",
     CPF: """cpf""",
     SIN: """sin insurance nas""",
-    AADHAAR: """aadhaar aadhar uidai uid""",
+    AADHAAR: """aadhaar aadhar uidai uid आधार""",
     NISS: """niss rijksregister rijksregisternummer insz national registre""",
     NIF: """nif contribuinte""",
     HETU: """hetu henkilötunnus henkilotunnus personbeteckning""",

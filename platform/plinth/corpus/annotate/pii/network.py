@@ -17,6 +17,8 @@ from plinth.corpus.annotate.pii.hits import PiiHit
 #: that RFC 6531 adds.
 LOCAL = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.%+-"
 MAX_LOCAL = 64
+#: The one name with an apostrophe that is no quotation mark or article: `o'hara@…`.
+IRISH = re.compile(rb"(?<!\w)[Oo]'\Z")
 DOMAIN = re.compile(
     rb"(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}(?:[A-Za-z]{2,24}|[Xx][Nn]--[A-Za-z0-9-]{2,59})(?![\w@-])"
 )
@@ -80,8 +82,10 @@ def _local(raw: bytes, at: int) -> bytes:
     """What stands before an `@` and can be a name: never a part of a word."""
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
-    if len(local) == len(window) or window[-len(local) - 1] < 128:
-        return local
+    before = window[: len(window) - len(local)]
+    if not before or before[-1] < 128:
+        irish = IRISH.search(before) if local else None
+        return irish[0] + local if irish else local
     text = window.decode("utf-8", "ignore")
     size = next((size for size, char in enumerate(reversed(text)) if not _named(char)), len(text))
     if size:

@@ -117,7 +117,8 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
         return PiiHit(first, match.end(), "phone") if _american((match[1] or match[2]), match[4], match[6]) else None
     if meaning & PHONE:
         return _national(raw, first, start, end)
-    return _trunk(raw, first, start, end) if TRUNK.match(raw, first) else None
+    begin = first if TRUNK.match(raw, first) else start  # `(030 / 123456, mornings)`: the bracket is the sentence's
+    return _trunk(raw, begin, start, end) if TRUNK.match(raw, begin) else None
 
 
 def _american(area: bytes, exchange: bytes, line: bytes) -> bool:

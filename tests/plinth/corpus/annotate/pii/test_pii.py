@@ -73,6 +73,7 @@ def found(text: str, **params: Any) -> list[tuple[str, str]]:
         ("x = 'k8Fz2Qm9Lr4Xt7Vb1Nw6', token_id = 'k8Fz2Qm9Lr4Xt7Vb1Nw6'", []),
         ("Müller@firma.de, jörg.müller@firma.de", [("email", "Müller@firma.de"), ("email", "jörg.müller@firma.de")]),
         ("Mu\u0308ller@firma.de иван@пример.рф", [("email", "Mu\u0308ller@firma.de"), ("email", "иван@пример.рф")]),
+        ("'o'hara@firma.ie' f'x@b.io'", [("email", "o'hara@firma.ie"), ("email", "x@b.io")]),
         ("post@müller.de请联系", [("email", "post@müller.de")]),
         ("请联系zhang@firma.cn。 用户@例子.广告吗", [("email", "zhang@firma.cn"), ("email", "用户@例子.广告")]),
         ("请大家在今天以前联系@firma.cn “ж@x.рф” @例子.广告", [("email", "ж@x.рф")]),
