@@ -38,7 +38,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "policy": ("policy", "Compare another policy; show what learned rules remove."),
             "near": ("near", "Find documents similar to a text: duplicates, leaks, takedowns."),
             "funnel": ("funnel", "Count documents and bytes through every stage, with reasons."),
-            "card": ("card", "Print the data card: text by bucket, and what it was screened for."),
+            "card": ("card", "Print the data card: text by bucket, its screening."),
             "sample": ("sample", "Draw documents that a reason removed."),
             "review": ("sample", "Label a sample, or summarise all labels."),
             "label": ("sample", "Label one removed document good or bad."),

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 CANARY = "quetzalgroth"
 CHANGE = """\
 corpus:
-  lists: {stop: LISTS}
-  illegal: {lists: stop}
+  lists: {illegal: LISTS}
+  illegal: {lists: illegal}
   annotate:
-    illegal: {lists: stop}
+    illegal: {}
 """
 
 

@@ -170,8 +170,9 @@ def test_it_is_on_the_timeline_what_happened_and_why(told: Told) -> None:
     assert restart["reason"] == "rank 1 was killed by SIGKILL"
     assert restart["lost_steps"] <= 20 + 20  # an interval, and what ran while it was being written
     (stop,) = story.of("stopped")
-    (reshaped,) = story.of("reshaped")
-    assert (reshaped["step"], reshaped["from"]["ranks"], reshaped["to"]["ranks"]) == (stop["step"], 1, 2)
+    # again where the rank was killed before the new layout's first checkpoint
+    reshaped = {(one["step"], one["from"]["ranks"], one["to"]["ranks"]) for one in story.of("reshaped")}
+    assert reshaped == {(stop["step"], 1, 2)}
     acts = [event for event in story.of("intervention") if event["action"] != "warn"]
     assert acts[0]["action"] == "rollback"
     assert all(set(range(act["window"][0], act["window"][1] + 1)) <= set(POISON) for act in acts)

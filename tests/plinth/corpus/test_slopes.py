@@ -133,7 +133,7 @@ def test_an_inventory_reads_what_is_much_on_workers(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(listing, "BATCH_FILES", 8)
     opened: list[str] = []
     original = listing.open_stream
-    monkeypatch.setattr(listing, "open_stream", lambda fs, name: opened.append(name) or original(fs, name))
+    monkeypatch.setattr(listing, "open_stream", lambda fs, *given: opened.append(given[0]) or original(fs, *given))
     with LocalEngine(2) as engine:
         found = listing.inventory(
             str(tmp_path), tmp_path, cutter=partial(cutter, "jsonl", piece_bytes=200), spread=engine.map

@@ -12,7 +12,7 @@ import fasttext as peer_library
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from plinth.errors import SourceError
@@ -104,6 +104,7 @@ TOKENS = st.one_of(
 @settings(max_examples=500, deadline=None)
 @given(st.lists(TOKENS, max_size=12).map(" ".join))
 def test_probabilities_on_random_unicode_are_fasttexts(text: str) -> None:
+    assume(END not in text.split())  # does not end a text here, as the module says
     if any(character.isalpha() for character in text):
         assert same(ours([text])[0], theirs([text])[0])
     else:
