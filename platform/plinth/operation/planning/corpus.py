@@ -38,7 +38,7 @@ class StageWork(NamedTuple):
 #: and the index were measured, and the rest are estimates by column widths (docs/scale.md).
 MEASURED = (
     StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24),
-    StageWork("annotate: heuristics", 74, 0, True, 0.0, 150),
+    StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150),
     StageWork("annotate: language, PII", 57, 0, True, 0.0, 60),
     StageWork("annotate: classifiers", 50, 0, True, 0.0, 30),
     StageWork("annotate: perplexity", 34, 0, True, 0.0, 16),
