@@ -39,7 +39,7 @@ def _stage(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[
     resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
         asset=f"{bucket}/{name}",
-        deps=(f"{bucket}/documents", *resources),
+        deps=(f"{bucket}/documents", *(f"{bucket}/{other}" for other in annotator.sidecars), *resources),
         make=partial(_make, bucket, name, annotators, resources),
         version=annotator.version,
         params=params,
@@ -64,7 +64,8 @@ def _make(
 ) -> Manifest:
     read = {key: inputs[key] for key in resources}
     documents = inputs[f"{bucket}/documents"]
-    return annotate.run(ctx, bucket, name, annotators[name], documents, read, beside=annotators)
+    sidecars = {other: inputs[f"{bucket}/{other}"] for other in annotate.annotator(name).sidecars}
+    return annotate.run(ctx, bucket, name, annotators[name], documents, read, beside=annotators, sidecars=sidecars)
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

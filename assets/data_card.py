@@ -13,32 +13,48 @@ from assets.framework.stage import Inputs, Say, Stage
 from assets.removal_rates import reference_of, rules_in_use
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.corpus.annotate.registry import REPEATED
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.protected import item_table, protected
 from plinth.corpus.slices import removal_rates
+from plinth.corpus.slices.learned_rules import models_of
 from plinth.corpus.slices.measured_gates import MEASURED_GATES
 from plinth.corpus.slices.rates import percent
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data_card import CardBucket, Screening, card
 
-ASSET, VERSION, FILE = "data_card", "1", "data_card.md"
-#: What people ask of a corpus, and the annotator whose columns rules or edits read for it.
-SUBJECTS = {"toxicity": "toxicity", "personal data": "pii", "learned quality": "quality_classifier"}
+ASSET, VERSION, FILE = "data_card", "2", "data_card.md"
+#: What people ask of a corpus, and the annotators whose columns rules or edits read for it.
+SUBJECTS = {
+    "opt-outs": ("opt_out",),
+    "toxicity": ("toxicity", *(f"{name}_toxicity" for name in REPEATED)),
+    "personal data": ("pii",),
+    "learned quality": ("quality_classifier", *(f"{name}_quality" for name in REPEATED)),
+}
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One card of the whole corpus."""
     measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
     gates = [f"slices/{name}" for name in recipe.corpus.slices]
+    compared = [protected.ASSET] if recipe.corpus.protected.sets else []
     corpus = recipe.corpus.model_dump(mode="json", include={"policies", "buckets", "permitted_licences", "uses"})
     return [
         Stage(
             asset=ASSET,
-            deps=(*each(recipe, "documents", "curated"), *gates, *measured),
+            deps=(*each(recipe, "documents", "curated"), *gates, *measured, *compared),
             make=partial(_make, recipe),
             version=VERSION,
-            params={"name": recipe.name, "test": recipe.test, "corpus": corpus, "illegal": recipe.corpus.illegal.lists},
+            params={
+                "name": recipe.name,
+                "description": recipe.description,
+                "test": recipe.test,
+                "corpus": corpus,
+                "illegal": recipe.corpus.illegal.lists,
+                "reference": list(reference_of(recipe)),
+            },
             group="report",
             description="Text by bucket and what it was screened for, in Markdown.",
             owner=shared_owner(recipe),
@@ -56,7 +72,8 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     screenings = list(_screenings(recipe, inputs))
     page = card(recipe.name, recipe.description, list(_buckets(recipe, inputs)), screenings, recipe.test)
     part = Part(name=FILE, blob=ctx.store.put_bytes(page.encode()))
-    stats = {"screening": {one.subject: one.state(list(recipe.corpus.buckets)) for one in screenings}}
+    states = {one.subject: one.state(list(recipe.corpus.buckets)) for one in screenings}
+    stats = {"name": recipe.name, "screening": states}
     return manifest(ASSET, Step(name=ASSET, version=VERSION), dict(inputs), [part], stats)
 
 
@@ -75,31 +92,48 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
     yield Screening("licences and terms", dict.fromkeys(buckets, (f"permitted for {uses}",)), ("enforced",))
     lists = (f"lists/{corpus.illegal.lists}",) if corpus.illegal.lists else ()
     yield Screening("illegal content", dict.fromkeys(buckets, lists))
-    annotators = tuple(corpus.annotate)
-    for subject, annotator in SUBJECTS.items():
-        policies = {name: corpus.policies[bucket.policy] for name, bucket in corpus.buckets.items()}
-        rules = {name: tuple(_rules(policy, annotators, annotator)) for name, policy in policies.items()}
-        evidence = tuple(_evidence(recipe, inputs, annotator)) if any(rules.values()) else ()
-        yield Screening(subject, rules, evidence)
+    sets = tuple(f"items of {name}" for name in corpus.protected.sets)
+    yield Screening("protected sets", dict.fromkeys(buckets, sets), tuple(_items(inputs)))
+    policies = {name: corpus.policies[bucket.policy] for name, bucket in corpus.buckets.items()}
+    known = {name for own in SUBJECTS.values() for name in own}
+    ready = [name for name in corpus.annotate if name.partition("_")[0] in REPEATED and name not in known]
+    for subject, own in {**SUBJECTS, **{f"ready model `{name}`": (name,) for name in ready}}.items():
+        rules = {name: tuple(_rules(policy, tuple(corpus.annotate), own)) for name, policy in policies.items()}
+        evidence = (one for name in own for one in _evidence(recipe, inputs, name)) if any(rules.values()) else ()
+        yield Screening(subject, rules, tuple(dict.fromkeys(evidence)))
 
 
-def _rules(policy: Policy, annotators: tuple[str, ...], annotator: str) -> Iterator[str]:
-    """Rules and edits of a policy that read an annotator's columns."""
-    compiled, own = compile_policy(policy, annotators), f"{annotator}."
+def _items(inputs: Inputs) -> Iterator[str]:
+    """Items of each protected set by what is known of them; those of common text by name."""
+    made = inputs.get(protected.ASSET)
+    for name, own in made.stats["sets"].items() if made is not None else ():
+        counts = ", ".join(f"{own[status]} {status}" for status in item_table.STATUSES)
+        common = f" (common text: {', '.join(own['common'])})" if own["common"] else ""
+        yield f"{name}, {own['items']} items: {counts}{common}"
+
+
+def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) -> Iterator[str]:
+    """Rules and edits of a policy that read the columns of some annotators."""
+    compiled, own = compile_policy(policy, annotators), tuple(f"{name}." for name in named)
     yield from (rule.text for _, rule in compiled.rules if any(name.startswith(own) for name in rule.columns))
     yield from (f"{column} replaced" for _, column in compiled.edits if column.startswith(own))
 
 
 def _evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
-    """Error rates on labelled text, and removal rates on text that is trusted."""
+    """Error rates on labelled text, digests of ready models, and removal rates on text that is trusted."""
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
     for gate in gates:
         made = inputs.get(f"slices/{gate}")
         if made is not None:
             yield from _rates(gate, made.stats)
+    for model in models_of(annotator, recipe.corpus.annotate[annotator]) if annotator in recipe.corpus.annotate else ():
+        sha256 = recipe.corpus.models[model].get("sha256")
+        if sha256:
+            yield f"ready model {model}, sha256 {sha256[:12]}"
     measured = inputs.get(removal_rates.ASSET)
+    reading = {rule.expression.text for rule in rules_in_use(recipe) if annotator in rule.annotators}
     for row in measured.stats["rules"] if measured is not None else ():
-        if f"{annotator}." in row["rule"]:
+        if row["rule"] in reading:
             for bucket in reference_of(recipe):
                 yield f"removes of {bucket}: {removal_rates.told(row['buckets'][bucket])}"
 

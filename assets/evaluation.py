@@ -21,12 +21,13 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="evaluation",
-            deps=("checkpoint", *each(recipe, "curated", "documents", "language")),
+            deps=("checkpoint", *each(recipe, "curated", "documents", "language"), *_protected(recipe)),
             make=partial(_make, recipe),
             version=job.VERSION,
             params=recipe.evaluation.model_dump(mode="json"),
             group="evaluation",
-            description="Bits per byte by bucket and language; gzip -9 and a byte trigram on the same bytes.",
+            description="Bits per byte by bucket and language, and of items of protected sets by whether training text "
+            "held them; gzip -9 and a byte trigram on the same bytes.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             present=_present,
@@ -37,7 +38,16 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     curated, documents, language = (by_bucket(recipe, inputs, kind) for kind in ("curated", "documents", "language"))
-    return job.run(ctx, recipe.evaluation, inputs["checkpoint"], curated, documents, language)
+    sets = {name: inputs[f"protected/{name}"] for name in recipe.corpus.protected.sets}
+    compared = inputs["protected"] if sets else None
+    checkpoint = inputs["checkpoint"]
+    return job.run(ctx, recipe.evaluation, checkpoint, curated, documents, language, protected=compared, sets=sets)
+
+
+def _protected(recipe: Recipe) -> tuple[str, ...]:
+    """The comparison with protected sets and the sets, where the recipe names some."""
+    sets = recipe.corpus.protected.sets
+    return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -46,6 +56,12 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     slices = made.stats["slices"] | made.stats["languages"]
     header = ["slice", "bytes", "model", "gzip", "trigram"]
     rows = [[name, row["bytes"], row["model"], row["gzip"], row["trigram"]] for name, row in slices.items()]
+    items = {
+        f"{name}: {status}": row
+        for name, found in made.stats.get("protected", {}).items()
+        for status, row in found.items()
+    }
+    rows += [[name, row["bytes"], row["model"], row["gzip"], row["trigram"]] for name, row in items.items()]
     return {
         "bits_per_byte": picture(figures.bits_per_byte, made.stats["slices"]),
         "slices": dg.MetadataValue.md(table(header, rows)),

@@ -23,7 +23,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=holdout.VERSION,
             params=recipe.corpus.holdout.model_dump(mode="json"),
             group="verdicts",
-            description="Held-out documents of every bucket, chosen by keyed hash among the survivors.",
+            description="Held-out documents of every bucket, chosen by keyed hash among the survivors; once held out, "
+            "always held out.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
         )
@@ -32,4 +33,6 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     documents = by_bucket(recipe, inputs, "documents")
-    return holdout.run(ctx, recipe.corpus.holdout, documents, inputs[survivors(recipe)])
+    published = ctx.refs.ref(holdout.ASSET)
+    earlier = ctx.refs.load(published.digest) if published else None
+    return holdout.run(ctx, recipe.corpus.holdout, documents, inputs[survivors(recipe)], earlier)

@@ -15,7 +15,7 @@ from assets.span_dedup import survivors
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.lists import lists
-from plinth.corpus.protected import protected, sets
+from plinth.corpus.protected import item_table, protected, sets
 from plinth.corpus.protected.parameters import ProtectedSet
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -23,8 +23,8 @@ from plinth.records import Manifest
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One asset per set, and the comparison, where the recipe names sets."""
-    sets = recipe.corpus.protected.sets
-    return [*(_set(recipe, name, given) for name, given in sets.items()), *([_comparison(recipe)] if sets else [])]
+    given = recipe.corpus.protected.sets
+    return [*(_set(recipe, name, one) for name, one in given.items()), *([_comparison(recipe)] if given else [])]
 
 
 def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
@@ -35,7 +35,7 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         outside=partial(_outside, given.path),
         version=sets.SET_VERSION,
         params=given.model_dump(mode="json"),
-        libraries=fingerprint.UNICODE,
+        libraries=sets.LIBRARIES,
         group="sources",
         description=f"Items of {name} ({given.kind.replace('_', ' ')}), which training must not see.",
         owner=shared_owner(recipe),
@@ -45,10 +45,10 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
 
 
 def _comparison(recipe: Recipe) -> Stage:
-    sets = recipe.corpus.protected.sets
+    names = recipe.corpus.protected.sets
     return Stage(
         asset=protected.ASSET,
-        deps=(*each(recipe, "documents"), survivors(recipe), "holdout", *(f"protected/{name}" for name in sets)),
+        deps=(*each(recipe, "documents"), survivors(recipe), "holdout", *(f"protected/{name}" for name in names)),
         make=partial(_compare, recipe),
         version=protected.VERSION,
         params=recipe.corpus.protected.model_dump(mode="json"),
@@ -82,13 +82,13 @@ def _set_suite(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    header = ["set", "items", "leaked", "suspected", "too short to look for"]
-    rows = [
-        [name, own["items"], own["leaked"], own["suspected"], own["too_short"]]
-        for name, own in made.stats["sets"].items()
-    ]
+    header = ["set", "items", *item_table.STATUSES, "of undecided, too short"]
+    counts = ("items", *item_table.STATUSES, "too_short")
+    rows = [[name, *(own[count] for count in counts)] for name, own in made.stats["sets"].items()]
+    common = [[name, ", ".join(own["common"])] for name, own in made.stats["sets"].items() if own["common"]]
     reasons = [[reason, made.stats[reason]] for reason in protected.REASONS]
     return {
         "sets": dg.MetadataValue.md(table(header, rows)),
+        "undecided_items": dg.MetadataValue.md(table(["set", "items that are common text"], common)),
         "documents": dg.MetadataValue.md(table(["reason", "documents"], reasons)),
     }

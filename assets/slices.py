@@ -18,6 +18,7 @@ from plinth.compute.context import Context
 from plinth.corpus import annotate
 from plinth.corpus.models import generated_sets
 from plinth.corpus.slices import evaluate, rates, review_labels
+from plinth.corpus.slices.held_apart import require_apart
 from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.rule import GateRule, rule_of
@@ -80,8 +81,18 @@ def _make(
     if not recipe.test:
         real = {f"lists/{one}": inputs[f"lists/{one}"] for one in params.lists}
         generated_sets.require_real(ctx.store, real, f"slices/{name}")
+        require_apart(ctx.store, real, _learnt(recipe, ctx, keys, inputs), name)
     said = review_labels.read(ctx.workspace) if params.reviews else ()
     return evaluate.run(ctx, name, params, rule, read, {key: inputs[key] for key in keys}, documents, said)
+
+
+def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs) -> dict[str, Manifest]:
+    """Labelled sets that the gate's models have learnt from, by asset key."""
+    found = {}
+    for model in (key for key in keys if key.startswith("models/")):
+        for one in recipe.corpus.models[model.removeprefix("models/")].get("labelled") or ():
+            found[f"lists/{one}"] = ctx.refs.load(inputs[model].inputs[f"lists/{one}"])
+    return found
 
 
 def _suite(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:

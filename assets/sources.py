@@ -56,7 +56,8 @@ def _make(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: Say) -> 
         for index, file in found.files
     ]
     step = Step(name="sources", version=VERSION, params={"sources": [_facts(source) for source in bucket.sources]})
-    stats = {"files": len(files), "source_bytes": found.bytes, "inventory": found.digest}
+    stats: dict[str, Any] = {"files": len(files), "source_bytes": found.bytes, "inventory": found.digest}
+    stats |= {"revisions": found.revisions} if found.revisions else {}
     part = ctx.store_json(f"{name}-files.json", files)
     return manifest(f"{name}/sources", step, {"inventory": found.digest}, [part], stats)
 

@@ -19,6 +19,7 @@ from jobs import sensors
 from jobs.recipes import find, load
 from plinth.compute.select_engine import DEFAULT, Compute
 from plinth.recipe.recipe import Recipe
+from plinth.storage.workspace import folder_of
 
 #: Names of jobs; an asset may not have the same one.
 CORPUS, CANDIDATE, RELEASE = "make_corpus", "make_candidate", "make_release"
@@ -81,6 +82,6 @@ def build(
 @dg.definitions
 def definitions() -> dg.Definitions:
     """The code location, from the environment."""
-    workspace = Path(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
+    workspace = folder_of(os.environ.get("PLINTH_WORKSPACE", "workspace")).absolute()
     recipe = load(find(os.environ["PLINTH_RECIPE"]))
     return build(recipe, workspace, compute=Compute.from_environment())

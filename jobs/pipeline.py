@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
 
 RELEASE_GROUP = "release"
+CORPUS_POOL = "corpus"
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -56,6 +58,7 @@ def run(
     """Bring the recipe's assets (or some, with what they need) up to date.
 
     Args:
+        compute: with a `share`, one of several processes: assets of the corpus only; they publish the same.
         harvest: take the demo's harvest again, although an earlier one is there.
 
     Raises:
@@ -67,11 +70,13 @@ def run(
     warnings.filterwarnings("ignore", category=dg.PreviewWarning)
     recipe = load(recipe_path)
     space = Workspace(workspace).ensure()
-    with space.locked(f"plinth run -r {recipe_path}"):
+    with nullcontext() if compute.share else space.locked(f"plinth run -r {recipe_path}"):
         remember(space.root, recipe_path)
         _harvest(space, recipe, again=harvest)
         catalog = stages(recipe)
         chosen = selected(catalog, select)
+        if compute.share:
+            chosen = tuple(stage for stage in chosen if stage.pool == CORPUS_POOL)
         ctx = Context(space)
         todo = decide(ctx, chosen)
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
@@ -150,6 +155,13 @@ def _harvest(space: Workspace, recipe: Recipe, *, again: bool) -> None:
     if recipe.harvest:
         from jobs.harvest import harvest
 
+        if not isinstance(space.input, Path):
+            raise RecipeError(
+                f"recipe {recipe.name} harvests this machine",
+                found=f"the shared workspace {space.uri}",
+                expected="a workspace that is a folder",
+                remedy="run it with --workspace DIR; a shared workspace takes recipes whose sources all machines see",
+            )
         harvest(space.input, again=again)
     elif again:
         raise RecipeError(
@@ -165,7 +177,7 @@ def _execute(
     """One Dagster run of these assets, in this process, recorded in the workspace's instance."""
     session = Session(for_terminal())
     defs = definitions.build(recipe, space.root, compute=compute, resources={"session": session})
-    with open_instance(space) as instance:
+    with dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance:
         result = defs.resolve_job_def(job).execute_in_process(
             instance=instance,
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],

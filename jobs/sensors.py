@@ -54,7 +54,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
     sources = {
-        f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source))
+        f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False)
         for name, bucket in corpus.buckets.items()
         for index, source in enumerate(bucket.sources)
     }

@@ -114,7 +114,7 @@ def resolve(ctx: Context, digest: str) -> str:
     """
     found: set[str] = set()
     if DIGEST.fullmatch(digest):
-        for path in ctx.refs.manifests.glob("*.json"):
+        for path in ctx.refs.saved():
             found.update(name for name in (path.stem, *_inputs(path.read_bytes())) if name.startswith(digest))
     if len(found) != 1:
         raise MissingError(
@@ -136,7 +136,7 @@ def _holding(ctx: Context, chain: Chain, record: Taint) -> Iterator[str]:
 
 
 def _curated(ctx: Context) -> Iterator[tuple[str, Manifest]]:
-    for path in sorted(ctx.refs.manifests.glob("*.json")):
+    for path in ctx.refs.saved():
         asset = str(_json(path.read_bytes()).get("asset", ""))
         if asset.rsplit("/", 1)[-1] == CURATED:
             yield path.stem, ctx.refs.load(path.stem)

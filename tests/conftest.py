@@ -35,6 +35,7 @@ LONGEST = (
     "plinth/training/test_resume.py",
     "plinth/training/test_job.py",
     "jobs/test_pipeline.py",
+    "jobs/test_shared_workspace.py",
     "jobs/test_ray.py",
     "plinth/training/parallel/test_combinations.py",
     "jobs/test_illegal.py",

@@ -25,6 +25,7 @@ from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.protected import contamination, holdout
 from plinth.corpus.protected.heldout_parameters import Contamination, Holdout
+from plinth.provenance.ledger import ledger
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Manifest, Step
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
@@ -49,6 +50,7 @@ ANNOTATORS: Mapping[str, Mapping[str, Any]] = {
 #: By bucket: documents of 30 words, of 10 words, of a forbidden licence, copies of the first, with an address.
 PLANTED = {"web": (40, 6, 3, 4, 2), "prose": (24, 2, 0, 0, 0)}
 PARTS = 2
+SHARED = {"exact": "dedup/exact", "near": "dedup/minhash", "holdout": "holdout", "contamination": "contamination"}
 SOURCE = {
     "kind": "text", "licence": "per-document", "domain": "a.example", "snapshot": "2026-46", "text_field": "text",
     "suffixes": [], "terms": {"train": True, "redistribute": False, "commercial": True},
@@ -89,6 +91,25 @@ def build(folder: Path, rules: Policy = POLICY) -> Context:
     mixed = _keep(ctx, mixture.run(ctx, wanted, cut))
     _keep(ctx, funnel.run(ctx, documents, decided, curated, cut, mixed))
     return ctx
+
+
+def ledger_of(ctx: Context, **changes: Any) -> ledger.Made:
+    """The published manifests that a ledger is made of."""
+
+    def each(kind: str) -> dict[str, Manifest]:
+        return {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in PLANTED}
+
+    parts: dict[str, Any] = {
+        "documents": each("documents"),
+        "policies": each("policy"),
+        "verdicts": each("verdicts"),
+        "annotations": {name: each(name) for name in ANNOTATORS},
+        "shared": {name: ctx.refs.current(key) for name, key in SHARED.items()},
+        "curated": each("curated"),
+        "shards": each("shards"),
+        "mixture": ctx.refs.current("mixture"),
+    }
+    return ledger.Made(**(parts | changes))
 
 
 def uri(bucket: str, row: int) -> str:

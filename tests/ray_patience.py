@@ -37,15 +37,16 @@ def patient(here: pytest.MonkeyPatch) -> None:
     here.setattr(node, "time", slow)
 
 
-def two_nodes() -> Any:
-    """A cluster of two nodes with a core each, after `patient`."""
+def two_nodes(*environments: dict[str, str]) -> Any:
+    """A cluster of two nodes with a core each, after `patient`; what their environments have more than this process."""
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 80 * MB}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * MB}
+    first, second = environments or ({}, {})
     for left in reversed(range(TRIES)):
         try:
-            made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-            made.add_node(**node)
+            made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "env_vars": first})
+            made.add_node(**node, env_vars=second)
             made.wait_for_nodes(timeout=300)
         except Exception:
             if not left:

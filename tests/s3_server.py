@@ -7,7 +7,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -51,6 +51,7 @@ def serving() -> Iterator[Bucket]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    _serialise_conditional_writes(server)
     host, port = server.get_host_and_port()
     with _environment({**ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}):
         s3fs.S3FileSystem.clear_instance_cache()  # a driver keeps the endpoint it was made with
@@ -59,6 +60,19 @@ def serving() -> Iterator[Bucket]:
         finally:
             server.stop()
             s3fs.S3FileSystem.clear_instance_cache()
+
+
+def _serialise_conditional_writes(server: Any) -> None:
+    """S3 compares and writes in one; the server's threads may do another's write in between."""
+    inner, lock = server._server.app, threading.Lock()
+
+    def app(environment: dict[str, Any], respond: Any) -> Any:
+        conditions = {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"} & environment.keys()
+        conditional = conditions and environment["REQUEST_METHOD"] == "PUT"
+        with lock if conditional else nullcontext():
+            return inner(environment, respond)
+
+    server._server.app = app
 
 
 @contextmanager

@@ -6,6 +6,7 @@ but the failed check.
 """
 
 import inspect
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +17,12 @@ from dagster import BetaWarning
 from assets.framework.expectations import Suite, SuiteOutcome, validate
 from assets.framework.present import metadata
 from assets.framework.resources import PlinthResource, Session
-from assets.framework.stage import Stage
+from assets.framework.stage import Inputs, Say, Stage
 from assets.framework.up_to_date import up_to_date
+from plinth.compute import costs
 from plinth.compute.context import Context
 from plinth.errors import CheckFailedError, PlinthError
+from plinth.records import Manifest
 
 CHECK = "expectations"
 PRIORITY = "dagster/priority"
@@ -77,9 +80,9 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
     """
     inputs = {dep: ctx.refs.current(dep) for dep in stage.deps}
     digests = {dep: manifest.digest for dep, manifest in inputs.items()}
-    manifest = up_to_date(stage, ctx, digests) or stage.make(ctx, inputs, say)
+    manifest = up_to_date(stage, ctx, digests) or _made(stage, ctx, inputs, say)
     suite = stage.suite(manifest, inputs) if stage.suite else None
-    outcome = validate(suite, ctx.workspace) if suite else None
+    outcome = validate(suite, ctx.workspace, keep=ctx.share is None) if suite else None
     if suite and outcome and outcome.blocked:
         yield _check_result(stage, suite, outcome)
         raise CheckFailedError(
@@ -95,6 +98,15 @@ def execute(stage: Stage, ctx: Context, say: Any) -> Iterator[Any]:
         metadata=metadata(stage, ctx, manifest, inputs),
         check_results=[_check_result(stage, suite, outcome)] if suite and outcome else [],
     )
+
+
+def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """The work, with a record of what it cost."""
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    manifest = stage.make(ctx, inputs, say)
+    own, wall = time.process_time() - cpu_s, time.monotonic() - wall_s
+    costs.save(ctx.workspace, costs.AssetCost(asset=stage.asset, steps=ctx.costs, driver_cpu_s=own, wall_s=wall))
+    return manifest
 
 
 def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:

@@ -78,13 +78,16 @@ def docs_index(workspace: Workspace) -> Path:
     return workspace.root / "gx" / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
 
 
-def validate(suite: Suite, workspace: Workspace) -> SuiteOutcome:
+def validate(suite: Suite, workspace: Workspace, *, keep: bool = True) -> SuiteOutcome:
     """Run a suite over its table and store the result for Data Docs.
+
+    Args:
+        keep: store it; not where several processes run the same suites.
 
     Raises:
         AttributeError: for an expectation that GX lacks; a defect in the suite, not in the data.
     """
-    gx, validator = _great_expectations(), _validator(workspace.root)
+    gx, validator = _great_expectations(), _validator(workspace.root if keep else None)
     import pandas as pd
 
     context = validator.context
@@ -129,18 +132,19 @@ class _Validator:
 
 
 @lru_cache(maxsize=4)
-def _validator(root: Path) -> _Validator:
-    """Suites, results and Data Docs are kept in the workspace; definitions, which say the same in every process, in
-    memory: GX reads its files again at each use of one."""
+def _validator(root: Path | None) -> _Validator:
+    """Suites, results and Data Docs are kept in the workspace (without a root in memory); definitions, which say the
+    same in every process, in memory: GX reads its files again at each use of one."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     gx = _great_expectations()
     from great_expectations.data_context.types.base import (
         DataContextConfig,
         FilesystemStoreBackendDefaults,
+        InMemoryStoreBackendDefaults,
         ProgressBarsConfig,
     )
 
-    kept = FilesystemStoreBackendDefaults(root_directory=root / "gx" / "gx")
+    kept = FilesystemStoreBackendDefaults(root / "gx" / "gx") if root else InMemoryStoreBackendDefaults()
     kept.stores["validation_definition_store"]["store_backend"] = {"class_name": "InMemoryStoreBackend"}
     bars = ProgressBarsConfig(globally=False, metric_calculations=False)
     context = gx.get_context(

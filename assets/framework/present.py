@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -40,11 +41,15 @@ def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs) -> 
     if stage.schema is not None:
         shown["dagster/column_schema"] = column_schema(stage.schema)
     return shown | {
-        "dagster/uri": (ctx.workspace.manifests / f"{manifest.digest}.json").as_uri(),
+        "dagster/uri": _uri(ctx.workspace.objects("manifests").where(f"{manifest.digest}.json")),
         "step": f"{manifest.step} {manifest.version}",
         "inputs": dg.MetadataValue.md(table(["asset", "digest"], [[k, v[:16]] for k, v in manifest.inputs.items()])),
         "manifest": manifest.digest,
     }
+
+
+def _uri(where: str) -> str:
+    return where if "://" in where else Path(where).as_uri()
 
 
 def _place(value: Any) -> int:

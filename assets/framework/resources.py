@@ -11,6 +11,7 @@ from plinth.compute.context import Context
 from plinth.compute.engine import Engine
 from plinth.compute.progress import Progress, ProgressLines
 from plinth.compute.select_engine import Compute
+from plinth.compute.share import TaskShare
 from plinth.errors import PlinthError
 from plinth.storage.workspace import Workspace
 
@@ -38,6 +39,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     engine: str = "local"
     workers: int = 2
     ray_address: str = ""
+    share: str = ""
 
     _engine: Engine | None = PrivateAttr(default=None)
 
@@ -53,13 +55,19 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     def context(self, progress: Progress) -> Context:
         """A stage's runtime context."""
         engine = self._engine or self._compute.open()
-        return Context(Workspace(self.workspace), engine, progress)
+        return Context(Workspace(self.workspace), engine, progress, TaskShare.parse(self.share))
 
     @property
     def _compute(self) -> Compute:
-        return Compute(self.engine, self.workers, self.ray_address)
+        return Compute(self.engine, self.workers, self.ray_address, self.share)
 
     @classmethod
     def over(cls, workspace: str, compute: Compute) -> PlinthResource:
         """The resource of a workspace, with the engine chosen."""
-        return cls(workspace=workspace, engine=compute.engine, workers=compute.workers, ray_address=compute.address)
+        return cls(
+            workspace=workspace,
+            engine=compute.engine,
+            workers=compute.workers,
+            ray_address=compute.address,
+            share=compute.share,
+        )

@@ -36,7 +36,7 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
     if ref is None or ref.key != key:
         return None
     manifest = ctx.refs.load(ref.digest)
-    return manifest if all(ctx.store.has(part.blob) for part in manifest.parts) else None
+    return manifest if ctx.store.has_all(part.blob for part in manifest.parts) else None
 
 
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:

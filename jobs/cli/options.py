@@ -26,6 +26,20 @@ class RecipeFile(click.Path):
         return super().convert(find(value) if isinstance(value, str) else value, param, ctx)
 
 
+class WorkspacePlace(click.Path):
+    """A workspace by its folder, or a shared one by its URI: then the folder that this machine has for it."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "://" in value:
+            from plinth.storage.workspace import folder_of
+
+            return folder_of(value)
+        return super().convert(value, param, ctx)
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -63,12 +77,13 @@ class Settings:
         from plinth.errors import MissingError
         from plinth.storage.workspace import Workspace
 
-        if not (self.workspace / "refs").is_dir():
+        workspace = Workspace(self.workspace)
+        if not (workspace.uri or workspace.refs.is_dir()):
             raise MissingError(
                 f"no workspace at {self.workspace}",
                 remedy="`plinth run -r jobs/recipes/demo.yaml` makes one; --workspace DIR names another",
             )
-        return Context(Workspace(self.workspace))
+        return Context(workspace)
 
 
 def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
@@ -81,10 +96,10 @@ def shared(function: F) -> F:
     function = click.option(
         "-w",
         "--workspace",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=WorkspacePlace(),
         expose_value=False,
         callback=_store,
-        help="Directory that holds all state (default: ./workspace, or PLINTH_WORKSPACE).",
+        help="Folder, or s3://bucket/prefix, that holds all state (default: ./workspace, or PLINTH_WORKSPACE).",
     )(function)
     function = click.option(
         "--debug", is_flag=True, expose_value=False, callback=_store, help="Show the traceback of an error."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from jobs.cli.options import RecipeFile, Settings
+from jobs.cli.options import RecipeFile, Settings, WorkspacePlace
 
 #: Section of the help, which is a folder of this package -> (title, command -> (module in it, one line of help)).
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
@@ -36,6 +36,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "arpa": ("arpa", "Export an n-gram model as ARPA."),
             "slices": ("slices", "Show the error rates of learned gates by slice."),
             "policy": ("policy", "Compare another policy; show what learned rules remove."),
+            "limits": ("limits", "Fit limits and stop words by language from a reference bucket."),
             "near": ("near", "Find documents similar to a text: duplicates, leaks, takedowns."),
             "funnel": ("funnel", "Count documents and bytes through every stage, with reasons."),
             "card": ("card", "Print the data card: text by bucket, its screening."),
@@ -75,7 +76,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "verify": ("verify", "Verify every link from a model or asset to its sources."),
             "taint": ("release", "Mark data or a model unfit; freeze everything derived from it."),
             "restore": ("content", "Write the files of a manifest into a folder."),
-            "export": ("content", "Export DVC pointers, tokens or a model."),
+            "export": ("content", "Export DVC pointers, text, tokens or a model."),
         },
     ),
 }
@@ -130,11 +131,11 @@ class Lazy(click.Group):
 @click.option(
     "-w",
     "--workspace",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=WorkspacePlace(),
     default=Path("workspace"),
     envvar="PLINTH_WORKSPACE",
     show_default="./workspace",
-    help="Directory that holds all state (also PLINTH_WORKSPACE).",
+    help="Folder, or s3://bucket/prefix, that holds all state (also PLINTH_WORKSPACE).",
 )
 @click.option(
     "-r",

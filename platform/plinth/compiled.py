@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 from numba.core.caching import InTreeCacheLocator, UserProvidedCacheLocator, UserWideCacheLocator
@@ -102,6 +103,10 @@ _LOCATORS = ",".join([*(f"{__name__}.{each.__name__}" for each in (InGivenFolder
 
 if TYPE_CHECKING:
     from numba import njit  # noqa: TID251
+
+    _F = TypeVar("_F", bound=Callable[..., Any])
+
+    def kernel(function: _F) -> _F: ...
 else:
 
     def njit(*args: Any, **options: Any) -> Any:
@@ -110,5 +115,9 @@ else:
             numba.config.CACHE_LOCATOR_CLASSES = _LOCATORS
         return numba.njit(*args, **options)  # noqa: TID251
 
+    #: For kernels that allocate nothing: numba counts no references to their arrays. Counting takes two atomic
+    #: operations for each array of each call, which is most of the time of a kernel that is called for every word.
+    kernel = njit(nogil=True, cache=True, _nrt=False)
 
-__all__ = ["njit"]
+
+__all__ = ["kernel", "njit"]

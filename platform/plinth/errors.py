@@ -8,6 +8,7 @@
     ├── StorageError         5  bytes at rest
     │   ├── IntegrityError      digest, length or format differ from what was recorded
     │   ├── DiskFullError       no space left
+    │   ├── ConflictError       another process wrote the same reference first
     │   └── WorkspaceError      the workspace cannot be used
     ├── StageError           6  a stage failed by name
     │   ├── RejectRateError     more rejects than the recipe allows
@@ -89,6 +90,10 @@ class IntegrityError(StorageError):
 
 
 class DiskFullError(StorageError):
+    pass
+
+
+class ConflictError(StorageError):
     pass
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import difflib
 import hashlib
 import importlib.machinery
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Frozen)
 
 PREFIX = "plinth."
+#: Names that a repeated member may be used under.
+_REPEATED = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 
 class NoParams(Frozen):
@@ -77,20 +80,27 @@ class Catalogue(Mapping[str, T], Generic[T]):
         kind: the dataclass that every member is an instance of; it has a `name`.
         built_in: name -> `module:attribute`.
         reserved: further names that no package may use.
+        repeated: built-in members that can be used several times: `NAME_x` is the member `NAME` under that name.
     """
 
     def __init__(
-        self, group: str, noun: str, kind: type[T], built_in: Mapping[str, str], reserved: tuple[str, ...] = ()
+        self,
+        group: str,
+        noun: str,
+        kind: type[T],
+        built_in: Mapping[str, str],
+        reserved: tuple[str, ...] = (),
+        repeated: tuple[str, ...] = (),
     ) -> None:
         self.group, self.noun = group, noun
-        self._kind, self._built_in, self._reserved = kind, built_in, reserved
+        self._kind, self._built_in, self._reserved, self._repeated = kind, built_in, reserved, repeated
         self._loaded: dict[Entry, tuple[T, Origin | None]] = {}
 
     def __getitem__(self, name: str) -> T:
         return self._member(name)[0]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or any(entry.name == name for entry in self.installed())
+        return self._own(str(name)) in self._built_in or any(entry.name == name for entry in self.installed())
 
     def __iter__(self) -> Iterator[str]:
         others = {entry.name for entry in self.installed()} - set(self._built_in)
@@ -139,10 +149,18 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return validated(model, raw, at)
 
     def _member(self, name: str) -> tuple[T, Origin | None]:
-        entry = self._entry(name)
+        own = self._own(name)
+        entry = self._entry(own)
         if entry not in self._loaded:
             self._loaded[entry] = self._load(entry)
-        return self._loaded[entry]
+        found, origin = self._loaded[entry]
+        return (found if own == name else dataclasses.replace(cast(Any, found), name=name)), origin
+
+    def _own(self, name: str) -> str:
+        """The member's own name: that of a repeated one without what follows it."""
+        if not _REPEATED.fullmatch(name) or any(entry.name == name for entry in self.installed()):
+            return name
+        return next((one for one in self._repeated if name.startswith(f"{one}_")), name)
 
     def _entry(self, name: str) -> Entry:
         claims = [entry for entry in self.installed() if entry.name == name]

@@ -27,7 +27,8 @@ import pyarrow as pa  # noqa: E402
 from bench_minhash import megabytes, real_documents  # noqa: E402
 
 from plinth.corpus.annotate.registry import ANNOTATORS  # noqa: E402
-from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
+from plinth.corpus.annotate.stage import BATCH_ROWS, slices  # noqa: E402
+from plinth.text.english.columns import forget  # noqa: E402
 
 SCORES = ("gopher_quality", "gopher_repetition", "fineweb", "c4")
 MEASURED = (*SCORES, "language", "licence", "pii")
@@ -56,19 +57,25 @@ def best(work: Callable[[], Any], repeats: int = REPEATS) -> float:
 def ours(texts: Sequence[str], profile: str | None = None) -> dict[str, float]:
     """Seconds by annotator, and of all scores in one pass, in batches as the stage hands them out."""
     columns = {"text": pa.array(texts, pa.large_string()), "licence": pa.array(["MIT"] * len(texts))}
-    batches = pa.Table.from_pydict(columns).to_batches(max_chunksize=BATCH_ROWS)
+    whole = pa.Table.from_pydict(columns).to_batches(max_chunksize=BATCH_ROWS)
+    batches = [some for batch in whole for some in slices(batch)]
 
     def params(name: str) -> Any:
-        return ANNOTATORS[name].params(**({"profile": profile} if profile and name in SCORES else {}))
-
-    def work(names: Sequence[str]) -> None:
-        for batch in batches:
-            for name in names:
-                ANNOTATORS[name].annotate(batch, params(name))
+        chosen = ANNOTATORS[name]
+        given = chosen.params(**({"profile": profile} if profile and name in SCORES else {}))
+        return chosen.prepare(given, {}) if chosen.prepare else given
 
     names = SCORES if profile else MEASURED
+    prepared = {name: params(name) for name in names}
+
+    def work(names: Sequence[str]) -> None:
+        forget()  # words are split anew for each annotator alone, once for all in one pass
+        for batch in batches:
+            for name in names:
+                ANNOTATORS[name].annotate(batch, prepared[name])
+
     for name in names:
-        ANNOTATORS[name].annotate(batches[0].slice(0, 2), params(name))  # compiles, or loads the model
+        ANNOTATORS[name].annotate(batches[0].slice(0, 2), prepared[name])  # compiles, or loads the model
     seconds = {name: best(lambda name=name: work([name])) for name in names}
     return {**seconds, "scores": best(lambda: work(SCORES))}
 

@@ -151,8 +151,12 @@ def _annotated(ctx: Context, documents: Manifest) -> dict[str, Manifest]:
     """All annotators; the first one asked for makes the sidecars of all in one reading."""
     from plinth.corpus import annotate
 
-    raw = {name: {"permitted": ["MIT"]} if name == "licence" else {} for name in ANNOTATORS}
-    return {name: annotate.run(ctx, BUCKET, name, raw[name], documents, beside=raw) for name in ANNOTATORS}
+    given = yaml.safe_load(BASE.read_text())["corpus"]["annotate"]
+    raw = {name: {"permitted": ["MIT"]} if name == "licence" else given[name] for name in ANNOTATORS}
+    made: dict[str, Manifest] = {}
+    for name in ANNOTATORS:
+        made[name] = annotate.run(ctx, BUCKET, name, raw[name], documents, beside=raw, sidecars=made)
+    return made
 
 
 def measure(workspace: Path, annotators: bool) -> dict[str, Any]:

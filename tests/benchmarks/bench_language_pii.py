@@ -53,8 +53,9 @@ def speed(name: str, texts: Sequence[str]) -> float:
     chosen = ANNOTATORS[name]
     column = pa.array(texts, pa.large_string())
     batches = pa.Table.from_pydict({"text": column}).to_batches(max_chunksize=BATCH_ROWS)
-    chosen.annotate(batches[0].slice(0, 2), chosen.params())
-    return megabytes(texts) / best(lambda: [chosen.annotate(batch, chosen.params()) for batch in batches])
+    given = chosen.prepare(chosen.params(), {}) if chosen.prepare else chosen.params()
+    chosen.annotate(batches[0].slice(0, 2), given)
+    return megabytes(texts) / best(lambda: [chosen.annotate(batch, given) for batch in batches])
 
 
 def fasttext_speed(texts: Sequence[str]) -> float:
@@ -102,7 +103,8 @@ def accuracy() -> dict[str, dict[str, float]]:
         if len(texts) < 10 or folder.name not in language.LANGUAGES:
             continue
         rows = language.annotate(
-            pa.record_batch({"text": pa.array(texts, pa.large_string())}), language.LanguageParams()
+            pa.record_batch({"text": pa.array(texts, pa.large_string())}),
+            language.prepare(language.LanguageParams(), {}),
         ).to_pylist()
         right = [row for row in rows if row["label"] == folder.name]
         share = sum(row["label_share"] for row in right) / len(rows)

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from plinth.corpus.protected import protected_index
 from plinth.corpus.protected.match import find
+from plinth.corpus.protected.parameters import Protected
 
 LENGTHS = (200, 2_000, 8_000, 32_000)
 WORDS = 240_000
@@ -29,7 +30,7 @@ def speed(length: int) -> float:
     picks = random.Random(length)
     names, weights = [f"w{i}" for i in range(20_000)], [1 / (i + 3) for i in range(20_000)]
     items = [picks.choices(names, weights, k=length) for _ in range(4)]
-    index = protected_index.build(pa.array([" ".join(item) for item in items], pa.large_string()), 3, 8)
+    index = protected_index.build(pa.array([" ".join(item) for item in items], pa.large_string()), Protected())
     texts = []
     for number in range(WORDS // length):
         words, at = picks.choices(names, weights, k=length), picks.randrange(length // 2)

@@ -48,8 +48,8 @@ def found_pairs(vectors: bags.I16, threshold: float) -> set[tuple[int, int]]:
     order = np.argsort(keys, kind="stable")
     at = np.repeat(np.arange(len(vectors), dtype=np.uint64), shape.tables)[order]
     pairs = np.unique(np.stack(semantic_pairs.nominate(keys[order], at), axis=1), axis=0).astype(np.int64)
-    same = semantic_pairs.similar(vectors, vectors, pairs[:, 0].copy(), pairs[:, 1].copy(), threshold)
-    return {(int(a), int(b)) for a, b in pairs[same]}
+    limit = np.float32(threshold)
+    return {(int(a), int(b)) for a, b in pairs if bags.cosine(vectors[a], vectors[b]) >= limit}
 
 
 def every_pair(vectors: bags.I16, threshold: float) -> int:

@@ -120,6 +120,11 @@ def _alike(count: Callable[[pa.Array], Any], alone: pa.Array, among: pa.Array) -
     assert (count(alone)[0] == count(among)[1]).all()
 
 
+def _after_c4(texts: pa.Array, lines: c4_pages.Lines) -> Any:
+    data, offsets, words = c4_pages.kept_lines(texts, lines)
+    return fineweb.fineweb_counts(data, offsets, 30, lines.english, words if lines.english else None)
+
+
 def kernels(data: bytes) -> None:
     """Every kernel reads any text, whatever stands before and after it in the buffer."""
     text = data.decode("utf-8", "replace")
@@ -130,7 +135,7 @@ def kernels(data: bytes) -> None:
         _alike(lambda texts, english=english: repetition.repetition_shares(texts, english), alone, among)
         lines = c4_pages.Lines(3, 1000, english=english)
         _alike(lambda texts, lines=lines: c4_pages.page_counts(texts, lines), alone, among)
-        _alike(lambda texts, lines=lines: fineweb.fineweb_counts(*c4_pages.kept_lines(texts, lines), 30), alone, among)
+        _alike(lambda texts, lines=lines: _after_c4(texts, lines), alone, among)
     a, b = signatures.permutations(16, 1)
     assert (signatures.signatures(alone, 5, a, b)[0][0] == signatures.signatures(among, 5, a, b)[0][1]).all()
     hashes, _, offsets = sentences.tokens(among)

@@ -49,6 +49,17 @@ def test_every_stage_is_an_asset(cascade: Path) -> None:
     assert {"dedup/semantic", "dedup/lines", "dedup/substring"} <= set(digests(cascade))
 
 
+def test_scale_counts_every_stage_of_the_run(cascade: Path) -> None:
+    said = answer(cascade, "scale", "--check", cascade)["stages"]
+    after = {"funnel", "tokenizer", "shards", "mixture", "audit"}  # what comes after curated text has no constants
+    assert {name for name, one in said.items() if one["predicted"] is None} == after
+    measured = [one["measured"] for name, one in said.items() if name not in after]
+    assert len(measured) == 10
+    assert all(one["cpu_s"] > 0 and one["operations"] > 0 for one in measured)
+    again = answer(cascade, "scale", "--check", cascade, "--rates", cascade)["stages"]
+    assert all(one["predicted"] == pytest.approx(one["measured"]) for one in again.values())
+
+
 def test_planted_repeats_are_cut_but_for_the_first(cascade: Path) -> None:
     from plinth.compute.context import Context
     from plinth.storage.parts import read_table

@@ -113,7 +113,7 @@ def corpus_alone(tmp_path_factory):
     import yaml
 
     data = yaml.safe_load((RECIPES / "tiny.yaml").read_text())
-    kept = {key: data[key] for key in ("name", "corpus")}
+    kept = {key: data[key] for key in ("name", "description", "corpus")}
     path = tmp_path_factory.mktemp("recipe") / "own.yaml"
     path.write_text(yaml.safe_dump({"extends": "base.yaml", **kept}))
     return load(path, RECIPES)

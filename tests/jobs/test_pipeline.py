@@ -32,7 +32,7 @@ def test_it_finds_what_was_planted(released):
             reasons[reason] = found["documents"]
     planted = tiny_corpus.PLANTED
     assert reasons["licence"] == planted["gpl"] + planted["unknown"]
-    assert reasons["not_english"] == planted["german"]
+    assert reasons["language"] == planted["german"]
     assert reasons["exact_duplicate"] == planted["exact_duplicates"]
     assert total["edits"]["reasons"]["pii"]["edits"] == planted["email"]
     assert total["edits"]["reasons"]["contaminated"]["edits"] > 0  # phrases that held-out documents share

@@ -143,6 +143,13 @@ def test_it_can_be_explained_and_queried(workspace: Path, pages: dict[str, list[
     story = plinth(workspace, "explain", toxic["uri"]).stdout
     assert "toxic" in story
     assert "toxicity.final" in story
+    leaked = next(row for row in pages["leaked"] if row["reason"] == "leaked")
+    item = leaked["uri"].rsplit("/", 1)[1]  # the n-th page was given the n-th item
+    told: Any = answer(workspace, "explain", leaked["uri"])["protected"]
+    assert (told["reason"], told["set"], told["item"]) == ("leaked", "quiz", f"q{item}")
+    assert told["shared"].removesuffix("…") in leaked["text"]
+    assert told["item_text"].split()[0] in leaked["text"]
+    assert f"q{item}" in plinth(workspace, "explain", leaked["uri"]).stdout
     near: Any = answer(workspace, "near", _curated(workspace)[0])
     assert near[0]["similarity"] == 1.0, near[0]
     shown = plinth(workspace, "slices").stdout
@@ -153,6 +160,7 @@ def test_the_data_card_says_what_is_screened_and_how_well(workspace: Path) -> No
     card: Any = answer(workspace, "card")
     assert card["toxicity"] == "not screened in reference"
     page = plinth(workspace, "card").stdout
+    assert f"quiz, {web_corpus.ITEMS} items: " in page
     assert "generated text alone, which is no evidence" in page
     assert "removes of reference: 0 of 160 documents" in page
     rules = answer(workspace, "policy", "removal", "--samples", 0)["rules"]

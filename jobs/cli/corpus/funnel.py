@@ -23,7 +23,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
     """Show documents and bytes in and out of every stage, the reasons of removal, and the effective tokens.
 
     D_eff is the effective text: nominal bytes times the shares that parsed, passed the policy, were no
-    duplicates and are no padding.
+    duplicates, were not held out or cut, and are no padding.
     """
     from jobs.cli import output
     from plinth.errors import MissingError

@@ -40,7 +40,7 @@ policy.add_command(removal)
 def try_(
     settings: Settings, new: Path, bucket: str | None, named: str | None, samples: int, seed: int, as_json: bool
 ) -> None:
-    """Evaluate the policies of NEW.yaml over every document and show the verdicts that would change.
+    """Evaluate policies and permitted licences of NEW.yaml over every document and show what would change.
 
     NEW.yaml is a whole recipe, or only `policies:` (and `buckets:`), laid over the present recipe. Only stored
     columns are read, so it takes seconds; text is read for the samples. A newly kept document may still be a
@@ -58,9 +58,10 @@ def try_(
     published = {name: whatif.published_bucket(ctx, name) for name in policies}
     ctx.engine = Threads(cores())
     started = time.perf_counter()
-    found, flips = whatif.compare(ctx, published, policies, samples, seed)
+    rights = recipe.corpus.rights()
+    found, flips = whatif.compare(ctx, published, policies, rights, samples, seed)
     judged = time.perf_counter() - started
-    shown = whatif.shown(ctx, published, policies, flips)
+    shown = whatif.shown(ctx, published, policies, rights, flips)
     if as_json:
         output.emit_json({**found, "samples": shown, "seconds": round(judged, 3)})
     else:

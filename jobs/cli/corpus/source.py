@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from plinth.corpus.sources.parameters import Bucket
     from plinth.recipe.recipe import Recipe
 
-KINDS = ("warc", "html", "jsonl", "parquet", "text", "tree")
+KINDS = ("warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree")
 
 
 @click.group(epilog=examples("plinth source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import click
@@ -32,33 +33,38 @@ def restore(settings: Settings, digest: str, directory: Path, as_json: bool) -> 
         output.say(f"{manifest.asset}: {parts} files, {total}, in {directory}")
 
 
+#: Commands of `plinth export` beside the pointers: their modules.
+COMMANDS = {
+    "text": "corpus.export_text",
+    "verify": "corpus.export_text",
+    "tokens": "tokens.export_tokens",
+    "model": "training.export_model",
+}
+
+
 class Exports(click.Group):
-    """`export DIRECTORY …` writes DVC pointers; `export tokens …` and `export model …` are commands of their own."""
+    """`export DIRECTORY …` writes DVC pointers; the others are commands of their own."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name == "tokens":
-            from jobs.cli.tokens.export_tokens import tokens
-
-            return tokens
-        if name == "model":
-            from jobs.cli.training.export_model import model
-
-            return model
-        return pointers
+        if name not in COMMANDS:
+            return pointers
+        command: click.Command = getattr(importlib.import_module(f"jobs.cli.{COMMANDS[name]}"), name)
+        return command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["DIRECTORY", "tokens", "model"]
+        return ["DIRECTORY", *COMMANDS]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] in ("tokens", "model") else args)
+        return (args[0], self.get_command(ctx, args[0]), args[1:] if args[0] in COMMANDS else args)
 
 
 @click.command(
     cls=Exports,
     epilog=examples(
         "plinth export data 'web/shards' mixture",
+        "plinth export text --to corpus",
         "plinth export tokens web --format megatron --to out",
         "plinth export model latest llama",
     ),
@@ -66,9 +72,10 @@ class Exports(click.Group):
 def export() -> None:
     """Export published assets for other programs.
 
-    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export tokens NAME`: token files for other trainers.
-    `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. For a folder of one of these
-    names, write `./tokens`.
+    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export text [BUCKETS]`: curated text with its ledger
+    columns and a data card, which `plinth export verify PLACE` compares with its digests. `plinth export tokens NAME`:
+    token files for other trainers. `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. For a
+    folder of one of these names, write `./tokens`.
     """
 
 

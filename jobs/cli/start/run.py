@@ -10,6 +10,7 @@ import click
 
 from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
 from plinth.compute.select_engine import ENGINES, Compute
+from plinth.compute.share import TaskShare
 from plinth.compute.threads import cores
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         "plinth run --select mixture",
         "plinth run --select 'web/*' --workers 4",
         "plinth run --engine ray --ray-address auto",
+        "plinth -w s3://bucket/corpus run -r recipe.yaml --part 0/8",
         "plinth run -r jobs/recipes/demo.yaml --harvest",
     )
 )
@@ -52,6 +54,12 @@ if TYPE_CHECKING:
     help="A running Ray cluster (`auto` finds this machine's); without it a local one is started.",
 )
 @click.option(
+    "--part",
+    default="",
+    metavar="I/N",
+    help="One of N processes over the same workspace, counted from 0: makes the corpus, beginning with its share.",
+)
+@click.option(
     "--harvest",
     is_flag=True,
     help="Demo: take the text of this machine again; otherwise the harvest of the first run is kept.",
@@ -63,6 +71,7 @@ def run(
     workers: int | None,
     engine: str,
     ray_address: str,
+    part: str,
     harvest: bool,
     as_json: bool,
 ) -> None:
@@ -74,7 +83,8 @@ def run(
     from jobs import pipeline
     from jobs.cli import output
 
-    compute = Compute(engine, workers or cores(), ray_address)
+    TaskShare.parse(part)
+    compute = Compute(engine, workers or cores(), ray_address, part)
     summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest)
     if as_json:
         output.emit_json(summary)

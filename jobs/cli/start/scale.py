@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +13,9 @@ from jobs.cli.options import Settings, examples, json_option, shared
 
 if TYPE_CHECKING:
     from plinth.operation.planning.corpus import CorpusEstimate
+    from plinth.operation.planning.run_costs import Amount, RunCosts
 
+WORKSPACE = click.Path(path_type=Path, exists=True, file_okay=False)
 UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
@@ -28,10 +32,15 @@ class Bytes(click.ParamType[float]):
 
 
 @click.command(
-    epilog=examples("plinth scale 100TB --html 600TB --cores 4000", "plinth scale 2TB --core-hour 0.03 --json")
+    epilog=examples(
+        "plinth scale 100TB --html 600TB --cores 4000",
+        "plinth scale 2TB --core-hour 0.03 --json",
+        "plinth scale 2TB --rates trial-10GB --rates trial-30GB",
+        "plinth scale --check workspace --rates trial-10GB",
+    )
 )
 @shared
-@click.argument("text", type=Bytes())
+@click.argument("text", type=Bytes(), required=False)
 @click.option("--html", type=Bytes(), default="0", help="HTML that the text is extracted from; 0 for plain text.")
 @click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Cores in use at once.")
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean length of a document.")
@@ -39,24 +48,45 @@ class Bytes(click.ParamType[float]):
 @click.option(
     "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s a core."
 )
+@click.option(
+    "--rates",
+    type=WORKSPACE,
+    multiple=True,
+    help="Rates of the run in this workspace, instead of the measured ones; of several runs a line is fitted.",
+)
+@click.option("--check", type=WORKSPACE, help="Compare with what the run in this workspace cost.")
 @json_option
 def scale(
     settings: Settings,
-    text: float,
+    text: float | None,
     html: float,
     cores: int,
     document: float,
     core_hour: float,
     network: float,
+    rates: tuple[Path, ...],
+    check: Path | None,
     as_json: bool,
 ) -> None:
     """Estimate tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
 
-    Speeds per core are measured, a few are estimated (docs/scale.md). All else is multiplication.
+    Speeds per core are measured, a few are estimated (docs/scale.md), or those of runs on your machines. All else is
+    multiplication. `--check` compares a finished run with what is predicted for its text.
     """
     from jobs.cli import output
-    from plinth.operation.planning.corpus import CorpusScale, estimate
+    from plinth.operation.planning.corpus import CorpusScale, compare, estimate
+    from plinth.operation.planning.run_costs import of_run
+    from plinth.storage.state import State
+    from plinth.storage.workspace import Workspace
 
+    if (text is None) == (check is None):
+        raise click.UsageError("give the TEXT of a corpus, or a run to --check")
+    runs = [of_run(State(Workspace(path))) for path in rates]
+    if text is None or check is not None:
+        assert check is not None
+        run = of_run(State(Workspace(check)))
+        _show_check(run, compare(run, runs), as_json)
+        return
     given = CorpusScale(
         text_bytes=text,
         html_bytes=html,
@@ -65,7 +95,7 @@ def scale(
         core_hour=core_hour,
         gigabit_s_per_core=network,
     )
-    made = estimate(given)
+    made = estimate(given, runs)
     if as_json:
         output.emit_json(made)
     else:
@@ -102,3 +132,36 @@ def _show(made: CorpusEstimate, cores: int) -> None:
             "storage a month": f"{made.storage_cost_month:,.0f}",
         }
     )
+
+
+def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]], as_json: bool) -> None:
+    from jobs.cli import output
+    from plinth.operation.planning.run_costs import sum_amounts
+
+    if as_json:
+        stages = {stage: {"predicted": a and a._asdict(), "measured": b._asdict()} for stage, (a, b) in found.items()}
+        output.emit_json({"text_bytes": run.text_bytes, "parts": run.parts, "spared": run.spared, "stages": stages})
+        return
+    output.heading(f"{output.size(run.text_bytes)} of text, {run.documents:,} documents in {run.parts:,} parts")
+    rows = [[stage, *_compared(predicted, measured)] for stage, (predicted, measured) in found.items()]
+    predicted = sum_amounts(one for one, _ in found.values() if one)
+    measured = sum_amounts(one for _, one in found.values())
+    header = ["stage", "CPU s", "measured", "ratio", "operations", "measured ", "ratio "]
+    output.table(header, [*rows, ["in all", *_compared(predicted, measured)]], right=header[1:])
+    wall = f"{predicted.wall_s:,.0f} s predicted, " if predicted.wall_s else ""
+    output.facts({"wall clock": f"{wall}{measured.wall_s:,.0f} s measured, whatever else the machine did"})
+    if run.spared:
+        output.say(f"Of the items {run.spared:.0%} were done already; a run from scratch costs more.")
+
+
+def _compared(predicted: Amount | None, measured: Amount) -> list[str]:
+    cells = []
+    for name in ("cpu_s", "operations"):
+        digits = ".1f" if name == "cpu_s" else ".0f"
+        was = getattr(measured, name)
+        if predicted is None:
+            cells += ["not counted", f"{was:,{digits}}", ""]
+            continue
+        said = getattr(predicted, name)
+        cells += [f"{said:,{digits}}", f"{was:,{digits}}", f"{said / was:.2f}" if was else ""]
+    return cells

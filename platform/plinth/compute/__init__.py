@@ -8,9 +8,11 @@
     ray_engine     the same over a Ray cluster
     retries        the next task to try and the cost of a failure: the loop of every engine that can lose a worker
     select_engine  an engine by name
+    share          the tasks that one of several independent processes begins with
     threads        threads of this process, for interactive commands
     progress       bars in a terminal, plain lines in a log
     stage          run a step over items through the step cache; build its manifest
+    costs          what tasks cost: CPU time, operations of the store, bytes
 
 Task functions are module-level, `fn(store, task) -> tuple[Part, ...]`, over small picklable tasks.
 """

@@ -6,16 +6,21 @@ a stage function is `run(ctx, params, inputs…) -> Manifest`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
+from plinth.compute.costs import StepCost
 from plinth.compute.engine import Engine, InlineEngine
 from plinth.compute.progress import Progress, Silent
+from plinth.compute.share import TaskShare
 from plinth.storage.state import State
 
 
 @dataclass
 class Context(State):
-    """The workspace, the engine that runs tasks, and where progress is shown."""
+    """The workspace, the engine, where progress is shown, which tasks come first, and what they cost by step."""
 
     engine: Engine = field(default_factory=InlineEngine)
     progress: Progress = field(default_factory=Silent)
+    share: TaskShare | None = None
+    costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))

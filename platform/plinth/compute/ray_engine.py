@@ -1,7 +1,7 @@
 """The same map over a Ray cluster: ordered results, bounded retries, a time limit per task.
 
 Tasks and results are small records; what they read and write lies in the workspace's store, so every node
-must see the workspace under the same path (a shared file system) and have Plinth installed. A worker or a
+must see the workspace under the same path (a shared file system), or the workspace is shared through S3. A worker or a
 node that dies costs the tasks it held and no other: they are tried again elsewhere.
 """
 

@@ -20,11 +20,13 @@ class Compute:
         engine: `local` or `ray`.
         workers: local processes; cores of a Ray cluster that is started here.
         address: of a running Ray cluster, `host:port` or `auto`; empty starts one on this machine.
+        share: this process is one of several over the same workspace, `i/n` (`share`); empty: the only one.
     """
 
     engine: str = "local"
     workers: int = 2
     address: str = ""
+    share: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Compute:

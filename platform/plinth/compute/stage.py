@@ -14,7 +14,10 @@ from typing import Any
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.compute.costs import StepCost, measured
+from plinth.errors import PlinthError
 from plinth.records import Manifest, Part, Step
+from plinth.storage.steps import StepCache
 from plinth.storage.store import Store
 
 TaskFn = Callable[[Store, Any], tuple[Part, ...]]
@@ -53,23 +56,26 @@ def run_items(
         PlinthError: what the task function raised; finished items keep their records.
     """
     keys = [step.key(item.inputs) for item in items]
-    found = [ctx.cache.get(key) for key in keys]
+    found = ctx.cache.get_many(keys)
     missing = [i for i, parts in enumerate(found) if parts is None]
+    ctx.costs[step.name] += StepCost(spared=len(items) - len(missing))
+    if ctx.share:
+        missing = ctx.share.order(missing)
     if missing:
         with ctx.progress.meter(label, sum(items[i].rows for i in missing)) as meter:
 
-            def done(position: int, parts: tuple[Part, ...]) -> None:
-                index = missing[position]
+            def done(position: int, answer: tuple[tuple[Part, ...], StepCost]) -> None:
+                index, (parts, cost) = missing[position], answer
+                ctx.costs[step.name] += cost
                 if also := items[index].also:
                     for key, part in zip(also, parts[1:], strict=False):
                         ctx.cache.put(key, (part,))
                     parts = parts[:1]
-                ctx.cache.put(keys[index], parts)
-                found[index] = parts
+                found[index] = ctx.cache.put(keys[index], parts)
                 meter.advance(items[index].rows)
 
-            call = partial(_call, fn, step.name, dict(step.libraries), ctx.workspace.store)
-            tasks = [items[i].task for i in missing]
+            call = partial(_call, fn, step.name, dict(step.libraries), ctx.store, ctx.cache if ctx.share else None)
+            tasks = [(keys[i], items[i].task) for i in missing]
             for _ in ctx.engine.map(call, tasks, timeout_s=timeout_s, done=done):
                 pass
     return [parts for parts in found if parts is not None]
@@ -124,6 +130,19 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
             _add(total.setdefault(key, {}), value)
 
 
-def _call(fn: TaskFn, step: str, libraries: Mapping[str, str], store_root: Path, task: Any) -> tuple[Part, ...]:
+def _call(
+    fn: TaskFn, step: str, libraries: Mapping[str, str], store: Store, shared: StepCache | None, work: tuple[str, Any]
+) -> tuple[tuple[Part, ...], StepCost]:
+    """In a worker. `shared` is the step cache where other processes may have done the task by now."""
     fingerprint.require_libraries(step, libraries)
-    return fn(Store(store_root), task)
+    key, task = work
+    if shared and (done := shared.get(key)) is not None:
+        return done, StepCost()
+    with store.for_task() as own:
+        try:
+            return measured(fn, own, task)
+        except PlinthError:
+            # Another process may have finished the task and removed what it needs only until then.
+            if shared and (done := shared.get(key)) is not None:
+                return done, StepCost()
+            raise

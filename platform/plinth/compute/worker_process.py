@@ -59,12 +59,16 @@ class ItemWatch:
 
     def begin(self) -> None:
         """The next item begins."""
+        self.renew()
+        self._counts[0] += 1
+
+    def renew(self) -> None:
+        """Give the item in hand, which has come a step further, its limits anew."""
         # The wall clock runs no slower than CPU time, and reading it costs nothing.
         if time.perf_counter() - self._set_at > self._slack:
             for timer, seconds in self._limits:
                 signal.setitimer(timer, seconds * (1 + SLACK))
             self._set_at = time.perf_counter()
-        self._counts[0] += 1
 
     def end(self) -> None:
         """The item ends; the timers run on for the next."""

@@ -2,8 +2,10 @@
 
     parameters  bounds of the evaluation, as a recipe sets them
     slices      chooses held-out documents, cut to a number of bytes per slice
+    items       chooses items of protected sets, apart by whether training text held them
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over
+    tables      scores as parts, and their totals
     job         the asset: choose, run the child, build one manifest (no torch)
     score       the child's work: total -log2 p of each document (torch)
     __main__    `python -m plinth.evaluation CONFIG`: the child process

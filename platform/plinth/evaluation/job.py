@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +25,14 @@ from plinth.compute.context import Context
 from plinth.compute.progress import Meter
 from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, TrainingError
-from plinth.evaluation import slices
+from plinth.evaluation import items, slices, tables
+from plinth.evaluation.items import ScoredItem
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import Document
 from plinth.model.hugging_face import REQUIRED_FILES
 from plinth.records import Manifest, Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
-from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
 
 if TYPE_CHECKING:
@@ -44,22 +44,7 @@ VERSION = "1"
 #: Training text that the trigram baseline is trained on, shared evenly by the buckets; chosen by hash of id.
 TRIGRAM_BYTES = 64 * 2**20
 
-#: A language gets a line of its own in a bucket that has several, from this much text on.
-LANGUAGE_BYTES = 16 * 2**10
 TAIL_LINES = 25
-
-SCORES_SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.binary(16), nullable=False),
-        pa.field("bucket", pa.string(), nullable=False),
-        pa.field("language", pa.string(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),
-        pa.field("model_bits", pa.float64(), nullable=False),
-        pa.field("gzip_bits", pa.float64(), nullable=False),
-        pa.field("trigram_bits", pa.float64(), nullable=False),
-    ]
-)
 
 
 def run(
@@ -71,8 +56,13 @@ def run(
     language: Mapping[str, Manifest] | None = None,
     *,
     column: str = "label",
+    protected: Manifest | None = None,
+    sets: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Measure a checkpoint; part `documents.parquet` has a row per held-out document (`SCORES_SCHEMA`).
+    """Measure a checkpoint; part `documents.parquet` has a row per held-out document (`tables.DOCUMENTS`).
+
+    With the comparison with protected sets and the sets by name, part `items.parquet` has a row per item that was
+    measured (`tables.ITEMS`), and the stat `protected` the same numbers by set and status; `overall` is without them.
 
     Stats: `slices` (bucket -> bytes, documents, tokens, and bits per byte of model, gzip and trigram),
     `languages` (the same for `bucket/language`, in buckets that hold several), `overall`,
@@ -90,17 +80,24 @@ def run(
     if documents is not None and language is not None:
         inputs |= {f"{bucket}/documents": made for bucket, made in sorted(documents.items())}
         inputs |= {f"{bucket}/language": made for bucket, made in sorted(language.items())}
+    if protected is not None and sets:
+        inputs |= {"protected": protected} | {f"protected/{name}": made for name, made in sorted(sets.items())}
     key = step.key([each.digest for each in inputs.values()])
     parts = ctx.cache.get(key)
     if parts is None:
         chosen = slices.choose(ctx.store, curated, params.max_bytes_per_slice)
         if documents is not None and language is not None:
             chosen = slices.with_languages(ctx, chosen, documents, language, column)
+        asked = items.choose(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
         trigram = _trigram(ctx, curated)
-        tokens, bits = _model(ctx, files, chosen, params)
-        parts = (_table(ctx, chosen, tokens, bits, trigram),)
+        tokens, bits = _model(ctx, files, [*chosen, *asked], params)
+        parts = (tables.documents(ctx, chosen, tokens[: len(chosen)], bits[: len(chosen)], trigram),)
+        if asked:
+            parts = (*parts, tables.items(ctx, asked, tokens[len(chosen) :], bits[len(chosen) :], trigram))
         ctx.cache.put(key, parts)
-    return stage.manifest(ASSET, step, inputs, parts, _stats(ctx, parts[0]))
+    stats = tables.totals(ctx, parts[0])
+    stats |= {"protected": tables.by_status(ctx, parts[1])} if len(parts) > 1 else {}
+    return stage.manifest(ASSET, step, inputs, parts, stats)
 
 
 def _files(checkpoint: Manifest) -> tuple[Part, ...]:
@@ -126,7 +123,7 @@ def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:
 
 
 def _model(
-    ctx: Context, files: Sequence[Part], chosen: Sequence[Document], params: Evaluation
+    ctx: Context, files: Sequence[Part], chosen: Sequence[Document | ScoredItem], params: Evaluation
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Tokens and total bits of each document, from the child."""
     with named_failures(ctx.workspace.tmp):
@@ -214,50 +211,3 @@ def _progress(line: str) -> tuple[int, int] | None:
         return int(content["done"]), int(content["total"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _table(
-    ctx: Context, chosen: Sequence[Document], tokens: NDArray[np.int64], bits: NDArray[np.float64], trigram: Trigram
-) -> Part:
-    from plinth.evaluation.baselines import gzip_bits
-
-    columns = [
-        [each.id for each in chosen],
-        [each.bucket for each in chosen],
-        [each.language for each in chosen],
-        [len(each.data) for each in chosen],
-        tokens,
-        bits,
-        [gzip_bits(each.data) for each in chosen],
-        [trigram.bits(each.data) for each in chosen],
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORES_SCHEMA, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=SCORES_SCHEMA)
-    return write_table(ctx.store, "documents.parquet", table, stats={"trigram_bytes": trigram.trained_bytes})
-
-
-def _stats(ctx: Context, part: Part) -> dict[str, Any]:
-    rows = read_table(ctx.store, part).to_pylist()
-    buckets: dict[str, list[dict[str, Any]]] = {}
-    languages: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        buckets.setdefault(row["bucket"], []).append(row)
-        languages.setdefault(f"{row['bucket']}/{row['language']}", []).append(row)
-    several = {bucket for bucket, own in buckets.items() if len({row["language"] for row in own}) > 1}
-    return {
-        "slices": {name: _totals(own) for name, own in sorted(buckets.items())},
-        "languages": {
-            name: _totals(own)
-            for name, own in sorted(languages.items())
-            if own[0]["bucket"] in several and sum(row["bytes"] for row in own) >= LANGUAGE_BYTES
-        },
-        "overall": _totals(rows),
-        "trigram_bytes": part.stats["trigram_bytes"],
-    }
-
-
-def _totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums, and bits per byte of all documents together."""
-    size = sum(row["bytes"] for row in rows)
-    rates = {name: round(sum(row[f"{name}_bits"] for row in rows) / size, 6) for name in ("model", "gzip", "trigram")}
-    return {"bytes": size, "documents": len(rows), "tokens": sum(row["tokens"] for row in rows)} | rates

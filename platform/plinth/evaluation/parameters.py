@@ -8,7 +8,11 @@ from plinth.records import Frozen, internal
 
 
 class Evaluation(Frozen):
-    """Bits per byte on the held-out slices, beside two baselines on the same bytes."""
+    """Bits per byte on the held-out slices and on protected items, beside two baselines on the same bytes."""
 
-    max_bytes_per_slice: int = Field(2**20, gt=0, description="At most this much held-out text per slice.")
+    max_bytes_per_slice: int = Field(
+        2**20,
+        gt=0,
+        description="At most this much held-out text per slice, and of the items of a protected set of each status.",
+    )
     batch_sequences: int = internal(8, ge=1, description="Sequences scored at once.")

@@ -1,4 +1,4 @@
 """Running the platform: planning.
 
-    planning/  the cost of a recipe before it runs
+planning/  the cost of a recipe before it runs
 """

@@ -8,6 +8,7 @@
     text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
     ledger/      one row per document with all that was measured and decided
+    text_export/ curated text with its rows of the ledger, for others
 
 Does not belong here: signatures and keys (trust), taint and its consequences (registry).
 """

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
@@ -24,10 +25,10 @@ from plinth.errors import MissingError
 from plinth.provenance import document_rows, exposure, text_search
 from plinth.provenance.document_rows import DocumentPlace
 from plinth.records import Manifest
-from plinth.storage.parts import read_row
+from plinth.storage.parts import read_row, read_table
 
 PREVIEW_CHARACTERS = 240
-#: Characters shown of the text that an edit cut.
+#: Characters shown of the text that an edit cut, of a protected item, and of what a document shares with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
 
@@ -46,9 +47,9 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject` or `undecided`), `reason`,
     `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
-    members of clusters), `holdout`, `contamination`, `verdict`, `edits` (what was cut and why; of personal data
-    only the length), `curated`, `tokens`, `training` (run -> steps and checkpoints), `stale`, `also` (other
-    places of the same URI or text).
+    members of clusters), `holdout`, `contamination`, `protected` (set and item, the words that both have),
+    `verdict`, `edits` (what was cut and why; of personal data only the length), `curated`, `tokens`, `training`
+    (run -> steps and checkpoints), `stale`, `also` (other places of the same URI or text).
 
     Raises:
         MissingError: no document and no reject has this id, URI or beginning; names the nearest URIs.
@@ -94,6 +95,7 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     stale: list[str] = []
     trace["scores"] = _scores(ctx, place, stale)
     _judgements(ctx, place, trace, stale)
+    _shared(ctx, trace, text)
     _reasons(ctx, place, trace, text)
     _after(ctx, trace)
     return trace | ({"stale": sorted(stale)} if stale else {})
@@ -131,6 +133,24 @@ def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale
         (trace if key in _OWN_SECTION else trace["dedup"])[key] = row
     if "verdict" in trace:
         trace["status"], trace["reason"] = trace["verdict"]["decision"], trace["verdict"]["reason"]
+
+
+def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
+    """The protected item that the document holds, and the words in a row that both have."""
+    row = trace.get("protected")
+    if not row or row["item"] is None:
+        return
+    if row["word"] is not None:
+        from plinth.text.similarity.passages import word_positions  # compiled
+
+        places = word_positions(text)
+        start, end = places.start_cp[row["word"]], places.end_cp[row["word"] + row["longest"] - 1]
+        row |= {"start_cp": int(start), "end_cp": int(end), "shared": _beginning(text[start:end])}
+    items = _current(ctx, f"protected/{row['set']}")
+    if items is not None:
+        table = read_table(ctx.store, items.parts[0])
+        held = table.filter(pc.equal(table["item"], row["item"]))["text"].to_pylist()
+        row |= {"item_text": _beginning(held[0])} if held else {}
 
 
 def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
@@ -179,8 +199,11 @@ def _values(columns: Iterable[str], scores: dict[str, Any]) -> dict[str, Any]:
 def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
     """An edit with the text that it replaces; of personal data only the length."""
     cut = text[edit["start_cp"] : edit["end_cp"]]
-    shown = {} if personal else {"cut": cut if len(cut) <= CUT_CHARACTERS else f"{cut[:CUT_CHARACTERS]}…"}
-    return {**edit, "characters": len(cut), **shown}
+    return {**edit, "characters": len(cut), **({} if personal else {"cut": _beginning(cut)})}
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= CUT_CHARACTERS else f"{text[:CUT_CHARACTERS]}…"
 
 
 def _after(ctx: Context, trace: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
     Raises:
         IntegrityError: a saved manifest cannot be read; a mark must not miss what it hides.
     """
-    assets, consumers = _links(ctx.refs.manifests)
+    assets, consumers = _links(ctx.refs.saved())
     wanted = set(origins)
     layer = wanted | {digest for digest, asset in assets.items() if asset in wanted}
     distance: dict[str, int] = {}
@@ -48,11 +48,11 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
     return tuple(sorted(found, key=lambda each: (each.steps, each.asset, each.digest)))
 
 
-def _links(manifests: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
+def _links(manifests: Iterable[Path]) -> tuple[dict[str, str], dict[str, set[str]]]:
     """Asset by digest, and the manifests that name each digest as an input; reads every saved manifest's JSON once."""
     assets: dict[str, str] = {}
     consumers: dict[str, set[str]] = defaultdict(set)
-    for path in sorted(manifests.glob("*.json")):
+    for path in manifests:
         try:
             content = json.loads(path.read_bytes())
             assets[path.stem] = str(content["asset"])

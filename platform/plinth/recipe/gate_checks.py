@@ -74,10 +74,11 @@ def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
 
     models, slices = _section(corpus, "models"), _section(corpus, "slices")
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
-    shown = {one for gate in gates for one in (slices.get(gate) or {}).get("lists") or ()}
+    lists = _section(corpus, "lists")
+    shown = {str(lists.get(one, one)) for gate in gates for one in (slices.get(gate) or {}).get("lists") or ()}
     for name in models_of(annotator, _section(corpus, "annotate").get(annotator) or {}):
         model = models.get(name) or {}
-        labelled = set(model.get("labelled") or ())
+        labelled = {str(lists.get(one, one)) for one in model.get("labelled") or ()}
         if not has_classes(model) or model.get("sha256") or shown - labelled:
             continue
         if model.get("kind") == "given":

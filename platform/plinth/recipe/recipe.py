@@ -172,11 +172,8 @@ def _rates(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
     closing = optimizer.decay(total) if optimizer.schedule.startswith("wsd") else 0.0
     share = (optimizer.warmup(total) + closing) / total
     if share > 1:
-        key = "warmup_fraction" if optimizer.warmup_tokens is None else "warmup_tokens"
-        yield (
-            ("training", "optimizer", key),
-            f"warm-up and decay take {share:g} of the run, expected at most 1",
-        )
+        found = f"warm-up and decay take {share:g} of the run, expected at most 1"
+        yield ("training", "optimizer", "warmup_fraction"), found
 
 
 def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:

@@ -8,6 +8,7 @@
     gate_figure   rates of a learned gate by slice
     data          contents of the page of results, as records that the caller fills from statistics
     data_card     the data card: text by bucket, and what it was screened for
+    hub_card      the README of an export: front matter of the Hugging Face Hub, then the data card
     page          `page(data) -> str`, the page of results
     run/          the page of one training run
 

@@ -49,7 +49,7 @@ def resolve(refs: Refs, digest: str) -> Manifest:
             expected=f"at least {SHORTEST_PREFIX} hexadecimal digits",
             remedy="`plinth status` lists what is published with its digests",
         )
-    found = sorted(path.stem for path in refs.manifests.glob(f"{digest}*.json"))
+    found = [path.stem for path in refs.saved(digest)]
     if len(found) > 1:
         shown = ", ".join(each[: len(digest) + 6] for each in found[:5])
         raise MissingError(f"digest {digest} is ambiguous", found=shown, remedy="give more digits")

@@ -128,6 +128,23 @@ def digests(stream: IO[bytes], size: int, cutter: Cutter | None) -> FileDigests:
     return hashing.finish()
 
 
+def range_digest(stream: IO[bytes], start: int, size: int) -> FileDigests:
+    """Hash a range of a stream.
+
+    Raises:
+        EOFError: the stream ends inside it.
+    """
+    stream.seek(start)
+    found, left = hashlib.sha256(), size
+    while left:
+        data = stream.read(min(left, CHUNK_BYTES))
+        if not data:
+            raise EOFError(f"the file ends {left} bytes before the end of the range {start}+{size}")
+        found.update(data)
+        left -= len(data)
+    return FileDigests(bytes=size, sha256=found.hexdigest())
+
+
 class DigestMemory:
     """Digests by address, cutter, size and change mark. Losing it costs hashing again, nothing else.
 

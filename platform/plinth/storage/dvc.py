@@ -60,6 +60,7 @@ def export(state: State, manifests: Iterable[Manifest], directory: Path) -> list
     Raises:
         StorageError: two assets would get the same pointer.
     """
+    state.store.require_folder("the DVC project of a store")
     manifests = list(manifests)
     names = {manifest.asset.replace("/", "-"): manifest for manifest in manifests}
     if len(names) != len(manifests):
@@ -114,6 +115,7 @@ def pull(state: State, digest: str, url: str, options: Mapping[str, Any] | None 
         MissingError: the remote has no such manifest. StorageError, IntegrityError: an object did not
             arrive, or is not what the manifest says.
     """
+    state.store.require_folder("pulling")
     fs, root = _filesystem(url, options)
     manifest = _remote_manifest(fs, root, digest, url)
     for part in manifest.parts:

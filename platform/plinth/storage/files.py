@@ -25,8 +25,8 @@ class SourceFile(Frozen):
     identity.
 
     `bytes` and `sha256` are the file's; of a piece, the piece's, which begins at byte `start` of the `whole`
-    bytes and has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. What is
-    `refused` (`SYMLINK`, `SPECIAL_FILE`) has no content.
+    bytes and has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. `depth`
+    folders lie between the source's root and it. What is `refused` (`SYMLINK`, `SPECIAL_FILE`) has no content.
     """
 
     uri: str
@@ -38,6 +38,7 @@ class SourceFile(Frozen):
     before: int = 0
     tail: int = 0
     whole: int = 0
+    depth: int = 0
     refused: str = ""
 
     @property
@@ -48,7 +49,8 @@ class SourceFile(Frozen):
     def split(self) -> list[SourceFile]:
         """The pieces as files of their own; the file itself where it is not cut."""
         return [
-            SourceFile(uri=self.uri, name=self.name, whole=self.bytes, **piece.model_dump()) for piece in self.pieces
+            SourceFile(uri=self.uri, name=self.name, whole=self.bytes, depth=self.depth, **piece.model_dump())
+            for piece in self.pieces
         ] or [self]
 
 
@@ -118,7 +120,7 @@ def opened(file: SourceFile) -> Iterator[CheckedFile]:
         )
     fs, path = filesystem(file.uri)
     with readable(file.uri, "open"):
-        stream = open_stream(fs, path, file.name.count("/"))
+        stream = open_stream(fs, path, file.depth, file.bytes if file.whole else 0)
     with stream:
         checked = CheckedFile(file, stream)
         yield checked

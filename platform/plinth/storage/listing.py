@@ -1,7 +1,8 @@
 """What is at a location: every file with its digest, or only with what tells that it has changed.
 
-A symbolic link below a location is listed as one and never followed: a tree that somebody else has made must not lead
-to files of this machine. The location itself may be or pass through links: the recipe names it.
+A symbolic link below a location is followed to a file below the same location that is read under no other name (a
+cache of downloads is a folder of such links), and listed as a link otherwise: a tree that somebody else has made must
+not lead to files of this machine. The location itself may be or pass through links: the recipe names it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plinth.errors import SourceError
-from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests
+from plinth.storage import hub
+from plinth.storage.digests import Cutter, DigestMemory, DigestSession, FileDigests, digests, range_digest
 from plinth.storage.files import SPECIAL_FILE, SYMLINK, SourceFile
 from plinth.storage.uris import absolute, filesystem, open_stream, printable, readable
 
@@ -26,18 +28,20 @@ Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 #: Files hashed side by side: hashing leaves Python's lock, and a bucket answers many requests at once.
 HASHING_THREADS = 8
+#: Requests for the size of a file, side by side.
+LOOKING_THREADS = 16
 #: What is read in the calling process, at most, where there are workers: below it starting them takes longer.
 HERE_BYTES = 256 * 2**20
 #: Of one task: bytes, unless one file has more, and files.
 BATCH_BYTES, BATCH_FILES = 64 * 2**20, 256
 #: A local file changed so lately may change again within the clock's tick: its digest is not remembered.
 SETTLED_S = 2.0
-MARKS = ("ETag", "etag", "md5Hash", "LastModified")
+MARKS = ("blob_id", "ETag", "etag", "md5Hash", "LastModified")
 
 
 def inventory(
     location: str,
-    base: Path,
+    base: Path | str,
     suffixes: tuple[str, ...] = (),
     cutter: Callable[[str], Cutter | None] | None = None,
     memory: DigestMemory | None = None,
@@ -57,7 +61,7 @@ def inventory(
     Raises:
         SourceError: when nothing is there or a file cannot be read.
     """
-    fs, found = _find(location, base, suffixes)
+    fs, root, found = _find(location, base, suffixes)
     if not found:
         raise SourceError(
             f"no file matches {absolute(location, base)}",
@@ -67,53 +71,84 @@ def inventory(
         )
     entries = [
         _Entry(
-            path,
-            fs.unstrip_protocol(path),
+            info.get("uri") or fs.unstrip_protocol(path),
             name,
             info["size"] or 0,
             _mark(info),
-            cutter(name) if cutter else None,
+            cutter(name) if cutter and "start" not in info else None,
             _refused(info),
+            path[len(root) + 1 :].count("/"),
+            info.get("start"),
         )
-        for name, path, info in found
+        for name, path, info in _sized(found)
     ]
     with memory.session() if memory else nullcontext(DigestSession(None)) as session:
-        hashed = _hashed(fs, entries, session, spread)
+        hashed = _hashed(entries, session, spread)
     return [
-        SourceFile(uri=entry.uri, name=entry.name, refused=entry.refused, **dict(one))
+        SourceFile(uri=entry.uri, name=entry.name, depth=entry.depth, refused=entry.refused, **entry.range, **dict(one))
         for entry, one in zip(entries, hashed, strict=True)
     ]
 
 
-def listing(location: str, base: Path, suffixes: tuple[str, ...] = ()) -> list[list[Any]]:
-    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Links and
-    special files are left out.
+def listing(location: str, base: Path | str, suffixes: tuple[str, ...] = (), sized: bool = True) -> list[list[Any]]:
+    """Name, size and change mark of every file at a location: cheap to ask often, and no proof of content. Links that
+    are not followed and special files are left out.
+
+    Args:
+        sized: ask for sizes that a list does not have; without it they are None.
 
     Raises:
         SourceError: the location cannot be listed.
     """
-    _, found = _find(location, base, suffixes)
-    return [[name, info["size"], _mark(info)] for name, _, info in found if not _refused(info)]
+    _, _, found = _find(location, base, suffixes)
+    wanted = _sized(found) if sized else found
+    return [[name, info["size"], _mark(info)] for name, _, info in wanted if not _refused(info)]
 
 
 class _Entry(NamedTuple):
-    path: str
     uri: str
     name: str
     size: int
     mark: str
     cutter: Cutter | None
     refused: str
+    depth: int
+    start: int | None = None  # of a range that stands for a file
 
     @property
     def kind(self) -> str:
+        """What its digest is of, beside its content."""
+        if self.start is not None:
+            return f"range/{self.start}"
         return self.cutter.name if self.cutter else ""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """First byte and number of bytes."""
+        return self.start or 0, self.size
 
-def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, list[tuple[str, str, Mapping[str, Any]]]]:
-    """File system, and of the files wanted: name relative to the location, path, what is known of it."""
+    @property
+    def range(self) -> dict[str, int]:
+        """Of a range its place as `SourceFile` has it."""
+        return {} if self.start is None else {"start": self.start, "whole": self.start + self.size}
+
+
+#: Of a file: its name relative to the location, its path, what is known of it.
+_Found = tuple[str, str, Mapping[str, Any]]
+
+
+def _find(location: str, base: Path | str, suffixes: tuple[str, ...]) -> tuple[Any, str, list[_Found]]:
+    """File system, root of the location, and the files wanted."""
     uri = absolute(location, base)
     fs, named = filesystem(uri)
+    if hub.SCHEME in fs.protocol:
+        with readable(uri, "list"):
+            fs.invalidate_cache()
+            fs, named = filesystem(hub.pinned(fs, uri))
+    if "cc" in fs.protocol:
+        with readable(uri, "list"):
+            named_ones = [(one["name"], path, one) for path, one in sorted(fs.find(named).items())]
+        return fs, "", [one for one in named_ones if not suffixes or one[0].endswith(suffixes)]
     folder = named.split("*", 1)[0].rsplit("/", 1)[0] if "*" in named else named
     root = os.path.realpath(folder or "/") if "file" in fs.protocol else folder
     path = root.rstrip("/") + named[len(folder) :]
@@ -126,7 +161,35 @@ def _find(location: str, base: Path, suffixes: tuple[str, ...]) -> tuple[Any, li
         else:
             found = fs.find(path, detail=True)
     listed = ((_relative(one, root, folder), one, info) for one, info in sorted(found.items()) if one[-1:] != "/")
-    return fs, [one for one in listed if not suffixes or one[0].endswith(suffixes) or _leads_to_folder(fs, *one[1:])]
+    wanted = [one for one in listed if not suffixes or one[0].endswith(suffixes) or _leads_to_folder(fs, *one[1:])]
+    return fs, root, list(_followed(fs, root.rstrip("/"), wanted))
+
+
+def _sized(found: Sequence[_Found]) -> list[_Found]:
+    """The same with the sizes and marks that their list does not have."""
+
+    def sized(one: _Found) -> _Found:
+        name, path, info = one
+        if info["size"] is not None or "uri" not in info:
+            return one
+        fs, own = filesystem(info["uri"])
+        with readable(info["uri"], "open"):
+            return name, path, {**fs.info(own), **{key: value for key, value in info.items() if value is not None}}
+
+    with ThreadPoolExecutor(LOOKING_THREADS) as pool:
+        return list(pool.map(sized, found))
+
+
+def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
+    """The same with files in the place of links that lead to one below the root, which is read under no other name."""
+    read = {path for _, path, info in found if not info.get("islink")}
+    for name, path, info in found:
+        target = os.path.realpath(path) if info.get("islink") else path
+        if target != path and target.startswith(f"{root}/") and target not in read and fs.isfile(target):
+            read.add(target)
+            yield name, target, fs.info(target)
+        else:
+            yield name, path, info
 
 
 def _leads_to_folder(fs: Any, path: str, info: Mapping[str, Any]) -> bool:
@@ -155,7 +218,7 @@ def _relative(path: str, root: str, folder: str) -> str:
     return printable(path[len(root) :].lstrip("/") or folder.rsplit("/", 1)[-1])
 
 
-def _hashed(fs: Any, entries: Sequence[_Entry], session: DigestSession, spread: Spread | None) -> list[FileDigests]:
+def _hashed(entries: Sequence[_Entry], session: DigestSession, spread: Spread | None) -> list[FileDigests]:
     """Digests of the entries in order, remembered where the mark is the same, read where it is not."""
     found = [
         _no_content(one) if one.refused else session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None
@@ -169,7 +232,7 @@ def _hashed(fs: Any, entries: Sequence[_Entry], session: DigestSession, spread: 
         made = pool.map(_digests, tasks) if here or spread is None else spread(_digests, tasks)
         for i, answer in zip(missing, chain.from_iterable(made), strict=True):
             found[i], entry = answer, entries[i]
-            if entry.mark and answer.bytes == entry.size and _settled(fs, entry, started):
+            if entry.mark and answer.bytes == entry.size and _settled(entry, started):
                 session.put(entry.uri, entry.kind, entry.mark, answer)
     return [one for one in found if one is not None]
 
@@ -192,9 +255,10 @@ def _digests(entries: tuple[_Entry, ...]) -> list[FileDigests]:
 
 
 def _file_digests(entry: _Entry) -> FileDigests:
-    fs, _ = filesystem(entry.uri)
-    with readable(entry.uri, "read"), open_stream(fs, entry.path, entry.name.count("/")) as stream:
-        return digests(stream, entry.size, entry.cutter)
+    fs, path = filesystem(entry.uri)
+    bounded = entry.start is not None
+    with readable(entry.uri, "read"), open_stream(fs, path, entry.depth, entry.size if bounded else 0) as stream:
+        return digests(stream, entry.size, entry.cutter) if not bounded else range_digest(stream, *entry.place)
 
 
 def _no_content(entry: _Entry) -> FileDigests:
@@ -202,8 +266,9 @@ def _no_content(entry: _Entry) -> FileDigests:
     return FileDigests(bytes=0, sha256=hashlib.sha256(entry.refused.encode()).hexdigest())
 
 
-def _settled(fs: Any, entry: _Entry, started: float) -> bool:
+def _settled(entry: _Entry, started: float) -> bool:
+    fs, path = filesystem(entry.uri)
     if "file" not in fs.protocol:
         return True  # an entity tag is of the content
-    info = fs.info(entry.path)
+    info = fs.info(path)
     return _mark(info) == entry.mark and max(info["mtime"], info["created"]) < started - SETTLED_S

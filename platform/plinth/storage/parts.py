@@ -81,12 +81,12 @@ class PartWriter:
 
     def __init__(self, store: Store, name: str, schema: pa.Schema, group_rows: int | None = None) -> None:
         self.name, self.schema, self.rows = name, schema, 0
-        self._store, self._groups, self._open = store, _Groups(schema, group_rows), ExitStack()
+        self._store, self._groups, self._open = store, RowGroups(schema, group_rows), ExitStack()
 
     def __enter__(self) -> PartWriter:
         self._path = self._open.enter_context(self._store.staging(".parquet"))
         with named_failures(self._path):
-            self._file = pq.ParquetWriter(self._path, self.schema, **_encoding(self.schema))
+            self._file = pq.ParquetWriter(self._path, self.schema, **parquet_encoding(self.schema))
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -250,7 +250,7 @@ def _empty(store: Store, part: Part, columns: Sequence[str] | None) -> pa.Table:
     return table.select(list(columns)) if columns else table
 
 
-class _Groups:
+class RowGroups:
     """Row groups by their own rule, however the caller cut its batches: the bytes must not depend on the cut.
 
     A group ends with the row that fills it, in rows or in bytes, so that book-sized texts stay bounded too.
@@ -281,7 +281,7 @@ class _Groups:
         self.waiting, self.rows, self.size = [], 0, 0
 
 
-def _encoding(schema: pa.Schema) -> dict[str, Any]:
+def parquet_encoding(schema: pa.Schema) -> dict[str, Any]:
     """How Parquet writes a schema: texts small (zstd), tables of scores fast to read (LZ4), and dictionaries for
     strings that repeat; numbers seldom do, and are read twice as fast without."""
     text = any(pa.types.is_large_string(field.type) for field in schema)

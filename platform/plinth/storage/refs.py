@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plinth import fingerprint
-from plinth.errors import IntegrityError, MissingError
+from plinth.errors import ConflictError, IntegrityError, MissingError
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
+from plinth.storage.objects import Folder, ObjectVersion, at_once, write_once
 from plinth.storage.workspace import Workspace
 
 
@@ -25,17 +26,22 @@ class Ref(Frozen):
 
 
 class Refs:
-    """Manifests and references of one workspace."""
+    """Manifests and references of one workspace; of a shared one, `manifests` has copies of those that were read."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self.manifests, self.refs = workspace.manifests, workspace.refs
+        self.manifests = workspace.manifests
+        self._saved, self._published = workspace.objects("manifests"), workspace.objects("refs")
+        self._seen: dict[str, ObjectVersion | None] = {}  # references as they were read last
 
     def save(self, manifest: Manifest) -> str:
         """Write the manifest under its digest; nothing reads it yet. Returns the digest."""
-        path, data = self.manifests / f"{manifest.digest}.json", fingerprint.canonical(manifest)
-        if not path.exists() or path.read_bytes() != data:  # a damaged one is replaced
-            write_bytes(path, data)
+        data = fingerprint.canonical(manifest)
+        write_once(self._saved, f"{manifest.digest}.json", data, lambda _: False)  # a damaged one is replaced
         return manifest.digest
+
+    def saved(self, prefix: str = "") -> list[Path]:
+        """The files of all saved manifests whose digest begins so, by digest."""
+        return list(at_once(self._saved, self._file, self._saved.names(prefix)))
 
     def load(self, digest: str) -> Manifest:
         """A manifest by digest, verified.
@@ -43,7 +49,7 @@ class Refs:
         Raises:
             MissingError, IntegrityError: absent, or its bytes are not what the digest says.
         """
-        path = self.manifests / f"{digest}.json"
+        path = self._file(f"{digest}.json")
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:
@@ -67,10 +73,23 @@ class Refs:
         return manifest
 
     def publish(self, manifest: Manifest, key: str) -> None:
-        """Make a manifest the current one of its asset."""
+        """Make a manifest the current one of its asset.
+
+        Raises:
+            ConflictError: since this object read the reference, another process published something else.
+        """
         self.save(manifest)
-        ref = Ref(asset=manifest.asset, digest=manifest.digest, key=key)
-        write_bytes(self._path(manifest.asset), fingerprint.canonical(ref))
+        asset, ref = manifest.asset, Ref(asset=manifest.asset, digest=manifest.digest, key=key)
+        seen = self._seen[asset] if asset in self._seen else self._read(asset)
+        if not self._published.put(_name(asset), fingerprint.canonical(ref), seen.tag if seen else None):
+            now = self.ref(asset)
+            raise ConflictError(
+                f"another process published {asset} meanwhile",
+                found=f"digest {now.digest}" if now else "no reference",
+                expected=f"to publish digest {ref.digest}",
+                remedy="if that was the same recipe with other sources, run the same command again",
+            )
+        self._read(asset)
 
     def ref(self, asset: str) -> Ref | None:
         """The published state of an asset, or None.
@@ -78,8 +97,8 @@ class Refs:
         Raises:
             IntegrityError: when the reference is not one.
         """
-        path = self._path(asset)
-        return _read(path) if path.exists() else None
+        found = self._read(asset)
+        return self._parsed(_name(asset), found) if found else None
 
     def current(self, asset: str) -> Manifest:
         """The published manifest of an asset.
@@ -95,22 +114,35 @@ class Refs:
             )
         return self.load(ref.digest)
 
-    def all(self) -> Iterator[Ref]:
-        """Every published asset, by key."""
-        for path in sorted(self.refs.rglob("*.json")):
-            yield _read(path)
+    def all(self, bucket: str = "") -> Iterator[Ref]:
+        """Every published asset, or every one of a bucket, by key."""
+        names = list(self._published.names(f"{bucket}/" if bucket else ""))
+        for name, found in zip(names, at_once(self._published, self._published.get, names), strict=True):
+            if found:
+                yield self._parsed(name, found)
 
-    def _path(self, asset: str) -> Path:
-        return self.refs / f"{asset}.json"
+    def _read(self, asset: str) -> ObjectVersion | None:
+        found = self._seen[asset] = self._published.get(_name(asset))
+        return found
+
+    def _file(self, name: str) -> Path:
+        """A manifest's file; of a shared workspace a copy, which is made once."""
+        path = self.manifests / name
+        if not (isinstance(self._saved, Folder) or path.exists()) and (found := self._saved.get(name)):
+            write_bytes(path, found.data)
+        return path
+
+    def _parsed(self, name: str, found: ObjectVersion) -> Ref:
+        try:
+            return Ref.model_validate_json(found.data)
+        except ValueError as error:
+            raise IntegrityError(
+                f"{self._published.where(name)} is not a reference",
+                found=error,
+                expected="JSON with asset, digest and key",
+                remedy="delete the file and run the same command again: finished parts are kept",
+            ) from error
 
 
-def _read(path: Path) -> Ref:
-    try:
-        return Ref.model_validate_json(path.read_bytes())
-    except ValueError as error:
-        raise IntegrityError(
-            f"{path} is not a reference",
-            found=error,
-            expected="JSON with asset, digest and key",
-            remedy="delete the file and run the same command again: finished parts are kept",
-        ) from error
+def _name(asset: str) -> str:
+    return f"{asset}.json"

@@ -8,8 +8,8 @@ from typing import Any
 from plinth import fingerprint
 from plinth.records import Part
 from plinth.storage.refs import Refs
+from plinth.storage.shared_store import open_store
 from plinth.storage.steps import StepCache
-from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 
 
@@ -20,8 +20,8 @@ class State:
     workspace: Workspace
 
     def __post_init__(self) -> None:
-        self.store = Store(self.workspace.store)
-        self.cache = StepCache(self.workspace.records, self.store)
+        self.store = open_store(self.workspace)
+        self.cache = StepCache(self.workspace.objects("records"), self.store)
         self.refs = Refs(self.workspace)
 
     def store_json(self, name: str, value: Any) -> Part:

@@ -2,17 +2,17 @@
 
 A record is written last, after every blob it names is in the store; a missing record means
 unfinished work. A record that is damaged (it carries its own digest) or whose blobs have gone no
-longer counts: the work is done again.
+longer counts: the work is done again. Where two processes did the same work, the first record stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 from plinth import fingerprint
 from plinth.records import Frozen, Part
-from plinth.storage.atomic import write_bytes
+from plinth.storage.objects import Objects, at_once, write_once
 from plinth.storage.store import Store
 
 
@@ -23,27 +23,38 @@ class Record(Frozen):
     sha256: str
 
 
+@dataclass(frozen=True)
 class StepCache:
-    """Records under `root`, by step key."""
+    """Records by step key, of blobs in `store`."""
 
-    def __init__(self, root: Path, store: Store) -> None:
-        self.root, self.store = root, store
+    records: Objects
+    store: Store
 
     def get(self, key: str) -> tuple[Part, ...] | None:
         """The parts recorded under a key, or None when the work is unfinished or its blobs have gone."""
+        found = self.records.get(_name(key))
+        return self._sound(found.data) if found else None
+
+    def get_many(self, keys: Sequence[str]) -> list[tuple[Part, ...] | None]:
+        """As `get`, of each."""
+        return list(at_once(self.records, self.get, keys))
+
+    def put(self, key: str, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Record finished work; returns what is recorded, which is what another process recorded first if one did."""
+        record = Record(parts=tuple(parts), sha256=fingerprint.digest(list(parts)))
+        data = fingerprint.canonical(record)
+        there = write_once(self.records, _name(key), data, lambda found: self._sound(found) is not None)
+        return record.parts if there == data else Record.model_validate_json(there).parts
+
+    def _sound(self, data: bytes) -> tuple[Part, ...] | None:
         try:
-            record = Record.model_validate_json(self._path(key).read_bytes())
-        except (FileNotFoundError, ValueError):
+            record = Record.model_validate_json(data)
+        except ValueError:
             return None
         if record.sha256 != fingerprint.digest(record.parts):
             return None
-        parts = record.parts
-        return parts if all(self.store.has(part.blob) for part in parts) else None
+        return record.parts if self.store.has_all(part.blob for part in record.parts) else None
 
-    def put(self, key: str, parts: Sequence[Part]) -> None:
-        """Record finished work."""
-        record = Record(parts=tuple(parts), sha256=fingerprint.digest(list(parts)))
-        write_bytes(self._path(key), fingerprint.canonical(record))
 
-    def _path(self, key: str) -> Path:
-        return self.root / key[:2] / f"{key}.json"
+def _name(key: str) -> str:
+    return f"{key[:2]}/{key}.json"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Blob
@@ -22,11 +22,34 @@ CHUNK_BYTES = 1 << 20
 
 
 class Store:
-    """Blobs under `root`. Instances are cheap; every process makes its own."""
+    """Blobs under `root`. Instances are cheap, and each counts what it does; one that is sent to another process is
+    opened there."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.files = self.root / "files" / "md5"
+        self.opened = self.written = self.written_bytes = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.root,)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__reduce__() == self.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self.__reduce__())
+
+    @contextmanager
+    def for_task(self) -> Iterator[Store]:
+        """The store as one task uses it: it counts that task, and what it opens stays in place until the task ends."""
+        yield Store(self.root)
+
+    def require_folder(self, doing: str) -> None:
+        """Refuse what works on the files of a store.
+
+        Raises:
+            StorageError: the store is not a folder of this machine.
+        """
 
     def path(self, blob: Blob | str) -> Path:
         """Where a blob lies, whether or not it is there. Accepts a blob or an MD5."""
@@ -39,6 +62,10 @@ class Store:
             return self.path(blob).stat().st_size == blob.bytes
         except FileNotFoundError:
             return False
+
+    def has_all(self, blobs: Iterable[Blob]) -> bool:
+        """Whether every blob is there."""
+        return all(map(self.has, blobs))
 
     @contextmanager
     def staging(self, suffix: str = "") -> Iterator[Path]:
@@ -58,6 +85,7 @@ class Store:
         with named_failures(path), path.open("rb") as stream:
             blob = hash_stream(stream)
             os.fsync(stream.fileno())
+        self.written, self.written_bytes = self.written + 1, self.written_bytes + blob.bytes
         target = self.path(blob)
         with named_failures(target):
             if self.has(blob):
@@ -76,6 +104,27 @@ class Store:
                 path.write_bytes(data)
             return self.put_file(path)
 
+    def scratch(self, name: str) -> Path:
+        """Where a temporary file with a name of its own lies, which one task writes and others read."""
+        return self.root / "staging" / name
+
+    def keep_scratch(self, path: Path, name: str) -> None:
+        """Give a finished file its name."""
+        path.replace(self.scratch(name))
+
+    def has_scratch(self, name: str, size: int) -> bool:
+        """Whether there is such a file, of this length."""
+        path = self.scratch(name)
+        return path.exists() and path.stat().st_size == size
+
+    def open_scratch(self, name: str, blob: Blob) -> Path:
+        """Its path for reading, after `has_scratch`."""
+        return self.scratch(name)
+
+    def remove_scratch(self, name: str) -> None:
+        """Remove the file; none is fine."""
+        self.scratch(name).unlink(missing_ok=True)
+
     def open_path(self, blob: Blob) -> Path:
         """The path of a blob for reading.
 
@@ -84,6 +133,7 @@ class Store:
             IntegrityError: when its length differs from the record.
         """
         path = self.path(blob)
+        self.opened += 1
         try:
             size = path.stat().st_size
         except FileNotFoundError as error:

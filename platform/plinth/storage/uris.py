@@ -1,11 +1,13 @@
 """Where sources lie, through fsspec: callers cannot tell local from remote.
 
-Where `s3://` leads is said by the environment, as boto3 reads it: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
-`AWS_PROFILE` and the rest. What is at a place is the business of `listing`, what is in a file of `files`.
+`https://`, `cc://` and `hf://` are served by `http`, `common_crawl` and `hub`. Where `s3://` leads is said by the
+environment, as boto3 reads it: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE` and the rest. What is at a place
+is the business of `listing`, what is in a file of `files`.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import stat
@@ -16,21 +18,23 @@ from typing import IO, Any
 
 import fsspec
 
-from plinth.errors import IntegrityError, SourceError
+from plinth.errors import IntegrityError, PlinthError, SourceError
 
 #: What remote drivers fetch at a time.
 BLOCK_BYTES = 8 * 2**20
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-#: What s3fs raises when an object no longer has the entity tag that it was opened with.
-EXPIRED = "FileExpired"
+#: What s3fs raises when an object no longer has the entity tag that it was opened with, and what we do.
+EXPIRED = ("FileExpired", "ChangedError")
+#: Schemes that fsspec does not know, or serves worse: module and maker of the file system, imported when it is needed.
+_OWN = {"http": "http:HttpFiles", "https": "http:HttpFiles", "cc": "common_crawl:CommonCrawl", "hf": "hub:open_hub"}
 
 
-def absolute(location: str, base: Path) -> str:
-    """A location as a URI: `s3://…` stays, a relative path is taken from `base`."""
+def absolute(location: str, base: Path | str) -> str:
+    """A location as a URI: `s3://…` stays, a relative path is taken from `base`, a folder or a URI."""
     if SCHEME.match(location):
         return location
     path = Path(location).expanduser()
-    return str(path if path.is_absolute() else base / path)
+    return str(path) if path.is_absolute() else f"{base}/{location}" if isinstance(base, str) else str(base / path)
 
 
 def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
@@ -41,7 +45,12 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
     """
     # Not `url_to_fs`: it would take a name with `::` in it for a chain of addresses.
     scheme = SCHEME.match(uri)
+    own = _OWN.get(scheme.group(1).lower()) if scheme else None
     try:
+        if own is not None:
+            module, maker = own.split(":")
+            fs = getattr(importlib.import_module(f"plinth.storage.{module}"), maker)()
+            return fs, fs._strip_protocol(uri)
         fs = fsspec.filesystem(scheme.group(1) if scheme else "file", **options)
         return fs, fs._strip_protocol(uri)
     except (ImportError, ValueError) as error:
@@ -50,13 +59,16 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
         ) from error
 
 
-def open_stream(fs: Any, path: str, depth: int = 0) -> Any:
+def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
     """A file for reading, from its beginning.
 
     Args:
         depth: how many folders above a local file must be no links; the file itself must be none, either.
+        wanted: where only so many bytes of it are read.
     """
-    return fs.open(path, "rb", block_size=BLOCK_BYTES) if "file" not in fs.protocol else _open_unlinked(path, depth)
+    if "file" in fs.protocol:
+        return _open_unlinked(path, depth)
+    return fs.open(path, "rb", block_size=min(wanted, BLOCK_BYTES) or BLOCK_BYTES)
 
 
 def _open_unlinked(path: str, depth: int) -> IO[bytes]:
@@ -81,8 +93,10 @@ def readable(uri: str, doing: str) -> Iterator[None]:
     """Drivers raise exceptions of their own libraries; a reader is told the file in every case."""
     try:
         yield
+    except PlinthError:
+        raise
     except Exception as error:
-        if type(error).__name__ == EXPIRED:
+        if type(error).__name__ in EXPIRED:
             raise IntegrityError(
                 f"{uri} changed while it was being read",
                 found=error,

@@ -14,22 +14,31 @@ keys/        signing keys made on first use
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME
 reports/     self-contained pages
+costs/       what the last making of each asset cost, for `plinth scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs
+
+A *shared* workspace is an `s3://` prefix. It holds store, records, manifests, refs and input; each machine has a folder
+for it, whose file `location` names the prefix, with a cache of the store and everything else. Machines share no disk.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from plinth.errors import WorkspaceError
 from plinth.storage import locks
-from plinth.storage.atomic import named_failures
+from plinth.storage.atomic import named_failures, write_bytes
+from plinth.storage.objects import Folder, Objects
+from plinth.storage.s3_objects import S3Objects
 
 FOLDERS = (
     "store",
@@ -50,6 +59,32 @@ FOLDERS = (
 )
 
 LEFT_OVER_AFTER_S = 24 * 3600.0
+#: In the folder of a shared workspace: the file with its URI.
+LOCATION = "location"
+#: Names the folder that has a machine's folders of shared workspaces.
+CACHE_VARIABLE = "PLINTH_CACHE"
+
+
+def folder_of(location: str) -> Path:
+    """The folder of this machine for a workspace: itself, or that of a shared one, which is made if there is none.
+
+    Args:
+        location: a path, or `s3://bucket/prefix`.
+
+    Raises:
+        WorkspaceError: a scheme that holds no workspace, or a folder that cannot be made.
+    """
+    if "://" not in location:
+        return Path(location)
+    uri = location.rstrip("/")
+    if not re.fullmatch(r"s3://[^/]+(/[^/]+)*", uri):
+        raise WorkspaceError(f"no workspace can lie at {location}", expected="a folder, or s3://bucket/prefix")
+    caches = Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "plinth")
+    short = re.sub(r"[^A-Za-z0-9.]+", "-", uri.removeprefix("s3://"))[:60]
+    folder = caches.absolute() / f"{short}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+    if not (folder / LOCATION).exists():
+        write_bytes(folder / LOCATION, uri.encode())
+    return folder
 
 
 class Workspace:
@@ -70,8 +105,25 @@ class Workspace:
         self.mlflow = self.root / "mlflow"
         self.dagster = self.root / "dagster"
         self.reports = self.root / "reports"
-        self.input = self.root / "input"
+        self.costs = self.root / "costs"
         self.tmp = self.root / "tmp"
+
+    @cached_property
+    def uri(self) -> str:
+        """Where a shared workspace lies; empty for one that is a folder."""
+        try:
+            return (self.root / LOCATION).read_text().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    @property
+    def input(self) -> Path | str:
+        """What relative source paths are relative to: a folder, or a prefix of the shared workspace."""
+        return f"{self.uri}/input" if self.uri else self.root / "input"
+
+    def objects(self, folder: str) -> Objects:
+        """The references, records or manifests, wherever they lie."""
+        return S3Objects(f"{self.uri}/{folder}") if self.uri else Folder(self.root / folder)
 
     def ensure(self) -> Workspace:
         """Make the folders and prove that they can be written.

@@ -81,4 +81,9 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # Everything is written. An interpreter that is taken down ends its background threads where they are, and one that
+    # is in C++ code then aborts the whole process: a rank that had done its work would count as crashed.
+    os._exit(status)

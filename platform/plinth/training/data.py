@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from plinth.errors import TrainingError
 from plinth.storage.refs import Refs
-from plinth.storage.store import Store
+from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.order.order import Order
 from plinth.tokens.packing.layout import open_layouts
@@ -108,7 +108,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
     workspace = Workspace(config.workspace)
     refs = Refs(workspace)
     mixture = refs.load(config.mixture)
-    opened = open_shards(Store(workspace.store), map(refs.load, config.shards.values()), config.reading)
+    opened = open_shards(open_store(workspace), map(refs.load, config.shards.values()), config.reading)
     store, readers = opened.store, opened.readers
     order = Order(mixture)
     loader = Loader(

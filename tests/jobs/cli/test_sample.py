@@ -75,7 +75,8 @@ def test_policy_try(plinth: Plinth, workspace: Path) -> None:
     recipe = Path(judged_corpus.__file__).parents[1] / "jobs" / "recipes" / "tiny.yaml"
     rules = [dict(rule) for rule in judged_corpus.RULES]
     rules[1]["drop"] = "gopher_quality.word_count < 5"
-    tried = {"extends": str(recipe), "corpus": {"buckets": {"code": None}, "policies": {"default": {"rules": rules}}}}
+    policies = {"default": {"profiles": [], "rules": rules}}
+    tried = {"extends": str(recipe), "corpus": {"buckets": {"code": None}, "policies": policies}}
     tried |= {"mixture": {"phases": [{"name": "main", "fraction": 1.0, "weights": {"web": 1}}]}}
     Path("new.yaml").write_text(json.dumps(tried))
     found = json.loads(plinth("policy", "try", "new.yaml", "-r", "new.yaml", "--json").out)

@@ -56,6 +56,7 @@ class Corpus:
     holdout_params: Holdout = field(default_factory=Holdout)
     contamination_params: Contamination = field(default_factory=Contamination)
     range_rows: int = 4_000_000
+    earlier: Manifest | None = None
 
     def __post_init__(self) -> None:
         self.documents = {
@@ -79,7 +80,7 @@ class Corpus:
 
     def through_holdout(self) -> Manifest:
         self.through_near()
-        self.holdout = holdout.run(self.ctx, self.holdout_params, self.documents, self.near)
+        self.holdout = holdout.run(self.ctx, self.holdout_params, self.documents, self.near, self.earlier)
         return self.holdout
 
     def through_contamination(self) -> Manifest:

@@ -2,6 +2,7 @@
 cache, digests that keys are made of, bytes of tasks. A cost that grows with the square of the parts shows here."""
 
 import hashlib
+import json
 import pickle
 import random
 from collections import Counter
@@ -12,19 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine, LocalEngine
+from plinth.compute.stage import manifest
 from plinth.corpus.dedup import clusters, run_merge
+from plinth.corpus.dedup.lines import lines
 from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup, MinHash
+from plinth.corpus.dedup.semantic import semantic
+from plinth.corpus.dedup.span_parameters import LineParameters, Semantic, Substring
+from plinth.corpus.dedup.substring import substring
 from plinth.corpus.documents.repeats import drop_repeats
+from plinth.corpus.protected import contamination, holdout, protected, sets
+from plinth.corpus.protected.heldout_parameters import Holdout
+from plinth.corpus.protected.parameters import Protected, ProtectedSet
 from plinth.corpus.sources.cuts import cutter
 from plinth.corpus.sources.record import SEEN_BEFORE
 from plinth.records import REJECT_SCHEMA, Step
 from plinth.storage import listing
-from plinth.storage.parts import write_batches
+from plinth.storage.parts import write_batches, write_table
 from plinth.storage.steps import StepCache
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
@@ -70,6 +80,10 @@ def require_linear(counts: list[Counter[str]]) -> None:
     assert all(value <= MOST_SLOPE for value in slopes.values()), (slopes, counts)
 
 
+def lines_of(words: list[str]) -> str:
+    return "\n".join(" ".join(words[first : first + 20]) for first in range(0, len(words), 20))
+
+
 def documents(parts: int) -> list[list[Doc]]:
     """Four documents a part: two of a cluster over three parts, one equal to another part's, one alone."""
     picks = random.Random(parts)
@@ -80,7 +94,7 @@ def documents(parts: int) -> list[list[Doc]]:
         alone = [f"{picks.getrandbits(40):x}" for _ in range(60)]
         same = [f"same{part // 2}-{i}" for i in range(20)]
         texts = (page[: 60 - part % 3], edited, alone, same)
-        made.append([Doc(" ".join(words), f"{part}-{i}") for i, words in enumerate(texts)])
+        made.append([Doc(lines_of(words), f"{part}-{i}") for i, words in enumerate(texts)])
     return made
 
 
@@ -100,6 +114,68 @@ def test_deduplication_costs_no_more_per_part_where_there_are_more_parts(
         with counted(monkeypatch) as found:
             near = corpus.through_near()
         assert near.stats["clusters"] >= PARTS * times // 4
+        counts.append(found)
+    require_linear(counts)
+
+
+def by_given_vectors(ctx: Context, params: Semantic, documents: Any, before: Any, *, range_rows: int) -> Any:
+    """A file of vectors for every part, of which the first two documents share one."""
+    rng, files = np.random.default_rng(1), []
+    for number, part in enumerate(documents["web"].parts):
+        rows = rng.standard_normal((part.rows, 8))
+        rows[1] = rows[0]
+        table = pa.table({"uri": [f"test:{number}-{i}" for i in range(part.rows)], "embedding": list(rows)})
+        files.append(write_table(ctx.store, f"{number}.parquet", table))
+    vectors = manifest("lists/mine", Step(name="lists", version="1"), {}, files)
+    return semantic.run(ctx, params, documents, before, vectors=vectors, range_rows=range_rows)
+
+
+LATER: dict[str, Any] = {
+    "lines": (lines.run, LineParameters(min_characters=10)),
+    "substring": (substring.run, Substring(min_tokens=12, min_words=0, min_share=0)),
+    "semantic": (semantic.run, Semantic(buckets=("web",), min_words=10, threshold=0.98)),
+    "vectors": (by_given_vectors, Semantic(buckets=("web",), vectors="mine", threshold=0.98)),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_comes_after_near_duplicates_costs_no_more_per_part_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
+    monkeypatch.setattr(run_merge, "FAN", 4)
+    monkeypatch.setattr(clusters, "GATHER_SLOTS", 2)
+    counts, (run, params) = [], LATER[name]
+    for times in TIMES:
+        ctx = Context(Workspace(tmp_path / str(times)).ensure())
+        corpus = Corpus(ctx, {"web": documents(PARTS * times)})
+        before = corpus.through_exact()
+        with counted(monkeypatch) as found:
+            made = run(ctx, params, corpus.documents, before, range_rows=128)
+        assert made.stats.get("edits", made.stats.get("removed")) >= PARTS * times // 4
+        counts.append(found)
+    require_linear(counts)
+
+
+def test_held_out_and_protected_text_cost_no_more_per_part_where_there_are_more_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_merge, "MOST_RUNS", 4)
+    monkeypatch.setattr(run_merge, "FAN", 4)
+    given = ProtectedSet(path="quiz.jsonl")
+    counts = []
+    for times in TIMES:
+        ctx = Context(Workspace(tmp_path / str(times)).ensure())
+        corpus = Corpus(ctx, {"web": documents(PARTS * times)}, holdout_params=Holdout(fraction=0.3), range_rows=64)
+        near = corpus.through_exact()
+        item = json.dumps({"text": " ".join(f"w0-{i}" for i in range(40))})
+        (ctx.workspace.input / given.path).write_text(item)
+        read = {"quiz": sets.read_set(ctx, "quiz", given)}
+        with counted(monkeypatch) as found:
+            corpus.holdout = holdout.run(ctx, corpus.holdout_params, corpus.documents, near)
+            contamination.run(ctx, corpus.contamination_params, corpus.documents, near, corpus.holdout)
+            protected.run(ctx, Protected(sets={"quiz": given}), corpus.documents, near, corpus.holdout, read)
+        assert corpus.holdout.stats["held_out"] >= PARTS * times // 4
         counts.append(found)
     require_linear(counts)
 

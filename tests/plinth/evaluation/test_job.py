@@ -12,7 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
-from plinth.errors import CheckpointError, TrainingError
+from plinth.corpus.protected import item_table, sets
+from plinth.errors import CheckpointError, IntegrityError, TrainingError
 from plinth.evaluation import job
 from plinth.evaluation.baselines import Trigram
 from plinth.evaluation.parameters import Evaluation
@@ -125,3 +126,44 @@ def test_languages_of_a_bucket_with_several(
     assert made.stats["languages"]["web/de"]["model"] == 8.0
     assert made.stats["languages"]["web/de"]["bytes"] == 20_000
     assert sorted(made.inputs) == ["checkpoint", "web/curated", "web/documents", "web/language"]
+
+
+def compared(ctx: Context, rows: list[tuple[str, str, str]]) -> tuple[Manifest, dict[str, Manifest]]:
+    """A comparison with one protected set, of rows (item, status, text)."""
+    table = pa.table([[row[0] for row in rows], [row[2] for row in rows]], schema=sets.ITEMS)
+    part = write_table(ctx.store, "items.parquet", table)
+    quiz = Manifest(asset="protected/quiz", step="s", version="1", params={}, inputs={}, parts=(part,))
+    found = [
+        {"set": "quiz", "item": item, "status": status, **dict.fromkeys(item_table.SCHEMA.names[4:], 0)}
+        for item, status, _ in rows
+    ]
+    judged = write_table(ctx.store, item_table.FILE, pa.Table.from_pylist(found, schema=item_table.SCHEMA))
+    whole = Manifest(asset="protected", step="s", version="1", params={}, inputs={}, parts=(judged,))
+    return whole, {"quiz": quiz}
+
+
+def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
+    ctx: Context,
+    buckets: dict[str, Manifest],
+    model_directory: Callable[..., Path],
+    checkpoint: Callable[[Path], Manifest],
+    tokenizer: Tokenizer,
+) -> None:
+    """Of a uniform model every number can be worked out."""
+    rows = [("q0", "clean", "the lazy dog"), ("q1", "contaminated", "jumps over"), ("q2", "undecided", "yes"),
+            ("q3", "clean", "the quick brown fox " * 200), ("q4", "undecided", "größter")]  # fmt: skip
+    protected, given = compared(ctx, rows)
+    model = checkpoint(model_directory(zero))
+    made = job.run(ctx, PARAMS, model, buckets, protected=protected, sets=given)
+    alone = job.run(ctx, PARAMS, model, buckets)
+    assert {"protected", "protected/quiz"} == set(made.inputs) - set(alone.inputs)
+    assert {name: made.stats[name] for name in alone.stats} == alone.stats
+    found = made.stats["protected"]["quiz"]
+    sizes = {status: (row["items"], row["bytes"]) for status, row in found.items()}
+    assert (sizes["contaminated"], sizes["undecided"]) == ((1, 10), (2, 3 + len("größter".encode())))
+    assert sizes["clean"] in ((2, 2000), (1, 2000))  # up to max_bytes_per_slice, in the order of hashes
+    for row in found.values():
+        bits = row["tokens"] * math.log2(tokenizer.get_vocab_size())
+        assert row["model"] == pytest.approx(bits / row["bytes"], abs=2e-6)
+    with pytest.raises(IntegrityError, match="of other items"):
+        job.run(ctx, PARAMS, model, buckets, protected=compared(ctx, rows[:1])[0], sets=given)

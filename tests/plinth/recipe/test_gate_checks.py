@@ -56,6 +56,10 @@ def test_what_is_evidence_or_needs_none(changes: dict[str, Any]) -> None:
         ({"slices": {"toxicity": {}}}, "nothing independent"),  # measured on generated text alone
         ({"slices": {"toxicity": {"lists": ["mine"]}}}, "nothing independent"),  # on what it learnt from
         ({"slices": {"quality": {"lists": ["other"]}}}, "nothing independent"),  # another gate's
+        (
+            {"slices": {"toxicity": {"lists": ["other"]}}, "lists": {"mine": "a.jsonl", "other": "a.jsonl"}},
+            "nothing independent",  # the same file under another name
+        ),
         ({"models": {"toxicity": {"kind": "given", "files": "kept", "of": "classifier"}}}, "has no digest"),
         ({"slices": {"toxicity": {"lists": ["other"]}}, "reference_buckets": []}, "no bucket is trusted"),
         ({"policies": {"default": {"rules": [{"reason": "a", "drop": "not 0.5 >= toxicity.score"}]}}}, "rule a drops"),
@@ -63,6 +67,32 @@ def test_what_is_evidence_or_needs_none(changes: dict[str, Any]) -> None:
 )
 def test_what_is_no_evidence(changes: dict[str, Any], says: str) -> None:
     assert any(says in one for one in what(**changes))
+
+
+@pytest.mark.parametrize(("of", "name"), [("fasttext", "fasttext_dclm"), ("transformer", "transformer_edu")])
+def test_a_ready_model_of_others_is_evidence_by_its_digest(of: str, name: str) -> None:
+    given = {"kind": "given", "of": of, "files": "ready"}
+    own: dict[str, Any] = {
+        "annotate": {name: {"model": "ready", "target": "hq"}},
+        "policies": {"default": {"rules": [{"reason": "low", "drop": f"{name}.target_score < 0.02"}]}},
+    }
+    assert what(**own, models={"ready": {**given, "sha256": SHA}}) == []
+    (found,) = what(**own, models={"ready": given})
+    assert f"rule low drops documents by {name}, and models.ready has no digest" in found
+    assert "write `sha256:` into corpus.models.ready" in found
+    unproven = {"kind": "classifier", "labelled": ["mine"]}
+    assert "give a ready model" in what(**own, models={"ready": unproven})[0]
+    assert any("no bucket is trusted" in one for one in what(**own, reference_buckets=[]))
+
+
+def test_languages_are_no_learned_rule() -> None:
+    own = {
+        "annotate": {"language": {"model": "glotlid"}},
+        "policies": {"default": {"rules": [{"reason": "other", "drop": 'language.label != "eng_Latn"'}]}},
+        "models": {"glotlid": {"kind": "given", "of": "fasttext", "files": "glotlid", "sha256": SHA}},
+        "reference_buckets": [],
+    }
+    assert what(**own) == []
 
 
 def test_a_model_of_real_buckets_is_held_against_its_reference() -> None:

@@ -41,7 +41,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = listing._file_digests
 
     def spy(entry: listing._Entry) -> object:
-        seen.append(Path(entry.path).name)
+        seen.append(entry.name)
         return real(entry)
 
     monkeypatch.setattr(listing, "_file_digests", spy)
@@ -110,7 +110,31 @@ def seen(folder: Path, location: str = "in", suffixes: tuple[str, ...] = ()) -> 
     return {file.name: file.refused for file in listing.inventory(location, folder, suffixes)}
 
 
-def test_links_are_listed_and_never_followed(folder: Path) -> None:
+def test_a_link_to_a_file_below_the_source_is_read_once(folder: Path) -> None:
+    """As a cache of downloads holds them: names in one folder, contents in another."""
+    blob = folder / "cache/blobs/0123"
+    blob.parent.mkdir(parents=True)
+    blob.write_text("text")
+    for snapshot in ("a", "b"):
+        (folder / "cache/snapshots" / snapshot / "data").mkdir(parents=True)
+        (folder / "cache/snapshots" / snapshot / "data/x.jsonl").symlink_to("../../../blobs/0123")
+    assert seen(folder, "cache", (".jsonl",)) == {
+        "snapshots/a/data/x.jsonl": "",
+        "snapshots/b/data/x.jsonl": "symlink",  # the same file once more
+    }
+    assert seen(folder, "cache/snapshots/a") == {"data/x.jsonl": "symlink"}  # it leads out of what is named
+    assert list(seen(folder, "cache").values()) == ["", "symlink", "symlink"]  # the file is read under its own name
+    assert [row[:2] for row in listing.listing("cache", folder, (".jsonl",))] == [["snapshots/a/data/x.jsonl", 4]]
+    file, _ = listing.inventory("cache", folder, (".jsonl",))
+    with opened(file) as stream:
+        assert stream.read() == b"text"
+    blob.rename(folder / "moved")
+    blob.symlink_to(folder / "moved")
+    with pytest.raises(SourceError, match="cannot open"), opened(file):
+        pass
+
+
+def test_links_out_of_a_source_are_listed_and_not_followed(folder: Path) -> None:
     """Out of the tree, within it, to folders, dangling, in a circle; whatever they lead to, they have no content."""
     (folder / "secret").mkdir()
     (folder / "secret/s.txt").write_text("secret")

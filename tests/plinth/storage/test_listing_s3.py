@@ -84,12 +84,12 @@ def test_only_new_objects_are_downloaded(bucket: Bucket, tmp_path: Path, monkeyp
     first = listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
     fetched: list[str] = []
     real = listing._file_digests
-    monkeypatch.setattr(listing, "_file_digests", lambda entry: fetched.append(entry.path) or real(entry))
+    monkeypatch.setattr(listing, "_file_digests", lambda entry: fetched.append(entry.uri) or real(entry))
     assert listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory) == first
     assert fetched == []
     bucket.put("crawl/small", b"SMALL")
     changed = listing.inventory(bucket.uri("crawl"), tmp_path, memory=memory)
-    assert fetched == [f"{bucket.name}/crawl/small"]
+    assert fetched == [bucket.uri("crawl/small")]
     assert [one.sha256 == other.sha256 for one, other in zip(first, changed, strict=True)] == [True, False]
 
 

@@ -142,7 +142,7 @@ def test_row_groups_are_bounded_in_rows_and_bytes_and_do_not_depend_on_the_cut(m
     def groups(*cuts: int) -> list[list[int]]:
         starts = [sum(cuts[:i]) for i in range(len(cuts))]
         pieces = [whole.slice(start, cut) for start, cut in zip(starts, cuts, strict=True)]
-        made = parts._Groups(schema)
+        made = parts.RowGroups(schema)
         whole_groups = [*itertools.chain.from_iterable(map(made.add, pieces)), *made.rest()]
         return [[len(text) for text in group.column(0).to_pylist()] for group in whole_groups]
 

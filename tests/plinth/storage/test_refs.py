@@ -3,7 +3,7 @@
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import IntegrityError, MissingError
+from plinth.errors import ConflictError, IntegrityError, MissingError
 from plinth.records import Manifest
 
 
@@ -29,10 +29,22 @@ def test_publish_moves_the_reference_and_keeps_history(ctx: Context) -> None:
     assert ctx.refs.load(manifest().digest).version == "1"
 
 
+def test_nobody_publishes_over_what_it_has_not_seen(ctx: Context) -> None:
+    ctx.refs.publish(manifest(), key="k1")
+    other = Context(ctx.workspace)
+    assert other.refs.ref("web/documents") == ctx.refs.ref("web/documents")
+    ctx.refs.publish(manifest(version="2"), key="k2")
+    with pytest.raises(ConflictError, match="another process published web/documents") as lost:
+        other.refs.publish(manifest(version="3"), key="k3")
+    assert manifest(version="2").digest in str(lost.value)
+    assert ctx.refs.current("web/documents").version == "2"
+    Context(ctx.workspace).refs.publish(manifest(version="3"), key="k3")  # who reads first may
+
+
 def test_an_asset_and_one_below_it_do_not_collide(ctx: Context) -> None:
     for asset in ("tokenizer", "tokenizer/audit", "web/documents"):
         ctx.refs.publish(manifest(asset), key="k")
-    assert [ref.asset for ref in ctx.refs.all()] == ["tokenizer/audit", "tokenizer", "web/documents"]
+    assert [ref.asset for ref in ctx.refs.all()] == ["tokenizer", "tokenizer/audit", "web/documents"]
 
 
 def test_every_flipped_byte_of_a_manifest_is_noticed_and_saving_heals(ctx: Context) -> None:

@@ -24,10 +24,18 @@ def record(ctx: Context) -> Path:
 
 def test_round_trip(ctx: Context) -> None:
     assert ctx.cache.get(KEY) is None
-    ctx.cache.put(KEY, [part(ctx)])
+    assert ctx.cache.put(KEY, [part(ctx)]) == (part(ctx),)
     assert ctx.cache.get(KEY) == (part(ctx),)
-    ctx.cache.put(KEY, [])
-    assert ctx.cache.get(KEY) == ()
+    ctx.cache.put("cd" * 32, [])
+    assert ctx.cache.get_many([KEY, "cd" * 32, "ef" * 32]) == [(part(ctx),), (), None]
+
+
+def test_the_first_record_stays_while_it_counts(ctx: Context) -> None:
+    ctx.cache.put(KEY, [part(ctx)])
+    assert ctx.cache.put(KEY, [part(ctx, b"other")]) == (part(ctx),)
+    assert ctx.cache.get(KEY) == (part(ctx),)
+    record(ctx).write_bytes(b"{")
+    assert ctx.cache.put(KEY, [part(ctx, b"other")]) == (part(ctx, b"other"),) == ctx.cache.get(KEY)
 
 
 def test_record_whose_blob_has_gone_or_is_torn_does_not_count(ctx: Context) -> None:

@@ -2,9 +2,11 @@
 
     base                the record that describes an annotator
     registry            all annotators by name
-    stage               run an annotator over the parts of a bucket; statistics for checks and plots
+    stage               run an annotator over the parts of a bucket
+    column_counts       statistics of a sidecar's columns, for checks and plots
     language            language of a document and its paragraphs (fastText); damaged characters
     licence             a document's SPDX expression against the permitted list
+    opt_out             opt-outs and a licence that the page or its server declares
     url                 blocked domains and addresses, words in addresses, reputation
     illegal             stored documents against the lists of illegal content
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
@@ -13,6 +15,8 @@
     quality_classifier  likeness to reference text
     domain              topic or function of a document
     toxicity            lexicon, classifier and second stage
+    fasttext            labels and scores of a ready fastText model
+    transformer         scores of a ready transformer head
     edit_spans          spans of many documents as one Arrow column
 
 Thresholds do not belong here: they are policy, applied to the columns afterwards.

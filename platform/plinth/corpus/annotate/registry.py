@@ -17,6 +17,7 @@ MODULES = (
     "rules.c4",
     "rules.fineweb",
     "licence",
+    "opt_out",
     "pii.pii",
     "url",
     "perplexity",
@@ -30,10 +31,16 @@ MODULES = (
     "rules.repeated_tokens",
     "rules.characters",
     "illegal",
+    "fasttext",
+    "transformer",
+    "rules.fineweb2",
 )
 
 #: Names of a bucket's other assets, which an annotator may not have.
 TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
+
+#: Annotators that a recipe can use several times: `fasttext_dclm`, `fasttext_topic`.
+REPEATED = ("fasttext", "transformer")
 
 #: Built-in annotators, and those of installed packages (entry points of the group `plinth.annotators`).
 ANNOTATORS = Catalogue(
@@ -42,6 +49,7 @@ ANNOTATORS = Catalogue(
     Annotator,
     {name.rpartition(".")[2]: f"plinth.corpus.annotate.{name}:ANNOTATOR" for name in MODULES},
     reserved=TAKEN,
+    repeated=REPEATED,
 )
 
 

@@ -1,15 +1,19 @@
-"""Run an annotator over the parts of a bucket, with others in the same pass; statistics of their columns."""
+"""Run an annotator over the parts of a bucket, with others in the same pass."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,18 +21,22 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, renamed, run_items
 from plinth.corpus.annotate.base import TABLES, Annotator
+from plinth.corpus.annotate.column_counts import ColumnCounts, total
 from plinth.corpus.annotate.registry import annotator, parameters
+from plinth.corpus.sidecars import slots
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
-from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_batches, write_arrow
+from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_aligned, write_arrow
 from plinth.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
 #: Rows handed to an annotator at once.
 BATCH_ROWS = 1024
-#: Of a label column with more values than this, those that come later are counted together.
-MAX_LABELS = 200
-OTHER = "other"
+#: Text handed to an annotator at once, give or take a document: what annotators share of a slice stays small.
+SLICE_BYTES = 4 << 20
+
+
+_NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -46,15 +54,17 @@ class _Request:
         params = {"params": self.params.model_dump(mode="json")}
         return Step(name=f"annotate/{self.name}", version=self.version, params=params, libraries=self.libraries)
 
-    def inputs(self, documents: Part) -> tuple[str, ...]:
+    def inputs(self, documents: Part, sidecars: Mapping[str, Part] = _NO_PARTS) -> tuple[str, ...]:
         """Digests of all that is read to annotate a part."""
-        return (documents.blob.sha256, *(f"{key}/{file}:{blob.sha256}" for key, file, blob in self.resources))
+        beside = (f"{name}:{part.blob.sha256}" for name, part in sidecars.items())
+        return (documents.blob.sha256, *(f"{key}/{file}:{blob.sha256}" for key, file, blob in self.resources), *beside)
 
 
 @dataclass(frozen=True)
 class _Task:
     documents: Part
     requests: tuple[_Request, ...]  # the annotator requested, and those beside it
+    sidecars: Mapping[str, Part] = dataclasses.field(default_factory=dict)  # that the first one reads
 
 
 def run(
@@ -66,6 +76,7 @@ def run(
     resources: Mapping[str, Manifest] | None = None,
     *,
     beside: Mapping[str, Mapping[str, Any]] | None = None,
+    sidecars: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
     """The sidecar of one annotator over one bucket.
 
@@ -74,6 +85,7 @@ def run(
         beside: other annotators of the bucket, by name, with their parameters. A part that is read anyway is
             annotated by those of them that still lack their sidecar and whose resources are given; their turn then
             finds it in the step cache. It changes when work is done, never what comes out.
+        sidecars: manifests over the bucket of the annotators that `Annotator.after` names.
 
     Returns:
         Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: of
@@ -88,13 +100,16 @@ def run(
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
+    before = _before(chosen, sidecars or {})
     request, tables = _request(ctx, annotator_name, params, read)
     others = _beside(ctx, given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
     asset = f"{bucket_name}/{annotator_name}"
-    items = [_item(ctx, request, others, part) for part in documents.named("part-")]
+    found = slots({bucket_name: documents}, **{name: {bucket_name: made} for name, made in before.items()})
+    items = [_item(ctx, request, others, slot.documents, slot.sides) for slot in found]
     made = [done[0] for done in run_items(ctx, request.step, _annotate, items, label=asset)]
     inputs = {f"{bucket_name}/documents": documents, **read}
-    stats = _total(made) | ({"tables": {part.name: dict(part.stats) for part in tables}} if tables else {})
+    inputs |= {f"{bucket_name}/{name}": sidecar for name, sidecar in before.items()}
+    stats = total(made) | ({"tables": {part.name: dict(part.stats) for part in tables}} if tables else {})
     return manifest(asset, request.step, inputs, renamed(made, "part"), stats)
 
 
@@ -143,16 +158,29 @@ def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Ma
     for name, raw in others.items():
         params = parameters(name, raw)
         needs = annotator(name).needs(params)
-        if all(key in given for key in needs):
+        if all(key in given for key in needs) and not annotator(name).after:  # its sidecars come first
             requests.append(_request(ctx, name, params, {key: given[key] for key in needs})[0])
     return requests
 
 
-def _item(ctx: Context, request: _Request, others: list[_Request], part: Part) -> Item:
+def _item(ctx: Context, request: _Request, others: list[_Request], part: Part, sidecars: Mapping[str, Part]) -> Item:
     keyed = [(other, other.step.key(other.inputs(part))) for other in others]
     lacking = [(other, key) for other, key in keyed if ctx.cache.get(key) is None]
     requests = (request, *(other for other, _ in lacking))
-    return Item(request.inputs(part), _Task(part, requests), part.rows, tuple(key for _, key in lacking))
+    task = _Task(part, requests, sidecars)
+    return Item(request.inputs(part, sidecars), task, part.rows, tuple(key for _, key in lacking))
+
+
+def _before(chosen: Annotator, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    missing = [name for name in chosen.sidecars if name not in given]
+    if missing:
+        raise MissingError(
+            f"annotator {chosen.name} reads {', '.join(chosen.after)}",
+            found=", ".join(given) or "no sidecars",
+            expected=f"the sidecar of {', '.join(missing)}",
+            remedy=f"add `{missing[0]}: {{}}` to corpus.annotate",
+        )
+    return {name: given[name] for name in chosen.sidecars}
 
 
 def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
@@ -167,13 +195,13 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 
 
 @lru_cache(maxsize=16)
-def _prepared(name: str, params: str, root: Path, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
+def _prepared(name: str, params: str, store: Store, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
     """Parameters or loaded resources of an annotator; a worker loads a model once for all parts of a bucket."""
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
     if chosen.prepare is None:
         return given
-    return chosen.prepare(given, _files(Store(root), resources))
+    return chosen.prepare(given, _files(store, resources))
 
 
 def _files(store: Store, resources: Sequence[tuple[str, str, Blob]]) -> dict[str, dict[str, Path]]:
@@ -186,21 +214,46 @@ def _files(store: Store, resources: Sequence[tuple[str, str, Blob]]) -> dict[str
 def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
     if len(task.requests) > 1:
         try:
-            return _pass(store, task.documents, task.requests)
+            return _pass(store, task, task.requests)
         except Exception as error:  # retried alone to identify the failing annotator
             _LOG.info("%s alone, not with the annotators beside it: %s", task.requests[0].name, error)
-    return _pass(store, task.documents, task.requests[:1])
+    return _pass(store, task, task.requests[:1])
 
 
-def _pass(store: Store, documents: Part, requests: Sequence[_Request]) -> tuple[Part, ...]:
+def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part, ...]:
     """Read a part once, batch by batch, and write a sidecar of every annotator."""
+    from plinth.text.english.columns import forget  # kernels are for workers
+
     with ExitStack() as stack:
         made = [_Made(store, stack, request) for request in requests]
         columns = sorted({name for one in made for name in one.chosen.reads})
-        for batch in iter_batches(store, documents, columns, BATCH_ROWS):
-            for one in made:
-                one.add(batch)
+        wanted = annotator(requests[0].name).sidecars
+        sources = [(task.documents, columns), *((part, wanted[name]) for name, part in task.sidecars.items())]
+        try:
+            for batch, *others in iter_aligned(store, *sources, rows=BATCH_ROWS):
+                for other, name in zip(others, task.sidecars, strict=True):
+                    for column in wanted[name]:
+                        batch = batch.append_column(f"{name}.{column}", other.column(column))
+                for some in slices(batch):
+                    for one in made:
+                        one.annotate(some)
+                for one in made:
+                    one.write()
+        finally:
+            forget()
         return tuple(one.finish() for one in made)
+
+
+def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The rows of a batch in turn, in slices of about `SLICE_BYTES` of text where it has text, at least one."""
+    from plinth.text.unicode.codepoints import utf8
+
+    if "text" not in batch.schema.names:
+        return [batch]
+    ends = utf8(batch.column("text"))[1]
+    numbers = (ends[:-1] - ends[0]) // SLICE_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), batch.num_rows]
+    return [batch.slice(low, high - low) for low, high in pairwise(cuts)]
 
 
 class _Made:
@@ -210,13 +263,20 @@ class _Made:
         self.chosen = annotator(request.name)
         _require_version(self.chosen, request.version)
         fingerprint.require_libraries(request.step.name, request.libraries)
-        self._params = _prepared(request.name, request.params.model_dump_json(), store.root, request.resources)
-        self._counts = _Counts(self.chosen)
+        self._params = _prepared(request.name, request.params.model_dump_json(), store, request.resources)
+        self._counts = ColumnCounts(self.chosen.schema)
         self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema, SCORE_GROUP_ROWS))
+        self._made: list[pa.RecordBatch] = []
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        made = self.chosen.annotate(batch.select(list(self.chosen.reads)), self._params)
+    def annotate(self, batch: pa.RecordBatch) -> None:
+        made = self.chosen.annotate(batch.select([*self.chosen.reads, *self.chosen.after]), self._params)
         _require(self.chosen, batch.num_rows, made)
+        self._made.append(made)
+
+    def write(self) -> None:
+        """Count and write what was annotated since the last time: batches that do not depend on how they were cut."""
+        made = pa.concat_batches(self._made) if len(self._made) > 1 else self._made[0]
+        self._made = []
         self._counts.add(made)
         self._writer.write(made)
 
@@ -258,82 +318,3 @@ def _fault(field: pa.Field, column: pa.Array) -> str:
     if pa.types.is_floating(field.type) and pc.all(pc.is_finite(column)).as_py() is False:
         return f"NaN or infinity in {field.name}"
     return ""
-
-
-class _Counts:
-    """Running statistics of a sidecar's columns."""
-
-    def __init__(self, chosen: Annotator) -> None:
-        self.documents = 0
-        self.columns: dict[str, dict[str, Any]] = {}
-        self.labels: dict[str, dict[str, int]] = {
-            field.name: {} for field in chosen.schema if pa.types.is_string(field.type)
-        }
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.documents += batch.num_rows
-        for field, column in zip(batch.schema, batch.columns, strict=True):
-            if pa.types.is_boolean(field.type):
-                _merge(self.columns, field.name, {"true": pc.sum(column).as_py() or 0, "nulls": column.null_count})
-            elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-                _merge(self.columns, field.name, _numbers(column))
-            elif pa.types.is_list(field.type):
-                lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-                facts = {"spans": int(lengths.sum()), "documents": int((lengths > 0).sum())}
-                _merge(self.columns, field.name, facts)
-            elif field.name in self.labels:
-                counts = {str(row["values"]): row["counts"] for row in pc.value_counts(column).to_pylist()}
-                _merge_labels(self.labels, field.name, counts)
-
-    def stats(self) -> dict[str, Any]:
-        return _finished(self.documents, self.columns, self.labels)
-
-
-def _finished(documents: int, columns: dict[str, dict[str, Any]], labels: dict[str, dict[str, int]]) -> dict[str, Any]:
-    means = {name: round(facts["sum"] / facts["values"], 6) for name, facts in columns.items() if facts.get("values")}
-    return {
-        "documents": documents,
-        "columns": {name: facts | ({"mean": means[name]} if name in means else {}) for name, facts in columns.items()},
-        "labels": {name: dict(sorted(counts.items())) for name, counts in labels.items()},
-    }
-
-
-def _numbers(column: pa.Array) -> dict[str, Any]:
-    if len(column) == column.null_count:
-        return {"values": 0, "nulls": column.null_count, "sum": 0}
-    limits = pc.min_max(column).as_py()
-    return {
-        "values": len(column) - column.null_count,
-        "nulls": column.null_count,
-        "sum": round(float(pc.sum(column).as_py()), 6),
-        **limits,
-    }
-
-
-def _merge(columns: dict[str, dict[str, Any]], name: str, more: Mapping[str, Any]) -> None:
-    have = columns.setdefault(name, {})
-    for key, value in more.items():
-        if key == "min":
-            have[key] = min(have.get(key, value), value)
-        elif key == "max":
-            have[key] = max(have.get(key, value), value)
-        else:
-            have[key] = have.get(key, 0) + value
-
-
-def _merge_labels(labels: dict[str, dict[str, int]], name: str, more: Mapping[str, int]) -> None:
-    have = labels.setdefault(name, {})
-    for label, count in sorted(more.items()):
-        key = label if label in have or len(have) < MAX_LABELS else OTHER
-        have[key] = have.get(key, 0) + count
-
-
-def _total(parts: list[Part]) -> dict[str, Any]:
-    columns: dict[str, dict[str, Any]] = {}
-    labels: dict[str, dict[str, int]] = {}
-    for part in parts:
-        for name, facts in part.stats["columns"].items():
-            _merge(columns, name, facts)
-        for name, counts in part.stats["labels"].items():
-            _merge_labels(labels, name, counts)
-    return _finished(sum(part.stats["documents"] for part in parts), columns, labels)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import sorted_runs
@@ -45,8 +44,8 @@ SCHEMA = pa.schema(
 #: number (or its row, once gathered by slot), the cluster's id as two halves, size << 1 | whether it survives.
 MEMBERS, MEMBER_COLUMNS = "members", 4
 
-#: Slots whose members one task gathers.
-GATHER_SLOTS = 64
+#: Slots that one task gathers, and rows that it should hold.
+GATHER_SLOTS, GATHER_ROWS = 64, 4_000_000
 
 
 def write_members(store: Store, at: U64, group: I64, ranks: npt.NDArray[np.uint64]) -> Part:
@@ -86,13 +85,14 @@ def gather(
     kind: str = MEMBERS,
     columns: int = MEMBER_COLUMNS,
 ) -> list[Part]:
-    """Runs by number of document, of ranges or partitions, as one run by row for each slot."""
+    """Runs by number of document, of ranges or partitions, as one run by row for each slot, sorted by all columns."""
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
     few = narrow(ctx, kind, columns, parts, label)
-    found = keyed(few)
+    found, rows = keyed(few), max(1, sum(part.rows for part in few))
+    at_once = max(1, min(GATHER_SLOTS, GATHER_ROWS * count // rows))
     items = [
         Item(("-".join(map(str, bases)), found), _Gather(few, bases, kind, columns), bases[-1] - bases[0])
-        for bases in (layout.bases[i : i + GATHER_SLOTS + 1] for i in range(0, count, GATHER_SLOTS))
+        for bases in (layout.bases[i : i + at_once + 1] for i in range(0, count, at_once))
     ]
     return [part for made in run_items(ctx, step, _gather, items, label=f"{label} gather") for part in made]
 
@@ -111,7 +111,7 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
         with sorted_runs.SortedRun(store, part, task.kind) as opened:
             found.append(list(opened.slice(task.bases[0], task.bases[-1])))
     table = [np.concatenate(column) for column in zip(*found, strict=True)]
-    order = np.argsort(table[0])  # numbers of documents are unique
+    order = sorted_runs.in_order(*table)
     table = [column[order] for column in table]
     cuts = np.searchsorted(table[0], np.array(task.bases, dtype=np.uint64))
     made = []
@@ -120,24 +120,6 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
         mine[0] = mine[0] - np.uint64(base)
         made.append(sorted_runs.write(store, "slot.run", task.kind, [mine], task.columns))
     return tuple(made)
-
-
-@njit(nogil=True, cache=True)
-def connect(count: int, left: I64, right: I64) -> I64:
-    """Roots [count] of the components that the edges make: the smallest index of each (union-find)."""
-    parent = np.arange(count)
-    for edge in range(left.size):
-        a, b = left[edge], right[edge]
-        while parent[a] != a:
-            parent[a] = parent[parent[a]]
-            a = parent[a]
-        while parent[b] != b:
-            parent[b] = parent[parent[b]]
-            b = parent[b]
-        parent[max(a, b)] = min(a, b)
-    for node in range(count):  # a parent is never above its child, so one pass from below finishes
-        parent[node] = parent[parent[node]]
-    return parent
 
 
 def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]]) -> Part:

@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compute.stage import add_stats, sum_stats
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, add_stats, run_items, sum_stats
 from plinth.corpus.dedup.span_parameters import Remainder
-from plinth.records import EDIT_TYPE, Part
+from plinth.records import EDIT_TYPE, Part, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.store import Store
 
 Bools = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
@@ -55,6 +58,18 @@ class Marks:
     end_cp: npt.NDArray[np.int32]
     reason: I64
     removed: I64
+
+
+def columns(ctx: Context, parts: Sequence[Part], names: Sequence[str]) -> list[Part]:
+    """Some columns of sidecars: what else changes in them costs nothing further."""
+    step = Step(name="dedup/columns", version="1", params={"names": list(names)})
+    items = [Item((part.blob.sha256,), (part, tuple(names)), part.rows) for part in parts]
+    return [made[0] for made in run_items(ctx, step, _columns, items, label="dedup columns")]
+
+
+def _columns(store: Store, task: tuple[Part, tuple[str, ...]]) -> tuple[Part, ...]:
+    part, names = task
+    return (write_table(store, part.name, read_table(store, part, list(names))),)
 
 
 def no_stats(reasons: Sequence[str]) -> dict[str, Any]:

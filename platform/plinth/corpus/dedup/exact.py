@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle, sorted_runs
+from plinth.corpus.dedup import clusters, document_numbers, rank_table, shuffle
 from plinth.corpus.dedup.parameters import Dedup
-from plinth.corpus.dedup.run_tree import RangeReader, tree
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_aligned, iter_batches, write_table
@@ -112,10 +112,7 @@ def _digest(store: Store, documents: Part) -> tuple[Part, ...]:
         texts = batch.column("text")
         lengths.append(np.diff(utf8(texts)[1]))
         found.append(digests(texts))
-    high, low = shuffle.halves(pa.chunked_array(found))
-    order = sorted_runs.in_order(high, low)
-    columns = (high[order], order.astype(np.uint64), low[order])
-    leaf = sorted_runs.write(store, documents.name, DIGESTS, [columns], 3, {"version": VERSION})
+    leaf = shuffle.write_halves(store, documents.name, DIGESTS, pa.chunked_array(found), {"version": VERSION})
     return leaf, write_table(store, documents.name, pa.table([pa.array(np.concatenate(lengths))], schema=_LENGTHS))
 
 
@@ -124,38 +121,16 @@ def _groups(ctx: Context, params: Dedup, places: Sequence[Slot], ranks: Part, ra
     reader = RangeReader.over(ctx.store, DIGESTS, branches, document_numbers.layout(places), {"version": VERSION})
     mask = document_numbers.mask(ctx, [(slot.sides["policy"], "keep") for slot in places])
     step = Step(name="dedup/exact/group", version=VERSION, params=params.survivors())
-    items = [
-        Item(
-            (f"{low}-{high}", mask.blob.sha256, ranks.blob.sha256, reader.key),
-            _Group(reader, mask, ranks, low, high),
-            reader.rows * (high - low) // shuffle.END,
-        )
-        for low, high in shuffle.ranges(reader.rows, range_rows)
-    ]
-    return [parts[0] for parts in run_items(ctx, step, _group, items, label=f"{ASSET} group")]
+    return reduce(ctx, step, _group, reader, range_rows, f"{ASSET} group", mask, (ranks,))
 
 
-@dataclass(frozen=True)
-class _Group:
-    reader: RangeReader
-    mask: Part
-    ranks: Part
-    low: int
-    high: int
-
-
-def _group(store: Store, task: _Group) -> tuple[Part, ...]:
-    mask = document_numbers.open_flat(store, task.mask, "<u1")
-    high, at, low = task.reader.read(store, task.low, task.high, mask)
-    order = sorted_runs.in_order(high, low, at)
-    high, at, low = high[order], at[order], low[order]
-    new = np.ones(at.size, dtype=np.bool_)
-    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+def _group(store: Store, task: Range) -> tuple[Part, ...]:
+    new, (_, at, _) = task.read(store)
     group = np.cumsum(new) - 1
     listed = np.bincount(group, minlength=1)[group] > 1 if at.size else new
     at, group = at[listed], group[listed]
     back = np.argsort(at)  # numbers of documents are unique
-    ranks = document_numbers.open_flat(store, task.ranks, "<u8", rank_table.WIDTH)
+    ranks = document_numbers.open_flat(store, task.given[0], "<u8", rank_table.WIDTH)
     return (clusters.write_members(store, at[back], group[back], ranks),)
 
 

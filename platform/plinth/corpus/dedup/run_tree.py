@@ -11,7 +11,7 @@ slots of the corpus and stays valid when they change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
@@ -25,7 +25,7 @@ from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, run_merge, sorted_runs
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.run_merge import keyed
-from plinth.corpus.dedup.shuffle import ranges
+from plinth.corpus.dedup.shuffle import END, ranges
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 
@@ -105,7 +105,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
                     for (key, at, *rest), number in zip(slices, numbers, strict=False)
                 ]
                 table = [np.concatenate(column) for column in zip(*moved, strict=True)]
-                order = sorted_runs.in_order(table[0], table[1])
+                order = sorted_runs.in_order(*table)
                 yield tuple(column[order] for column in table)
 
         return (sorted_runs.write(store, "merged.run", task.kind, chunks(), task.columns, opened[0].identity),)
@@ -159,3 +159,56 @@ class RangeReader:
             columns = (key, number, *rest)
             found.append([column[mask[number] != 0] for column in columns] if mask is not None else [*columns])
         return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+
+@dataclass(frozen=True)
+class Range:
+    """One range of keys of a reduce, picklable.
+
+    Args:
+        mask: flat column of bytes, where some documents alone are considered.
+        given: what else the reduce reads.
+    """
+
+    reader: RangeReader
+    low: int
+    high: int
+    mask: Part | None = None
+    given: tuple[Part, ...] = ()
+
+    def read(self, store: Store) -> tuple[npt.NDArray[np.bool_], list[U64]]:
+        """Which entries are the first of their key, and the columns: ordered by key, number and the others.
+
+        Of runs with three columns or more the third is the other half of the key.
+        """
+        mask = document_numbers.open_flat(store, self.mask, "<u1") if self.mask else None
+        columns = self.reader.read(store, self.low, self.high, mask)
+        key, number, *rest = columns
+        order = sorted_runs.in_order(key, *rest[:1], number, *rest[1:])
+        columns = [column[order] for column in columns]
+        first = np.ones(order.size, dtype=np.bool_)
+        first[1:] = np.any([column[1:] != column[:-1] for column in (columns[0], *columns[2:3])], axis=0)
+        return first, columns
+
+
+def reduce(
+    ctx: Context,
+    step: Step,
+    fn: Callable[[Store, Range], tuple[Part, ...]],
+    reader: RangeReader,
+    range_rows: int,
+    label: str,
+    mask: Part | None = None,
+    given: tuple[Part, ...] = (),
+) -> list[Part]:
+    """What a step makes of each range of keys, of about so many rows; keys must be evenly spread."""
+    read = (mask, *given) if mask else given
+    items = [
+        Item(
+            (f"{low}-{high}", *(part.blob.sha256 for part in read), reader.key),
+            Range(reader, low, high, mask, given),
+            reader.rows * (high - low) // END,
+        )
+        for low, high in (ranges(reader.rows, range_rows) if reader.branches else ())
+    ]
+    return [made[0] for made in run_items(ctx, step, fn, items, label=label)]

@@ -11,9 +11,6 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, internal
 
-#: Fields of `Dedup` that neither exact nor near deduplication reads.
-LATER_STAGES = {"semantic", "lines", "substring"}
-
 
 class Remainder(Frozen):
     """Least remainder of a document after cuts. Documents without cuts are never dropped."""

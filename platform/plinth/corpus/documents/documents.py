@@ -38,6 +38,8 @@ from plinth.storage.parts import write_batches
 from plinth.storage.store import Store
 
 VERSION = "4"
+#: Built-in kinds whose text comes from an extractor, within its limits.
+EXTRACTED = ("warc", "html", "pdf", "latex")
 #: Of a bucket with more than twice so many groups, so many are read first: a source that is damaged throughout fails
 #: before the rest is read.
 PROBE_GROUPS = 32
@@ -78,23 +80,7 @@ def run(
     label = f"{name}/documents"
     rules = {"bucket": name, "normalisation": params.normalisation}
     step = Step(name="documents", version=VERSION, params=fingerprint_ready(rules))
-    items = []
-    for group in groups(bucket, inventory, params.part_bytes):
-        source = bucket.sources[group.source]
-        # Only what bears on this source: a change elsewhere in the bucket re-runs nothing here.
-        facts = fingerprint.digest(_facts(source, params))
-        files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
-        task = FileGroupTask(
-            bucket=name,
-            source=source,
-            group=group,
-            params=params,
-            gate=gate,
-            reader=identity(source.kind),
-            libraries=_libraries(source, params),
-        )
-        stops = () if gate is None else (gate.identity,)
-        items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
+    items = _items(name, bucket, params, inventory, gate)
     if len(items) > 2 * PROBE_GROUPS:
         probed = run_items(ctx, step, make_part, items[:: len(items) // PROBE_GROUPS], label=f"{label} (first look)")
         require_whole(ctx.store, label, params, probed, tolerance=2.0)
@@ -118,6 +104,29 @@ def run(
     )
     inputs: dict[str, Manifest | str] = {f"{name}/sources": inventory.digest, **(lists or {})}
     return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
+
+
+def _items(
+    name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
+) -> list[Item]:
+    """One item per group of files, known by what bears on its source: a change elsewhere re-runs nothing here."""
+    items = []
+    for group in groups(bucket, inventory, params.part_bytes):
+        source = bucket.sources[group.source]
+        facts = fingerprint.digest(_facts(source, params))
+        files = [fingerprint.digest([file.key, file.sha256, file.before, licence]) for file, licence in group.files]
+        task = FileGroupTask(
+            bucket=name,
+            source=source,
+            group=group,
+            params=params,
+            gate=gate,
+            reader=identity(source.kind),
+            libraries=_libraries(source, params),
+        )
+        stops = () if gate is None else (gate.identity,)
+        items.append(Item(inputs=(facts, *files, *stops), task=task, rows=len(group.files)))
+    return items
 
 
 def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
@@ -162,7 +171,7 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
     reader = identity(source.kind)
     if reader:
         facts["reader"] = reader
-    if reader or source.kind in ("warc", "html"):
+    if reader or source.kind in EXTRACTED:
         facts["extraction"] = params.extraction.model_dump(mode="json")
     facts["libraries"] = _libraries(source, params)
     return facts
@@ -175,6 +184,7 @@ def _libraries(source: Source, params: Documents) -> dict[str, str]:
         names.add("ftfy")
     if source.kind == "warc":
         names.add("FastWARC")
+    names |= {"pdf": {"pypdfium2"}, "latex": {"pylatexenc", "Resiliparse"}}.get(source.kind, set())
     if source.kind in ("warc", "html") or identity(source.kind):  # a reader of another package may yield pages
         names |= {"Resiliparse", *LIBRARIES[params.extraction.engine]}
     return fingerprint.libraries(*sorted(names))
@@ -211,7 +221,7 @@ def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Ite
         if "\0" in text:
             yield refuse(item, "nul_bytes", f"NUL at character {text.index(chr(0))}")
             continue
-        text = normalize(text, work.params.normalisation, work.source.repair_boundaries)
+        text = normalize(text, work.params.normalisation, work.source.repair_boundaries or work.source.kind == "pdf")
         try:
             encoded = text.encode()
         except UnicodeEncodeError as error:
@@ -241,7 +251,7 @@ def _identified(
             yield refuse(item, SEEN_BEFORE, f"the same address and text as an earlier record: {key.hex()}")
             continue
         seen.add(key)
-        extra = json.dumps({**item.extra, "domain": work.source.domain}, sort_keys=True, ensure_ascii=True)
+        extra = _metadata({**item.extra, "domain": work.source.domain})
         yield (
             key,
             text,
@@ -265,6 +275,15 @@ def _divert(
                 reports.add(item)
         else:
             yield item
+
+
+def _metadata(extra: Mapping[str, Any]) -> str:
+    """Metadata as JSON that any reader takes: half of a surrogate pair, which a cut title may end in, is `?`."""
+    written = json.dumps(extra, sort_keys=True)
+    if "\\ud" not in written:  # nor a whole pair
+        return written
+    whole = json.dumps(extra, ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(json.loads(whole), sort_keys=True)
 
 
 def _clean(name: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -24,7 +23,7 @@ from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import shuffle, sorted_runs
 from plinth.corpus.dedup.clusters import gather
 from plinth.corpus.dedup.document_numbers import SlotNumbers
-from plinth.corpus.dedup.run_tree import RangeReader, tree
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.documents.tables import reject_batch
 from plinth.corpus.sources.record import SEEN_BEFORE, Reject
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Part, Step
@@ -110,32 +109,16 @@ def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) 
     made = run_items(ctx, Step(name="documents/ids", version="1"), _ids, items, label=f"{label} (ids)")
     numbers = SlotNumbers((0, *accumulate(part.rows for part in parts)))
     reader = RangeReader.over(ctx.store, IDS, tree(ctx, IDS, 3, [one[0] for one in made]), numbers)
-    items = [
-        Item((f"{low}-{high}", reader.key), _Range(reader, low, high), reader.rows * (high - low) // shuffle.END)
-        for low, high in shuffle.ranges(reader.rows, range_rows)
-    ]
     step = Step(name="documents/repeated", version="1")
-    found = [one[0] for one in run_items(ctx, step, _later, items, label=f"{label} (repeated)")]
+    found = reduce(ctx, step, _later, reader, range_rows, f"{label} (repeated)")
     return gather(ctx, label, found, numbers, REPEATED, 1)
 
 
 def _ids(store: Store, part: Part) -> tuple[Part, ...]:
     found = [pa.array([], pa.binary(16)), *(batch.column("id") for batch in iter_batches(store, part, ["id"]))]
-    high, low = shuffle.halves(pa.chunked_array(found))
-    order = sorted_runs.in_order(high, low)
-    return (sorted_runs.write(store, "ids.run", IDS, [(high[order], order.astype(np.uint64), low[order])], 3),)
+    return (shuffle.write_halves(store, "ids.run", IDS, pa.chunked_array(found)),)
 
 
-@dataclass(frozen=True)
-class _Range:
-    reader: RangeReader
-    low: int
-    high: int
-
-
-def _later(store: Store, task: _Range) -> tuple[Part, ...]:
-    high, at, low = task.reader.read(store, task.low, task.high)
-    order = sorted_runs.in_order(high, low, at)
-    high, at, low = high[order], at[order], low[order]
-    later = at[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
-    return (sorted_runs.write(store, "repeated.run", REPEATED, [(np.sort(later),)], 1),)
+def _later(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (_, at, _) = task.read(store)
+    return (sorted_runs.write(store, "repeated.run", REPEATED, [(np.sort(at[~first]),)], 1),)

@@ -1,4 +1,4 @@
-"""Main content of HTML, in a process that can be killed.
+"""Main content of HTML and text of PDF and LaTeX, in a process that can be killed.
 
     page           a page, its text, and the bytes of both
     charset        bytes -> HTML text
@@ -6,6 +6,8 @@
     formulas       raised and lowered text, MathML: as text, before the page is parsed
     listings       code as it stands in the page, without line numbers
     page_metadata  title, canonical address, date, language, by one scan of the head
+    pdf            text of PDF, page by page, by PDFium
+    latex          text of LaTeX, with maths and tables, by pylatexenc
     dates          a date as pages write it -> ISO 8601
     handler        the worker: blocks of pages under a CPU limit per page
     extractor      `Extractor`: batches of pages to the worker and back

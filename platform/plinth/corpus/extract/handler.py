@@ -1,7 +1,7 @@
 """The handler of an extraction worker: pages in, answers out.
 
-CPU time is limited at the recipe's seconds per page, so that a busy machine does not change what is rejected, and wall
-clock well above it, for a page that sleeps.
+CPU time is limited at the recipe's seconds per page (of PDF each page, of LaTeX a file), so that a busy machine does
+not change what is rejected, and wall clock well above it, for a page that sleeps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from plinth.compute.worker_process import Handler, ItemWatch
 from plinth.corpus.extract.charset import decode
 from plinth.corpus.extract.engines import engine
-from plinth.corpus.extract.page import Extract, ExtractionFailure, Page, Text, answer_bytes, page_of
+from plinth.corpus.extract.page import Answer, Extract, ExtractionFailure, Page, Text, answer_bytes, page_of
 from plinth.corpus.extract.page_metadata import page_facts
 
 #: A page that was read: its HTML, main content, title.
@@ -43,10 +43,10 @@ def extracting(watch: ItemWatch, name: str, seconds: str) -> Handler:
 
     def handle(items: Iterator[memoryview]) -> Iterator[bytes]:
         for block in _blocks(items):
-            pages = list[Read | ExtractionFailure]()
+            pages = list[Read | Answer]()
             for page in block:
                 watch.begin()
-                pages.append(_read(extract, page))
+                pages.append(_read(extract, page) if page.kind == "html" else _whole(page, watch))
                 watch.end()
             watch.stop()
             yield from map(_answer, pages)
@@ -76,8 +76,22 @@ def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
         return ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}")
 
 
-def _answer(read: Read | ExtractionFailure) -> bytes:
-    if isinstance(read, ExtractionFailure):
+def _whole(page: Page, watch: ItemWatch) -> Answer:
+    """A document of another kind than HTML: its text and metadata at once."""
+    try:
+        if page.kind == "pdf":
+            from plinth.corpus.extract.pdf import pdf_text
+
+            return pdf_text(page.body, watch.renew)
+        from plinth.corpus.extract.latex import latex_text
+
+        return latex_text(decode(page.body, page.charset))
+    except BaseException as error:  # pylatexenc goes as deep as its source does
+        return ExtractionFailure("extract_failed", f"{type(error).__name__}: {error}")
+
+
+def _answer(read: Read | Answer) -> bytes:
+    if isinstance(read, ExtractionFailure | Text):
         return answer_bytes(read)
     html, text, title = read
     try:

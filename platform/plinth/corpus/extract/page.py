@@ -3,7 +3,7 @@
 Plain lengths and UTF-8, never pickle: a hostile page may control the worker, and the owner must not execute its
 bytes.
 
-    page       length of charset; charset; body
+    page       kind; length of charset; charset; body
     answer     status, length of text, length of each fact; text and facts that are there
 """
 
@@ -13,26 +13,34 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from plinth.corpus.sources.signals import DIRECTIVES, REL_LICENSE, TDM_POLICY
+
 CHARSET_BYTES = 255
 #: Metadata of a page, by the names in a document's `extra`, each of at most so many characters.
-FACTS = ("title", "canonical", "date", "lang")
+FACTS = ("title", "canonical", "date", "lang", DIRECTIVES, TDM_POLICY, REL_LICENSE)
 FACT_CHARACTERS = 500
 ANSWER = struct.Struct(f"<BI{len(FACTS)}H")
 #: Status of an answer: text came out, or one of these reasons.
 REASONS = ("", "extract_failed", "nul_bytes")
 
 
+#: How a page is read, by the media type of its record; all else is HTML.
+KINDS = ("html", "pdf", "latex")
+KIND_OF = {"application/pdf": "pdf", "text/x-tex": "latex"}
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Undecoded HTML and the character set its server declared, if any."""
+    """Undecoded HTML and the character set its server declared, if any; or a whole file of another kind."""
 
     body: bytes
     charset: str = ""
+    kind: str = KINDS[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Main content, and title, canonical address, date and language where the page gives them."""
+    """Main content, and title, canonical address, date, language and signals on its use where the page gives them."""
 
     text: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -55,13 +63,13 @@ Extract = Callable[[str], tuple[str, str | None]]
 def page_bytes(page: Page) -> bytes:
     """A page as bytes."""
     charset = page.charset.encode("ascii", "ignore")[:CHARSET_BYTES]
-    return b"".join((len(charset).to_bytes(), charset, page.body))
+    return b"".join((KINDS.index(page.kind).to_bytes(), len(charset).to_bytes(), charset, page.body))
 
 
 def page_of(data: memoryview) -> Page:
     """The page of `page_bytes`, copied out."""
-    start = 1 + data[0]
-    return Page(bytes(data[start:]), str(data[1:start], "ascii"))
+    start = 2 + data[1]
+    return Page(bytes(data[start:]), str(data[2:start], "ascii"), KINDS[data[0]])
 
 
 def answer_bytes(answer: Answer) -> bytes:

@@ -1,4 +1,4 @@
-"""Records with main content in the place of HTML, in the order in which they came."""
+"""Records with text in the place of HTML, PDF and LaTeX, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urljoin
 
 from plinth.corpus.extract.extractor import Extractor
-from plinth.corpus.extract.page import Answer, ExtractionFailure, Page, Text
+from plinth.corpus.extract.page import KIND_OF, Answer, ExtractionFailure, Page, Text
+from plinth.corpus.sources.licences import UNKNOWN
 from plinth.corpus.sources.record import RawRecord, Reject, refuse
+from plinth.corpus.sources.signals import REL_LICENSE, TDM_POLICY, joined, spdx
 
 #: Pages travel to the extractor in batches of at most this many pages, and until they hold so many bytes, which a
 #: pipe takes in one turn; no more than so many records wait for a page among them.
 BATCH_PAGES, BATCH_BYTES, BATCH_RECORDS = 256, 900_000, 1024
 
 WEB = ("http://", "https://")
+#: Metadata that is an address, which pages may write relative to their own.
+ADDRESSES = ("canonical", TDM_POLICY, REL_LICENSE)
 Records = Sequence[RawRecord | Reject]
 
 
@@ -51,7 +55,7 @@ def _batches(items: Iterable[RawRecord | Reject]) -> Iterator[Records]:
 
 def _page(item: RawRecord | Reject) -> Page | None:
     if isinstance(item, RawRecord) and isinstance(item.content, bytes):
-        return Page(item.content, item.charset)
+        return Page(item.content, item.charset, KIND_OF.get(item.mime, "html"))
     return None
 
 
@@ -68,17 +72,18 @@ def _merged(items: Records, answers: Iterator[Answer]) -> Iterator[RawRecord | R
 
 
 def _with_text(page: RawRecord, answer: Text) -> RawRecord:
-    extra = {**page.extra, **answer.facts}
-    if written := answer.facts.get("canonical"):
-        extra["canonical"] = _absolute(written, page.uri)
-        if not extra["canonical"]:
-            del extra["canonical"]
+    extra = joined(page.extra, answer.facts)
+    for name in ADDRESSES:
+        if written := extra.get(name):
+            extra[name] = _absolute(written, page.uri)
+            if not extra[name]:
+                del extra[name]
     # All fields by name: `dataclasses.replace` takes twice as long, and this is done for every page.
     return RawRecord(
         uri=page.uri,
         content=answer.text,
         mime=page.mime,
-        licence=page.licence,
+        licence=page.licence if page.licence != UNKNOWN else spdx(extra.get(REL_LICENSE, "")) or UNKNOWN,
         source_bytes=page.source_bytes,
         where=page.where,
         captured_at=page.captured_at,

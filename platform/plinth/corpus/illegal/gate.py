@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -93,7 +92,7 @@ def arriving(
     if gate is None:
         yield from items
         return
-    matcher = _matcher(gate, store.root)
+    matcher = _matcher(gate, store)
     for item in items:
         if isinstance(item, Reject):
             yield item
@@ -112,7 +111,7 @@ def passing(
     if gate is None:
         yield from items
         return
-    matcher, held, size = _matcher(gate, store.root), list[RawRecord | Reject](), 0
+    matcher, held, size = _matcher(gate, store), list[RawRecord | Reject](), 0
     for item in items:
         held.append(item)
         size += len(item.content) if isinstance(item, RawRecord) else 0
@@ -151,13 +150,13 @@ def _compared(matcher: Matcher, held: Sequence[RawRecord | Reject], params: Ille
         yield quarantined(item, hits, params) if hits and isinstance(item, RawRecord) else item
 
 
-def _matcher(gate: IllegalGate, root: Path) -> Matcher:
-    return _read(gate.model_dump_json(), root)
+def _matcher(gate: IllegalGate, store: Store) -> Matcher:
+    return _read(gate.model_dump_json(), store)
 
 
 @lru_cache(maxsize=4)
-def _read(gate: str, root: Path) -> Matcher:
+def _read(gate: str, store: Store) -> Matcher:
     """Lists are read once per worker process."""
-    chosen, store = IllegalGate.model_validate_json(gate), Store(root)
+    chosen = IllegalGate.model_validate_json(gate)
     files = {name: store.open_path(blob) for name, blob in chosen.files}
     return Matcher(read(files, f"lists/{chosen.params.lists}", chosen.params), chosen.params)

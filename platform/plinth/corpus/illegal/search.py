@@ -49,8 +49,10 @@ def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
 
     Raises:
         SourceError: the lists are refused.
+        StorageError: the workspace is shared: its store is no folder.
         IntegrityError: a blob that should be a table cannot be read.
     """
+    ctx.store.require_folder("the search for listed text")
     files = {part.name: ctx.store.open_path(part.blob) for part in lists.parts}
     matcher = Matcher(read(files, lists.asset, params), params)
     published, older = _names(ctx)
@@ -74,7 +76,7 @@ def _names(ctx: Context) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     published: dict[str, set[str]] = {}
     older: dict[str, set[str]] = {}
     current = {ref.digest for ref in ctx.refs.all()}
-    for path in sorted(ctx.workspace.manifests.glob("*.json")):
+    for path in ctx.refs.saved():
         made = ctx.refs.load(path.stem)
         names = published if path.stem in current else older
         for part in made.parts:

@@ -11,11 +11,13 @@ from plinth.compute.stage import manifest
 from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
+from plinth.storage.atomic import named_failures
 from plinth.storage.files import CHUNK_BYTES, opened
 
 VERSION = "1"
-#: A list is looked up in memory; larger ones belong in a model or an index.
-MAX_BYTES = 512 * 2**20
+#: Bound on the files of a list, which every machine copies. Lists that are looked up have bounds of their own; a ready
+#: model is as large as its authors made it.
+MAX_BYTES = 64 * 2**30
 
 
 def digest(ctx: Context, location: str) -> str:
@@ -38,9 +40,11 @@ def run(ctx: Context, name: str, location: str) -> Manifest:
         raise SourceError(f"list {name} is too large", found=f"{total} bytes", expected=f"at most {MAX_BYTES}")
     parts = []
     for file in files:
-        with opened(file) as stream:
-            data = b"".join(iter(lambda: stream.read(CHUNK_BYTES), b""))
-        parts.append(Part(name=file.name.strip("/") or "list", blob=ctx.store.put_bytes(data)))
+        with ctx.store.staging() as staged:
+            with opened(file) as stream, named_failures(staged), staged.open("wb") as copy:
+                for data in iter(lambda: stream.read(CHUNK_BYTES), b""):
+                    copy.write(data)
+            parts.append(Part(name=file.name.strip("/") or "list", blob=ctx.store.put_file(staged)))
     inputs = {f"file:{file.name.strip('/') or 'list'}": file.sha256 for file in files}
     step = Step(name="lists", version=VERSION)
     return manifest(f"lists/{name}", step, inputs, parts, {"files": len(files), "bytes": total})

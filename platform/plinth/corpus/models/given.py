@@ -1,4 +1,5 @@
-"""A model that was trained before, given as files: `plinth restore` writes them, a list of the recipe names them.
+"""A model that was trained before, given as files, which a list of the recipe names: what `plinth restore` wrote, or a
+ready model of others (`fasttext`, `transformer`).
 
 A model trained on a bucket changes when the bucket grows, and then every document is scored again. A given model stays:
 only a new snapshot is scored, two workspaces score alike, and sidecars of the same bytes are reused.
@@ -11,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.corpus.models import ready_fasttext, ready_transformer
 from plinth.corpus.models.base import ModelTrainer
 from plinth.corpus.models.classify import artefact
 from plinth.corpus.models.ngram import ngram_file
@@ -22,20 +24,37 @@ from plinth.errors import IntegrityError
 from plinth.records import Frozen, Manifest, Part, Step
 
 KIND, VERSION = "given", "1"
+#: Kinds that others made: known by nothing but their digest.
+READY = ("fasttext", "transformer")
 
 
 class GivenModelParams(Frozen):
     """Where the files are."""
 
-    files: str = Field(description="Name of an entry of `corpus.lists`: the folder that `plinth restore` wrote.")
-    of: Literal["classifier", "tagger", "ngram"] = Field(description="Kind of model that they are.")
+    files: str = Field(
+        description="Name of an entry of `corpus.lists`: the folder that `plinth restore` wrote, a fastText model, "
+        "or a Hugging Face folder."
+    )
+    of: Literal["classifier", "tagger", "ngram", "fasttext", "transformer"] = Field(
+        description="Kind of model that they are; of others' are `fasttext` (`.bin`, `.ftz`) and `transformer` (a head "
+        "for sequence classification)."
+    )
     sha256: str = Field(
         "",
         pattern=r"^([0-9a-f]{64})?$",
         exclude_if=lambda given: not given,
         description="SHA-256 of the file, or of what `LC_ALL=C sha256sum *` prints in the folder; other files are "
-        "refused. A model whose score drops documents needs it.",
+        "refused. A model whose score drops documents needs it, and every model of others.",
     )
+
+    @model_validator(mode="after")
+    def _known_by_digest(self) -> GivenModelParams:
+        if self.of in READY and not self.sha256:
+            raise ValueError(
+                f"a ready {self.of} model needs `sha256`: its author's, or what `sha256sum` prints of the file that "
+                "you trust (docs/learned-gates.md)"
+            )
+        return self
 
 
 def train(
@@ -50,7 +69,7 @@ def train(
         IntegrityError: they have another digest, another version or kind wrote them, one is missing, or they do not
             fit together.
     """
-    parts = lists[params.files].parts
+    parts = opened(lists[params.files].parts)
     if params.sha256 not in ("", digest(parts)):
         raise IntegrityError(
             f"{asset}: the files in lists/{params.files} are not those that the recipe names",
@@ -64,8 +83,15 @@ def train(
     return manifest(asset, step, {f"lists/{params.files}": lists[params.files]}, parts, stats)
 
 
+def opened(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The files that a model is read from: those that `*` names in a folder. A clone has others beside and below."""
+    visible = (part for part in parts if "/" not in part.name and not part.name.startswith("."))
+    return tuple(parts) if len(parts) == 1 else tuple(visible)
+
+
 def digest(parts: Sequence[Part]) -> str:
     """SHA-256 of the only file, or of what `sha256sum` prints of all files in the order of their names."""
+    parts = opened(parts)
     if len(parts) == 1:
         return parts[0].blob.sha256
     lines = (f"{part.blob.sha256}  {part.name}\n" for part in sorted(parts, key=lambda part: part.name.encode()))
@@ -85,7 +111,13 @@ def _linear(kind: str) -> Callable[[Mapping[str, Path], str], dict[str, Any]]:
     return read
 
 
-_READERS = {"ngram": _ngram, "classifier": _linear("classifier"), "tagger": _linear("tagger")}
+_READERS = {
+    "ngram": _ngram,
+    "classifier": _linear("classifier"),
+    "tagger": _linear("tagger"),
+    "fasttext": ready_fasttext.described,
+    "transformer": ready_transformer.described,
+}
 
 TRAINER = ModelTrainer(
     kind=KIND,

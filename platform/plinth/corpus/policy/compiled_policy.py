@@ -5,6 +5,7 @@ The one place where rules meet columns: the policy stage, what-if, reviews and t
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.corpus.annotate.registry import annotator
+from plinth.corpus.policy.evaluator import shared_comparisons
 from plinth.corpus.policy.expressions import Expression, StatedRule, parse
 from plinth.corpus.policy.parameters import Policy
-from plinth.corpus.policy.rights import Rights
+from plinth.corpus.policy.rights import GATE_REASONS, Rights
 from plinth.errors import RecipeError
 from plinth.records import DOCUMENT_SCHEMA, EDIT_TYPE
 
@@ -39,6 +41,7 @@ class CompiledPolicy:
         labels: the columns of strings among those that the rules read.
         stored: reasons of rules whose outcome is published; their columns need not be read.
         rights: the licence gate; None only where no document is judged.
+        shared: comparisons that stand in several rules; each is made once for a batch.
     """
 
     rules: tuple[tuple[str, Expression], ...]
@@ -46,6 +49,7 @@ class CompiledPolicy:
     labels: frozenset[str] = frozenset()
     stored: frozenset[str] = frozenset()
     rights: Rights | None = None
+    shared: frozenset[ast.expr] = frozenset()
 
     @property
     def reasons(self) -> list[str]:
@@ -70,9 +74,10 @@ class CompiledPolicy:
         """
         lines_of = {reason: index for index, reason in enumerate(self.reasons)}
         out = np.zeros((len(lines_of), rows), dtype=np.bool_)
+        known: dict[ast.expr, Bools | None] = dict.fromkeys(self.shared)
         for reason, rule in self.rules:
             if reason not in self.stored:
-                out[lines_of[reason]] = rule.evaluate(columns, rows)
+                out[lines_of[reason]] = rule.evaluate(columns, rows, known)
         for reason, stopped in (self.rights.stops(columns) if self.rights else {}).items():
             out[lines_of[reason]] |= stopped
         if published is not None and self.stored:
@@ -85,8 +90,9 @@ class CompiledPolicy:
         return out
 
     def reusing(self, before: Policy) -> CompiledPolicy:
-        """The same policy, where rules that stand in `before` word for word are taken from what is published."""
-        have = {rule.reason: rule.drop for rule in before.rules}
+        """The same policy, where rules that stand in `before` word for word are taken from what is published; but for
+        reasons that the licence gate gives, too, for its lists may be others now."""
+        have = {rule.reason: rule.drop for rule in before.rules if rule.reason not in GATE_REASONS}
         stored = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
         same = self.edits == tuple((rule.reason, rule.spans) for rule in before.edits)
         return replace(self, stored=stored, edits=() if same else self.edits)
@@ -116,7 +122,9 @@ def compile_policy(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise RecipeError(f"{where}: more than one rule is called {twice[0]}", remedy="give each its own reason")
-    rules = tuple((rule.reason, parse(rule.drop, schema, f"{where}.rules.{rule.reason}")) for rule in policy.rules)
+    parsed = [parse(rule.drop, schema, f"{where}.rules.{rule.reason}") for rule in policy.rules]
+    trees, shared = shared_comparisons([rule.tree for rule in parsed])
+    rules = tuple((name, replace(rule, tree=tree)) for name, rule, tree in zip(names, parsed, trees, strict=True))
     for edit in policy.edits:
         if schema.get(edit.spans) != EDIT_TYPE:
             spans = ", ".join(name for name, kind in schema.items() if kind == EDIT_TYPE) or "none"
@@ -124,7 +132,7 @@ def compile_policy(
     labels = {name for _, rule in rules for name in rule.columns if pa.types.is_string(schema[name])}
     labels |= {column for column in (rights.columns if rights else ()) if column != "documents.extra"}
     edits = tuple((edit.reason, edit.spans) for edit in policy.edits)
-    return CompiledPolicy(rules, edits, frozenset(labels), rights=rights)
+    return CompiledPolicy(rules, edits, frozenset(labels), rights=rights, shared=shared)
 
 
 def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:

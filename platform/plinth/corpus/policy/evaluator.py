@@ -9,7 +9,8 @@ false; arithmetic is that of 64-bit floats.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ import pyarrow.compute as pc
 #: Arrow arrays of one length, by `sidecar.column`.
 Columns = Mapping[str, Any]
 Bools = npt.NDArray[np.bool_]
+#: No comparison is shared.
+NOTHING: dict[ast.expr, Bools | None] = {}
 
 #: Each comparison as Arrow and as numpy compute it.
 COMPARISONS: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Bools]]] = {
@@ -43,22 +46,49 @@ def column_name(node: ast.Attribute) -> str:
     return f"{node.value.id}.{node.attr}"  # type: ignore[attr-defined]
 
 
-def evaluate_condition(node: ast.expr, columns: Columns, rows: int) -> Bools:
+def shared_comparisons(trees: Sequence[ast.expr]) -> tuple[list[ast.expr], frozenset[ast.expr]]:
+    """The same trees, in which equal comparisons are one node, and the nodes that occur more than once."""
+    sharing = _Sharing()
+    made = [sharing.visit(tree) for tree in trees]
+    return made, frozenset(sharing.nodes[text] for text, times in sharing.times.items() if times > 1)
+
+
+class _Sharing(ast.NodeTransformer):
+    def __init__(self) -> None:
+        self.nodes, self.times = dict[str, ast.expr](), Counter[str]()
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        text = ast.dump(node)
+        self.times[text] += 1
+        return self.nodes.setdefault(text, node)
+
+
+def evaluate_condition(
+    node: ast.expr, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING
+) -> Bools:
     """Where a condition holds, [rows].
+
+    Args:
+        known: outcomes of shared comparisons over these columns; None where it is to be filled in.
 
     Raises:
         TypeError, pa.ArrowException: operands whose types do not fit; never after `parse` has checked the tree.
     """
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        found = evaluate_condition(node.values[0], columns, rows)
+        found = evaluate_condition(node.values[0], columns, rows, known)
         for operand in node.values[1:]:
-            found = join(found, evaluate_condition(operand, columns, rows))
+            found = join(found, evaluate_condition(operand, columns, rows, known))
         return found
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return np.logical_not(evaluate_condition(node.operand, columns, rows))
+        return np.logical_not(evaluate_condition(node.operand, columns, rows, known))
     if isinstance(node, ast.Compare):
-        return _comparison(node, columns, rows)
+        outcome = known.get(node)
+        if outcome is None:
+            outcome = _comparison(node, columns, rows)
+            if node in known:
+                known[node] = outcome
+        return outcome
     return _mask(evaluate_value(node, columns, rows), rows)
 
 
@@ -92,7 +122,7 @@ def _comparison(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
-    """A comparison of a column of numbers, none of them missing, with a number; None for anything else.
+    """A comparison of a column of numbers with a number, false where one is missing; None for anything else.
 
     None for no rows too: whether types fit is found by Arrow, on empty columns.
     """
@@ -102,14 +132,17 @@ def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
     if not isinstance(left, ast.Attribute) or not isinstance(right, ast.Constant):
         return None
     column, number = columns[column_name(left)], right.value
-    if not len(column) or column.null_count or isinstance(number, bool) or not isinstance(number, int | float):
+    if not len(column) or isinstance(number, bool) or not isinstance(number, int | float):
         return None
-    if pa.types.is_integer(column.type) and isinstance(number, int):
-        return operator[1](column.to_numpy(), number)
     if pa.types.is_float32(column.type) or pa.types.is_float64(column.type):
-        # numpy rounds a Python float to the column's 32 bits; a 64-bit one is compared as it was written
-        return operator[1](column.to_numpy(), np.float64(number))
-    return None
+        number = np.float64(number)  # numpy rounds a Python float to the column's 32 bits; this one it does not
+    elif not (pa.types.is_integer(column.type) and isinstance(number, int)):
+        return None
+    if not column.null_count:
+        return operator[1](column.to_numpy(), number)
+    width = np.dtype(column.type.to_pandas_dtype())
+    values = np.frombuffer(column.buffers()[1], width)[column.offset : column.offset + len(column)]
+    return np.logical_and(operator[1](values, number), _mask(column.is_valid(), len(column)))
 
 
 def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:

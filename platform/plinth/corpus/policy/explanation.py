@@ -16,8 +16,8 @@ from plinth.storage.store import Store
 
 def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, Manifest]:
     """Sidecars of annotators that belong to these documents, by annotator."""
-    refs = {annotator: ctx.refs.ref(f"{bucket}/{annotator}") for annotator in ANNOTATORS}
-    found = {annotator: ctx.refs.load(ref.digest) for annotator, ref in refs.items() if ref}
+    named = ((ref.asset.removeprefix(f"{bucket}/"), ref.digest) for ref in ctx.refs.all(bucket))
+    found = {annotator: ctx.refs.load(digest) for annotator, digest in named if annotator in ANNOTATORS}
     return {one: made for one, made in found.items() if made.inputs.get(f"{bucket}/documents") == documents.digest}
 
 

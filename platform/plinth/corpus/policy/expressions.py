@@ -23,6 +23,7 @@ import pyarrow as pa
 from plinth.corpus.policy.evaluator import (
     ARITHMETIC,
     COMPARISONS,
+    NOTHING,
     Bools,
     Columns,
     column_name,
@@ -48,13 +49,14 @@ class Expression(StatedRule):
 
     tree: ast.expr
 
-    def evaluate(self, columns: Columns, rows: int) -> Bools:
+    def evaluate(self, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING) -> Bools:
         """Where it holds, [rows].
 
         Args:
             columns: an Arrow array of that many rows for each name in `columns`; strings may be dictionaries.
+            known: see `evaluate_condition`.
         """
-        return evaluate_condition(self.tree, columns, rows)
+        return evaluate_condition(self.tree, columns, rows, known)
 
 
 def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expression:

@@ -1,11 +1,15 @@
 """Training text kept apart from text that it must not hold: held-out documents, benchmarks, probes, red-team prompts.
 
-holdout          documents set aside before training, by keyed hash
+holdout          documents set aside before training, by keyed hash; once set aside, always
 contamination    overlap of training documents with the held-out ones, by word n-grams
 match_cuts       GPT-3's rule: the match and 200 characters around it are cut, or the document is dropped
 sets             items of a protected set as a part: `protected/NAME`
 protected_index  all items as arrays: word hashes, n-grams with the items that hold them, weights of words
+training_text    what items are compared with, and how common their n-grams and words are in it
 match            kernels: candidates, the best stretch of a document, the longest run
-protected        the stage: a sidecar per document, and the documents found for every item
+comparison       the tasks of a part: pairs of documents and items; the sidecar
+item_table       every item with what was found of it: contaminated, suspected, undecided, clean
+tallies          counts by key over all parts, added up a bounded number at a time
+protected        the stage
 parameters, heldout_parameters   settings
 """

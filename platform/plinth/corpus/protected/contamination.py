@@ -1,8 +1,8 @@
 """Overlap of training documents with the held-out set, by word n-grams.
 
-    grams     per part: n-gram hashes of its held-out documents
+    grams     per part: n-gram hashes of its documents that are or ever were held out
     union     once: all of them, sorted, as raw little-endian uint64 that every worker maps into memory
-    hits      per part: which of them its training documents contain, and how often
+    hits      per part: which of them its training documents contain, where, and in how many
     common    once: n-grams that too many training documents contain
     sidecar   per part: the share of each document's n-grams that is held out, and what is cut (`match_cuts`)
 
@@ -15,7 +15,7 @@ for a hundred million of them 5e-12.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,9 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.dedup.run_merge import levels
 from plinth.corpus.dedup.shuffle import iter_rows
+from plinth.corpus.protected import tallies
 from plinth.corpus.protected.heldout_parameters import Contamination
 from plinth.corpus.protected.match_cuts import REASON, SEAM, Span, cuts
 from plinth.corpus.sidecars import Slot, slots, summed
@@ -84,10 +86,12 @@ def run(
         for slot in places
     ]
     found = run_items(ctx, step, _hits, items, label=f"{ASSET} overlap")
-    hits = tuple(parts[1] for parts in found)
     limit = params.boilerplate_documents
+    bound = None if limit is None else limit + 1
+    step = Step(name="contamination/tally", version=VERSION, params={"bound": bound})
+    tally = tallies.narrowed(ctx, step, [parts[2] for parts in found], label=f"{ASSET} boilerplate", bound=bound)
     step = Step(name="contamination/common", version=VERSION, params={"boilerplate_documents": limit})
-    item = Item((table.blob.sha256, *(part.blob.sha256 for part in hits)), _Common(table.rows, hits, limit))
+    item = Item((table.blob.sha256, *(part.blob.sha256 for part in tally)), _Common(table.rows, tally, limit))
     common = run_items(ctx, step, _common, [item], label=f"{ASSET} boilerplate")[0][0]
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
     items = [
@@ -96,7 +100,7 @@ def run(
             _Judge(slot, counts, mine, common, params),
             slot.documents.rows,
         )
-        for slot, (counts, mine) in zip(places, found, strict=True)
+        for slot, (counts, mine, _) in zip(places, found, strict=True)
     ]
     made = run_items(ctx, step, _judge, items, label=ASSET)
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
@@ -119,9 +123,16 @@ def _held_out_grams(ctx: Context, params: Contamination, places: tuple[Slot, ...
     items = [
         Item((slot.documents.blob.sha256, slot.sides["holdout"].blob.sha256), _Hits(slot, params.ngram_words, None))
         for slot in places
-        if slot.sides["holdout"].stats["held_out"]
+        if slot.sides["holdout"].stats["reserved"]
     ]
-    parts = tuple(one[0] for one in run_items(ctx, step, _grams, items, label=f"{ASSET} held-out n-grams"))
+    made = [one[0] for one in run_items(ctx, step, _grams, items, label=f"{ASSET} held-out n-grams")]
+    step = Step(name="contamination/joined", version=VERSION)
+
+    def joined(groups: Sequence[Sequence[Part]]) -> list[Part]:
+        items = [Item(tuple(part.blob.sha256 for part in some), tuple(some)) for some in groups]
+        return [one[0] for one in run_items(ctx, step, _joined, items, label=f"{ASSET} held-out set")]
+
+    parts = tuple(levels(made, joined))
     step = Step(name="contamination/union", version=VERSION)
     item = Item(tuple(part.blob.sha256 for part in parts), parts)
     return run_items(ctx, step, _union, [item], label=f"{ASSET} held-out set")[0][0]
@@ -135,20 +146,29 @@ class _Hits:
 
 
 def _grams(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """The distinct n-grams of one part's held-out documents."""
+    """The distinct n-grams of one part's reserved documents."""
     found = [np.empty(0, dtype=np.uint64)]
     for documents, holdout in iter_aligned(
-        store, (task.slot.documents, ["text"]), (task.slot.sides["holdout"], ["held_out"])
+        store, (task.slot.documents, ["text"]), (task.slot.sides["holdout"], ["reserved"])
     ):
-        texts = documents.column("text").filter(holdout.column("held_out"))
+        texts = documents.column("text").filter(holdout.column("reserved"))
         found.append(np.unique(ngram_hashes(texts, task.words)[1]))
     table = pa.table({"gram": np.unique(np.concatenate(found))}, schema=_GRAMS)
     return (write_table(store, "grams.parquet", table),)
 
 
-def _union(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _all_grams(store: Store, parts: tuple[Part, ...]) -> U64:
     columns = [read_table(store, part).column("gram").to_numpy() for part in parts]
-    table = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *columns]))
+    found: U64 = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *columns]))
+    return found
+
+
+def _joined(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return (write_table(store, "grams.parquet", pa.table({"gram": _all_grams(store, parts)}, schema=_GRAMS)),)
+
+
+def _union(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    table = _all_grams(store, parts)
     return (Part(name="grams.bin", blob=store.put_bytes(table.astype("<u8").tobytes()), rows=table.size),)
 
 
@@ -162,7 +182,8 @@ def _lookup(store: Store, table: Part) -> HashLookup:
 
 
 def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """Two parts: the number of n-grams of every considered document, and which of them are held out."""
+    """Three parts: the number of n-grams of every considered document, which of them are held out, and in how many
+    documents each of those is."""
     assert task.table is not None
     lookup = _lookup(store, task.table)
     counts, rows, grams, words = [], [], [], []
@@ -185,26 +206,25 @@ def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
         first += documents.num_rows
     every = np.concatenate([np.empty(0, np.int64), *counts])
     columns = [np.concatenate([np.empty(0, np.int64), *column]) for column in (rows, grams, words)]
+    pairs = np.unique(np.stack(columns[:2], axis=1), axis=0)
+    documents_of = np.bincount(pairs[:, 1], minlength=task.table.rows)
     return (
         write_table(store, "counts.parquet", pa.table([pa.array(every, mask=every < 0)], schema=_COUNTS)),
         write_table(store, "hits.parquet", pa.table([pa.array(column) for column in columns], schema=_HITS)),
+        tallies.sparse(store, "tally.parquet", documents_of),
     )
 
 
 @dataclass(frozen=True)
 class _Common:
     grams: int
-    hits: tuple[Part, ...]
+    tally: tuple[Part, ...]
     limit: int | None
 
 
 def _common(store: Store, task: _Common) -> tuple[Part, ...]:
     """The held-out n-grams, by position, that more than `limit` training documents contain."""
-    documents = np.zeros(task.grams, dtype=np.int64)
-    for part in task.hits:
-        hits = read_table(store, part, ["row", "gram"])
-        pairs = np.unique(hits.column("row").to_numpy() * max(1, task.grams) + hits.column("gram").to_numpy())
-        documents += np.bincount(pairs % max(1, task.grams), minlength=task.grams)
+    documents = tallies.dense(store, task.tally, task.grams)
     found = np.flatnonzero(documents > task.limit) if task.limit is not None else np.empty(0, np.int64)
     return (write_table(store, "common.parquet", pa.table({"gram": found.astype(np.uint64)}, schema=_GRAMS)),)
 

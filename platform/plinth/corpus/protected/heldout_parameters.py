@@ -13,7 +13,7 @@ class Holdout(Frozen):
     """Held-out documents per bucket, chosen by keyed hash before training."""
 
     fraction: float = Field(0.01, gt=0, lt=1, description="Share of each bucket's documents.")
-    max_documents: int = internal(2000, ge=1, description="At most this many per bucket.")
+    max_documents: int = internal(2000, ge=1, description="At most this many are chosen per bucket; earlier ones stay.")
     min_documents: int = Field(1, ge=1, description="Fewer than this in any bucket fails the stage.")
     seed: int = internal(1, description="Key of the hash that chooses.")
 

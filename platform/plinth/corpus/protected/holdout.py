@@ -1,23 +1,30 @@
 """Held-out documents: chosen before training by a keyed hash of the id, among the survivors of deduplication.
 
-A document is held out when its hash lies below `fraction`; at least `min_documents` and at most
-`max_documents` per bucket, always those of the smallest hashes. The choice depends on the ids of the bucket
-and the seed alone: a new document changes it only by its own hash, or where a bound cuts.
+Chosen are the survivors whose hash lies below `fraction`; at least `min_documents` and at most `max_documents` per
+bucket, always those of the smallest hashes. **Who was held out once stays so**: where a bucket has grown, a bound cuts
+elsewhere, and a document that lay below the old cut would enter training. No rule over hashes alone prevents that and
+still finds one document among twenty: any twenty of a million would have had to give one. So the manifest lists the
+ids of all that were ever held out (`RESERVED`), and the next one begins with them; `max_documents` bounds what a
+publication chooses, not what was chosen before. A reserved document that no longer survives, because a new one is
+longer or earlier, is not evaluated, and its n-grams go on protecting it (`contamination`): what took its place
+is no training text either.
+
+What is carried is content, so making the set again from the same documents changes nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.dedup.run_merge import levels
 from plinth.corpus.protected.heldout_parameters import Holdout
 from plinth.corpus.sidecars import Slot, slots, summed
 from plinth.errors import StageError
@@ -26,22 +33,35 @@ from plinth.storage.parts import iter_aligned, read_table, write_batches, write_
 from plinth.storage.store import Store
 
 ASSET = "holdout"
-VERSION = "1"
-SCHEMA = pa.schema([pa.field("held_out", pa.bool_(), nullable=False)])
+VERSION = "2"
+#: Held out: evaluated, never trained on. Reserved: held out now or by an earlier publication, survivor or not.
+SCHEMA = pa.schema([pa.field("held_out", pa.bool_(), nullable=False), pa.field("reserved", pa.bool_(), nullable=False)])
+#: The part with the ids of all documents that were ever held out, of all buckets.
+RESERVED = "reserved.parquet"
 
+_IDS = pa.schema([pa.field("id", pa.binary(16), nullable=False)])
 _RANKS = pa.schema([pa.field("rank", pa.binary(24), nullable=False)])
-_STATS = ("survivors", "held_out", "held_out_bytes")
+_STATS = ("survivors", "held_out", "held_out_bytes", "reserved")
 
 
-def run(ctx: Context, params: Holdout, documents: Mapping[str, Manifest], near: Manifest) -> Manifest:
+def run(
+    ctx: Context,
+    params: Holdout,
+    documents: Mapping[str, Manifest],
+    near: Manifest,
+    earlier: Manifest | None = None,
+) -> Manifest:
     """Choose the held-out documents of every bucket.
 
     Args:
         documents: `{b}/documents` by bucket.
         near: the last stage of deduplication: a manifest over all buckets with `survivor` and `text_bytes`.
+        earlier: the published `holdout`, whose documents stay held out. It is no input by digest: what it carries is
+            in the result, which is the same when it is made again.
 
     Returns:
-        Manifest of `{b}/part-*` with `SCHEMA`.
+        Manifest of `{b}/part-*` with `SCHEMA`, and `RESERVED`. Statistics: sums of parts; `carried`, reserved
+        documents that the hash alone would not choose today.
 
     Raises:
         StageError: a bucket that has survivors cannot give `min_documents`.
@@ -50,19 +70,22 @@ def run(ctx: Context, params: Holdout, documents: Mapping[str, Manifest], near: 
     step = Step(name="holdout/rank", version=VERSION, params=params.model_dump(mode="json"))
     items = [Item(_inputs(slot), _Rank(slot, params), slot.documents.rows) for slot in places]
     ranked = [parts[0] for parts in run_items(ctx, step, _rank, items, label=f"{ASSET} ranks")]
-    cuts = {
-        bucket: _cut(ctx.store, params, bucket, [p for s, p in zip(places, ranked, strict=True) if s.bucket == bucket])
-        for bucket in documents
-    }
-    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
-    items = [
-        Item((*_inputs(slot), cuts[slot.bucket].hex()), _Choose(slot, params.seed, cuts[slot.bucket]))
-        for slot in places
+    chosen = [
+        identity
+        for bucket in sorted(documents)
+        for identity in _chosen(
+            ctx, params, bucket, [p for s, p in zip(places, ranked, strict=True) if s.bucket == bucket]
+        )
     ]
-    made = run_items(ctx, step, _choose, items, label=ASSET)
+    reserved = sorted({*chosen, *_carried(ctx.store, earlier)})
+    table = write_table(ctx.store, RESERVED, pa.table({"id": pa.array(reserved, pa.binary(16))}, schema=_IDS))
+    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
+    items = [Item((*_inputs(slot), table.blob.sha256), _Mark(slot, table), slot.documents.rows) for slot in places]
+    made = run_items(ctx, step, _marked, items, label=ASSET)
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/documents": one for bucket, one in documents.items()} | {near.asset: near}
-    return manifest(ASSET, step, inputs, parts, summed(parts, _STATS))
+    stats = {**summed(parts, _STATS), "carried": len(reserved) - len(chosen)}
+    return manifest(ASSET, step, inputs, [*parts, table], stats)
 
 
 def rank(seed: int, identity: bytes) -> bytes:
@@ -94,16 +117,16 @@ def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
         survivors += len(found)
         ranks = sorted([*ranks, *found])
         wanted = max(task.params.min_documents, bisect_left(ranks, limit))
-        ranks = ranks[: min(wanted, task.params.max_documents + 1)]
+        ranks = ranks[: min(wanted, task.params.max_documents)]
     table = pa.table({"rank": pa.array(ranks, pa.binary(24))}, schema=_RANKS)
     return (write_table(store, "ranks.parquet", table, stats={"survivors": survivors}),)
 
 
-def _cut(store: Store, params: Holdout, bucket: str, ranked: list[Part]) -> bytes:
-    """The first rank of a bucket that is not held out."""
+def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> list[bytes]:
+    """The ids of a bucket that its hashes choose."""
     survivors = sum(int(part.stats["survivors"]) for part in ranked)
     if survivors == 0:
-        return bytes(24)
+        return []
     if min(survivors, params.max_documents) < params.min_documents:
         raise StageError(
             f"holdout: bucket {bucket} cannot give its held-out documents",
@@ -111,43 +134,56 @@ def _cut(store: Store, params: Holdout, bucket: str, ranked: list[Part]) -> byte
             expected=f"at least corpus.holdout.min_documents = {params.min_documents}",
             remedy="add documents to the bucket, or lower min_documents",
         )
+    step = Step(name="holdout/ranks", version=VERSION, params={"max_documents": params.max_documents})
+
+    def merged(groups: Sequence[Sequence[Part]]) -> list[Part]:
+        items = [Item(tuple(one.blob.sha256 for one in some), (tuple(some), params.max_documents)) for some in groups]
+        return [made[0] for made in run_items(ctx, step, _smallest, items, label=f"{ASSET} ranks")]
+
+    ranks = _ranks(ctx.store, levels(ranked, merged), params.max_documents)
+    below_fraction = bisect_left(ranks, below(params.fraction))
+    return [value[8:] for value in ranks[: max(params.min_documents, below_fraction)]]
+
+
+def _ranks(store: Store, parts: Sequence[Part], most: int) -> list[bytes]:
+    """The smallest ranks of several parts, in order."""
     ranks: list[bytes] = []
-    for part in ranked:
-        ranks = sorted([*ranks, *read_table(store, part).column("rank").to_pylist()])[: params.max_documents + 1]
-    limit = below(params.fraction)
-    count = sum(1 for value in ranks if value < limit)
-    if params.min_documents <= count <= params.max_documents:
-        return limit
-    chosen = ranks[max(params.min_documents, min(count, params.max_documents)) - 1]
-    return (int.from_bytes(chosen, "big") + 1).to_bytes(24, "big")
+    for part in parts:
+        ranks = sorted([*ranks, *read_table(store, part).column("rank").to_pylist()])[:most]
+    return ranks
+
+
+def _smallest(store: Store, task: tuple[tuple[Part, ...], int]) -> tuple[Part, ...]:
+    table = pa.table({"rank": pa.array(_ranks(store, *task), pa.binary(24))}, schema=_RANKS)
+    return (write_table(store, "ranks.parquet", table),)
+
+
+def _carried(store: Store, earlier: Manifest | None) -> list[bytes]:
+    """Ids that an earlier publication reserved; a manifest of version 1 has no list of them."""
+    parts = earlier.named(RESERVED) if earlier else ()
+    return [identity for part in parts for identity in read_table(store, part).column("id").to_pylist()]
 
 
 @dataclass(frozen=True)
-class _Choose:
+class _Mark:
     slot: Slot
-    seed: int
-    cut: bytes
+    reserved: Part
 
 
-def _choose(store: Store, task: _Choose) -> tuple[Part, ...]:
+def _marked(store: Store, task: _Mark) -> tuple[Part, ...]:
     stats = dict.fromkeys(_STATS, 0)
+    listed = read_table(store, task.reserved).column("id").combine_chunks()
 
     def batches() -> Iterator[pa.RecordBatch]:
         sources = ((task.slot.documents, ["id"]), (task.slot.sides["near"], ["survivor", "text_bytes"]))
         for ids, near in iter_aligned(store, *sources):
-            held = _held(ids.column("id"), near.column("survivor"), task)
+            reserved = pc.is_in(ids.column("id").cast(pa.binary()), value_set=listed.cast(pa.binary()))
+            held = pc.and_(reserved, near.column("survivor"))
             stats["survivors"] += near.column("survivor").true_count
-            stats["held_out"] += int(held.sum())
-            stats["held_out_bytes"] += int(near.column("text_bytes").to_numpy()[held].sum())
-            yield pa.RecordBatch.from_arrays([pa.array(held)], schema=SCHEMA)
+            stats["held_out"] += held.true_count
+            stats["reserved"] += reserved.true_count
+            stats["held_out_bytes"] += pc.sum(near.column("text_bytes").filter(held)).as_py() or 0
+            yield pa.RecordBatch.from_arrays([held, reserved], schema=SCHEMA)
 
     part = write_batches(store, task.slot.documents.name, SCHEMA, batches())
     return (part.model_copy(update={"stats": stats}),)
-
-
-def _held(ids: pa.Array, survivor: pa.BooleanArray, task: _Choose) -> npt.NDArray[np.bool_]:
-    alive = survivor.to_numpy(zero_copy_only=False)
-    held = np.zeros(len(ids), dtype=np.bool_)
-    for row in np.flatnonzero(alive):
-        held[row] = rank(task.seed, ids[int(row)].as_py()) < task.cut
-    return held

@@ -50,6 +50,12 @@ class Protected(Frozen):
     suspect_weight: float = internal(
         0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id."
     )
+    boilerplate_documents: int | None = internal(
+        10,
+        ge=1,
+        description="Runs of `longest_words` words that more training documents than this have are no evidence (GPT-3: "
+        "10), and an item of nothing else is undecided; `null` counts none.",
+    )
     min_words: int = internal(8, ge=2, description="Shorter items are not looked for, and reported as such.")
 
     @model_validator(mode="after")

@@ -11,14 +11,18 @@ import pyarrow as pa
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.protected.parameters import ProtectedSet
+from plinth.corpus.sources.parameters import Normalisation
 from plinth.errors import SourceError
 from plinth.records import Manifest, Step
 from plinth.storage import listing
 from plinth.storage.files import SourceFile, opened
 from plinth.storage.parts import write_table
 
-SET_VERSION = "1"
+SET_VERSION = "2"
+#: Code that decides the items' text.
+LIBRARIES = fingerprint.libraries("ftfy", "unicode")
 ITEMS = pa.schema([pa.field("item", pa.string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 
 #: Looked up in memory; a set that is larger is a corpus.
@@ -42,8 +46,9 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     for file in files:
         for number, record in _records(file):
             text = "\n".join(str(record[field]) for field in given.fields if record.get(field) not in (None, ""))
-            silent += not text
-            if text:
+            text = normalize(text, Normalisation())  # as documents are: an item in NFD would match none of them
+            silent += not text.strip()
+            if text.strip():
                 rows.append((str(record.get(given.id_field, f"{file.name.strip('/')}:{number}")), text))
     if not rows:
         raise SourceError(
@@ -57,7 +62,7 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
         name="protected",
         version=SET_VERSION,
         params=given.model_dump(mode="json", exclude={"path"}),
-        libraries=fingerprint.UNICODE,
+        libraries=LIBRARIES,
     )
     part = write_table(ctx.store, "items.parquet", table)
     return manifest(f"protected/{name}", step, inputs, [part], {"items": len(rows), "without_text": silent})

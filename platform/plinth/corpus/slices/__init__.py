@@ -9,6 +9,7 @@
     reviewed_documents  the documents that reviewers labelled
     learned_rules       rules of policies that drop by what a model learnt; buckets trusted as reference
     removal_rates       how often they fire on every bucket, and the bound on trusted text
+    held_apart          labelled text that measures a model, apart from what the model learns from
     rule                the rules by which a gate removes, from the recipe
     evaluate            run a gate over labelled documents
     rates               recall, false positives and over-removal, with intervals

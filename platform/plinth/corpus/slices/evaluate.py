@@ -190,7 +190,10 @@ def _judged(task: _Task, prepared: Mapping[str, Any], origin: str, rows: Sequenc
     documents, columns = _documents(rows), dict[str, pa.Array]()
     for name, params in prepared.items():
         chosen = annotator(name)
-        made = chosen.annotate(documents.select(list(chosen.reads)), params)
+        read = documents.select(list(chosen.reads))
+        for column in chosen.after:
+            read = read.append_column(column, columns[column])
+        made = chosen.annotate(read, params)
         columns |= {f"{name}.{column}": made.column(column) for column in made.schema.names}
     removed = task.rule.removed(columns, len(rows))
     table = {

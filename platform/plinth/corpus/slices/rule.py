@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from plinth.corpus.annotate.registry import annotator
 from plinth.corpus.policy.compiled_policy import DOCUMENTS, CompiledPolicy, columns_of
 from plinth.corpus.policy.expressions import Expression, parse
 from plinth.corpus.policy.parameters import Policy
@@ -24,7 +25,7 @@ class GateRule:
     Args:
         compiled: the rules.
         reasons: of the rules; reviewers name these. The gate's own name is one, too.
-        annotators: whose columns they read, sorted.
+        annotators: whose columns they read, and those that one of them reads; each behind those that it reads.
     """
 
     compiled: CompiledPolicy
@@ -85,4 +86,6 @@ def _joined(gate: MeasuredGate, rules: list[tuple[str, Expression]]) -> GateRule
                     expected="columns of annotators alone: labelled documents come from nowhere",
                     remedy="give `removes` without it",
                 )
-    return GateRule(CompiledPolicy(tuple(rules)), tuple(reasons), tuple(sorted(read)))
+    read |= {other for one in read for other in annotator(one).sidecars}
+    ordered = sorted(read, key=lambda one: (len(annotator(one).after), one))
+    return GateRule(CompiledPolicy(tuple(rules)), tuple(reasons), tuple(ordered))

@@ -1,4 +1,4 @@
-"""Where documents come from: files of six formats, read once, in bounded memory.
+"""Where documents come from: files of eight formats, read once, in bounded memory.
 
     parameters  sources, buckets, terms; settings of the documents stage
     record      RawRecord and Reject: the results of every reader
@@ -8,6 +8,7 @@
     origin      the source of a stored document
     streams     plain bytes and lines out of gzip and Zstandard files, with damage named
     codings     HTTP bodies: chunks and compression undone, character sets by name
+    signals     opt-outs and licences that pages and servers declare
     media_types media types by the first bytes, where a declaration is missing or wrong
     base        the record that describes a reader, of this package or of an installed one
     readers     the reader of each `kind`: those here, and those of installed packages
@@ -15,7 +16,7 @@
     jsonl       JSON lines: one record per line
     parquet     Parquet: one record per row
     fields      a record out of named fields, for the two above
-    files       one record per file: HTML pages, plain text, source code
+    files       one record per file: HTML pages, PDF, LaTeX, plain text, source code
 
 A reader's function is a generator `read(file, source, licence, max_bytes) -> RawRecord | Reject`. What is no document
 is a counted reject, never an exception: an exclusion where a source simply is not that, damage where it is broken

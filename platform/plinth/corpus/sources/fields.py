@@ -1,7 +1,9 @@
 """A record out of named fields: an object of JSON lines, a row of Parquet.
 
 Understood beside the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
-`created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field.
+`created` (ISO 8601, or a column of dates); `mime`. The recipe may name others; `meta.url` looks inside a field. Fields
+inside `metadata`, an object or its JSON, count as fields of the record, whose own win: so datatrove, Dolma and our own
+exports write them. Lines of Dolma's attributes have no text and are exclusions.
 Other fields travel in `extra`, nested ones too; those that are too many, too large or no JSON are named there under
 `left_out`. Of `media` only hashes do: `[{"sha256": …, "phash": …}]`. Lists of illegal images are lists of such hashes;
 the images themselves are never read.
@@ -20,14 +22,14 @@ from typing import Any
 
 from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.parameters import Source
-from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.record import ATTRIBUTES, RawRecord, Reject
 from plinth.storage.files import SourceFile
 
 ADDRESS = ("uri", "url")
 LICENCE = ("licence", "license")
 DATE = ("captured_at", "date", "timestamp", "created")
-EXTRA_FIELDS, EXTRA_CHARACTERS, NESTED_CHARACTERS = 32, 500, 2000
-MEDIA, LEFT_OUT = "media", "left_out"
+EXTRA_FIELDS, EXTRA_CHARACTERS, NESTED_CHARACTERS = 64, 500, 2000
+MEDIA, LEFT_OUT, METADATA = "media", "left_out", "metadata"
 #: Hexadecimal digits of each hash of a media item.
 MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
@@ -67,6 +69,7 @@ class Fields:
         def refused(reason: str, detail: str) -> Reject:
             return Reject(f"{self._file.name}#{at}", where, reason, detail, size)
 
+        found = _unpacked(found)
         text = look_up(found, self._text)
         if isinstance(text, bytes):
             try:
@@ -75,6 +78,8 @@ class Fields:
                 return refused("invalid_utf8", f"byte {error.start} of field {self._text!r}: {error.reason}")
         if text is None and has_field(found, self._text):
             return refused("empty", f"field {self._text!r} is null")
+        if text is None and isinstance(found.get(ATTRIBUTES), Mapping):
+            return refused(ATTRIBUTES, "scores about a document of another file")
         if not isinstance(text, str):
             return refused("missing_field", f"no text in field {self._text!r}; it has {', '.join(map(str, found))}")
         if len(text) > self._max_bytes:
@@ -115,6 +120,8 @@ class Fields:
         for key, value in sorted(found.items()):
             if key in self._used or value is None or (key == MEDIA and isinstance(value, list)):
                 continue
+            if (key == METADATA and isinstance(value, Mapping)) or (outer, inner) == (METADATA, key):
+                continue
             if key == outer and inner and isinstance(value, Mapping):  # the text is no metadata of itself
                 value = {name: one for name, one in value.items() if name != inner.partition(".")[0]}
             kept = _kept(value)
@@ -125,6 +132,17 @@ class Fields:
         if left_out:
             extra[LEFT_OUT] = [name[:EXTRA_CHARACTERS] for name in sorted(left_out)[:EXTRA_FIELDS]]
         return extra
+
+
+def _unpacked(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record with the fields of its `metadata` beside its own."""
+    inside = found.get(METADATA)
+    if isinstance(inside, str):
+        try:
+            inside = json.loads(inside)
+        except (ValueError, RecursionError):
+            return found
+    return {**inside, **found, METADATA: inside} if isinstance(inside, Mapping) else found
 
 
 def _kept(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One record per file: HTML pages, plain text, source code; each may be gzipped or Zstandard."""
+"""One record per file: HTML pages, PDF, LaTeX, plain text, source code; each may be gzipped or Zstandard."""
 
 from __future__ import annotations
 
@@ -47,6 +47,18 @@ def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
     """An HTML file as one page, undecoded."""
     found = _content(file, max_bytes, signature)
     yield found if isinstance(found, Reject) else _record(file, found, "text/html", licence)
+
+
+def read_pdf(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """A PDF file as one document; its text comes from the extractor."""
+    found = _content(file, max_bytes, lambda head: "")
+    yield found if isinstance(found, Reject) else _record(file, found, "application/pdf", licence)
+
+
+def read_latex(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
+    """A LaTeX file as one document; its text comes from the extractor."""
+    found = _content(file, max_bytes, _binary_in_tree)
+    yield found if isinstance(found, Reject) else _record(file, found, MIME_BY_SUFFIX[".tex"], licence)
 
 
 def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
@@ -130,6 +142,20 @@ HTML = Reader(
     description="An HTML page per file.",
     read=read_html,
     suffixes=tuple(stem + end for stem in (".html", ".htm", ".xhtml") for end in ("", ".gz", ".zst")),
+    licensed_by_file=True,
+)
+PDF = Reader(
+    name="pdf",
+    description="A PDF per file: the text of its pages.",
+    read=read_pdf,
+    suffixes=(".pdf", ".pdf.gz", ".pdf.zst"),
+    licensed_by_file=True,
+)
+LATEX = Reader(
+    name="latex",
+    description="A LaTeX source per file: its text, with maths and tables.",
+    read=read_latex,
+    suffixes=(".tex", ".tex.gz", ".tex.zst"),
     licensed_by_file=True,
 )
 TEXT = Reader(name="text", description="A plain text per file.", read=read_text, licensed_by_file=True)

@@ -22,6 +22,7 @@ from plinth.records import Frozen
 from plinth.storage import listing
 from plinth.storage.digests import MEMORY_FILE, DigestMemory
 from plinth.storage.files import SourceFile
+from plinth.storage.hub import revision_of
 from plinth.storage.workspace import Workspace
 
 
@@ -40,6 +41,11 @@ class Inventory(Frozen):
         """Total size of the files."""
         return sum(file.bytes for _, file in self.files)
 
+    @property
+    def revisions(self) -> dict[str, str]:
+        """By source, the commit of the Hub that its files are of."""
+        return {str(index): commit for index, file in self.files if (commit := revision_of(file.uri))}
+
     def of(self, index: int) -> list[SourceFile]:
         """The files of one source."""
         return [file for at, file in self.files if at == index]
@@ -55,7 +61,7 @@ class Group(Frozen):
 
 def inventory(
     bucket: Bucket,
-    base: Path,
+    base: Path | str,
     memory: DigestMemory | None = None,
     piece_bytes: int = PIECE_BYTES,
     engine: Engine | None = None,
@@ -64,7 +70,7 @@ def inventory(
 
     Args:
         bucket: its sources are looked up in order.
-        base: folder that relative source paths start from.
+        base: folder or URI that relative source paths start from.
         memory: digests found earlier; without one every file is read.
         piece_bytes: files much larger than this are cut into pieces of about this size.
         engine: reads what is not remembered, where it is much; else this process reads it.

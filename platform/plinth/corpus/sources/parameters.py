@@ -30,10 +30,14 @@ class Source(Frozen):
     """Files of one format, with the facts that every document of them carries."""
 
     kind: str = Field(
-        description="Reader: `warc`, `html`, `jsonl`, `parquet`, `text`, `tree`, or the name of an installed one.",
-        json_schema_extra={"examples": ["warc", "html", "jsonl", "parquet", "text", "tree"]},
+        description="Reader: `warc`, `html`, `pdf`, `latex`, `jsonl`, `parquet`, `text`, `tree`, or the name of an "
+        "installed one.",
+        json_schema_extra={"examples": ["warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree"]},
     )
-    path: str = Field(description="File, folder, glob or `s3://` location; relative to the workspace's `input/`.")
+    path: str = Field(
+        description="File, folder, glob or URI (`s3://`, `https://`, `hf://`, `cc://`); relative to the workspace's "
+        "`input/`."
+    )
     licence: str = Field(description="SPDX expression, or `per-document` where each record carries its own.")
     terms: Terms = Field(description="Owner's terms.")
     domain: str = Field(description="Origin: a host name or a short name.")
@@ -56,8 +60,8 @@ class Source(Frozen):
     suffixes: tuple[str, ...] = Field((), description="Tree and text: file name endings to read; empty means all.")
     repair_boundaries: bool = Field(
         False,
-        description="For text out of PDFs, scans and e-books: mend words and paragraphs cut at line and page ends, and "
-        "sentences glued together. Not for code.",
+        description="For text out of scans and e-books (`pdf` always): mend words and paragraphs cut at line and page "
+        "ends, and sentences glued together. Not for code.",
     )
 
     @field_validator("licence")

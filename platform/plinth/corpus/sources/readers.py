@@ -18,6 +18,8 @@ READERS = Catalogue(
     {
         "warc": "plinth.corpus.sources.warc:READER",
         "html": "plinth.corpus.sources.files:HTML",
+        "pdf": "plinth.corpus.sources.files:PDF",
+        "latex": "plinth.corpus.sources.files:LATEX",
         "jsonl": "plinth.corpus.sources.jsonl:READER",
         "parquet": "plinth.corpus.sources.parquet:READER",
         "text": "plinth.corpus.sources.files:TEXT",

@@ -26,11 +26,12 @@ reason             what was found
 http_status        a captured response other than 200: a redirect, an error page
 revisit            a capture whose content is that of an earlier one, which the archive does not repeat
 robots_txt         `/robots.txt` of a site
-not_page           a record of the crawler's own: DNS answers, its log, its settings
+not_page           a record of the crawler's own: requests, metadata, DNS answers, its log, its settings
 not_html           a captured image, style, script or feed: neither HTML nor plain text
 binary             a file of a text or source tree that is an image, an archive, a program
+attributes         a line of Dolma's attributes: scores about a document, without its text
 empty              no text, or none left after extraction and normalisation
-symlink            a symbolic link in a source, which is never followed
+symlink            a symbolic link that leads out of its source, to a folder, or to a file that is read anyway
 special_file       a pipe, socket or device in a source
 illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
 seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
@@ -49,6 +50,7 @@ DETAIL_CHARACTERS = 300
 QUARANTINED = "illegal_content"
 SEEN_BEFORE = "seen_before"
 EMPTY = "empty"
+ATTRIBUTES = "attributes"
 #: Reasons that are no damage.
 EXCLUSIONS = frozenset(
     {
@@ -58,6 +60,7 @@ EXCLUSIONS = frozenset(
         "not_page",
         "not_html",
         "binary",
+        ATTRIBUTES,
         EMPTY,
         SYMLINK,
         SPECIAL_FILE,

@@ -17,11 +17,12 @@ from plinth.corpus.sources.inventory import record_licence
 from plinth.corpus.sources.media_types import HTML, TEXT, UNKNOWN, XML, page_type
 from plinth.corpus.sources.parameters import Source
 from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.corpus.sources.signals import of_headers
 from plinth.corpus.sources.streams import READ_BYTES, PlainStream, stretches
 from plinth.errors import PlinthError
 from plinth.storage.files import SourceFile, opened
 
-#: Record types that say something about the archive or about a capture: passed over, not rejected.
+#: Record types that say something about the archive or about a capture.
 ABOUT = ("warcinfo", "request", "metadata")
 PAGES = ("response", "resource", "conversion")
 #: Addresses of a crawler's own records: its log and settings (GNU Wget), answers of name servers (Heritrix).
@@ -108,8 +109,7 @@ class _Reader:
                     item = self._record(record, length)
                     if part.fault:
                         return  # the record was cut short by the damage, which is reported in its place
-                    if item is not None:
-                        yield item
+                    yield item
                     self.uri = self.file.name  # damage from here on is not this record's
                 return
             except BaseException as error:
@@ -124,12 +124,12 @@ class _Reader:
             floor = window.tell()
         yield Reject(self.file.name, self.where, "broken_record", f"more than {MAX_RESYNCS} broken records: gave up")
 
-    def _record(self, record: Any, length: int | None) -> RawRecord | Reject | None:
+    def _record(self, record: Any, length: int | None) -> RawRecord | Reject:
         kind = (record.headers.get("WARC-Type") or "no type").strip().lower()
         uri = (record.headers.get("WARC-Target-URI") or "").strip().strip("<>")
         self.uri = uri or self.file.name
         if kind in ABOUT:
-            return None
+            return self._refuse("not_page", f"WARC-Type {kind}", length or 0)
         if kind == "revisit":
             return self._refuse("revisit", record.headers.get("WARC-Profile") or "no profile", length or 0)
         if kind not in PAGES or length is None:
@@ -174,7 +174,8 @@ class _Reader:
             where=self.where,
             charset=charset(declared),
             captured_at=record.record_date,
-            extra={"truncated": truncated} if truncated else {},
+            extra=(of_headers(record.http_headers) if record.is_http else {})
+            | ({"truncated": truncated} if truncated else {}),
         )
 
     def _refuse(self, reason: str, detail: str, size: int) -> Reject:

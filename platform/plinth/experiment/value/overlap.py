@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +76,7 @@ def against(
 ) -> Floats:
     """The greatest agreement [D] of each document with one of the corpus that is not dropped; 0 without candidate."""
     places = slots(documents, signatures=signed_, verdicts=verdicts)
-    ask = partial(_ask, ctx.workspace.store, sample, params)
+    ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))
     with ctx.progress.meter("sample against the corpus", sum(slot.documents.rows for slot in places)) as meter:
         for slot, found in zip(places, ctx.engine.map(ask, places), strict=True):
@@ -86,14 +85,13 @@ def against(
     return best
 
 
-def _ask(root: Path, sample: Signed, params: MinHash, slot: Slot) -> Floats:
+def _ask(store: Store, sample: Signed, params: MinHash, slot: Slot) -> Floats:
     """One part of the corpus: its signatures beside its verdicts."""
     best, width = np.zeros(len(sample.filled)), params.bands * params.rows
     owners = np.flatnonzero(sample.filled)
     flat = sample.keys[owners].reshape(-1)
     order = np.argsort(flat, kind="stable")
     keys, whose = flat[order], np.repeat(owners, params.bands)[order]
-    store = Store(root)
     sources = ((slot.sides["signatures"], ["signature"]), (slot.sides["verdicts"], ["decision"]))
     for mine, judged in iter_aligned(store, *sources):
         column = mine.column("signature")

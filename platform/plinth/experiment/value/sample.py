@@ -113,7 +113,9 @@ def take(
     sources = [source.model_dump(mode="json", exclude={"path"}) for source in bucket.sources]
     whole = step.model_copy(update={"params": {"sources": sources}})
     made = manifest(f"{BUCKET}/documents", whole, {}, [*parts, *rejects], stats)
-    scores = {name: _annotated(ctx, scratch, name, raw, made) for name, raw in annotators.items()}
+    scores: dict[str, Manifest] = {}
+    for name in sorted(annotators, key=lambda one: bool(annotate.annotator(one).after)):
+        scores[name] = _annotated(ctx, scratch, name, annotators[name], made, scores)
     judged = policy.run(scratch, BUCKET, corpus.policies[bucket.policy], made, scores, corpus.rights())
     sizes = sum(file.bytes for _, file in taken.files)
     return SourceSample(len(taken.files), sizes, of_files, of_bytes, made, judged, scores)
@@ -173,8 +175,10 @@ def _rank(seed: int, name: str) -> bytes:
     return hashlib.blake2b(name.encode(), key=b"value:%d" % seed, digest_size=8).digest()
 
 
-def _annotated(ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest) -> Manifest:
-    """One annotator over the sample, with models and lists lent from the workspace."""
+def _annotated(
+    ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
+) -> Manifest:
+    """One annotator over the sample, with models and lists lent from the workspace, after those `before` it."""
     chosen = annotate.annotator(name)
     resources = {key: ctx.refs.current(key) for key in chosen.needs(annotate.parameters(name, raw))}
     for resource in resources.values():
@@ -183,4 +187,4 @@ def _annotated(ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any]
             target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 os.symlink(ctx.store.open_path(part.blob).resolve(), target)
-    return annotate.run(scratch, BUCKET, name, raw, made, resources)
+    return annotate.run(scratch, BUCKET, name, raw, made, resources, sidecars=before)

@@ -7,10 +7,12 @@ stragglers, retries, and the network between storage and cores, which is asked f
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pydantic import Field
 
+from plinth.operation.planning.run_costs import ANNOTATE, Amount, RunCosts, predict, sum_amounts
 from plinth.records import Frozen
 
 
@@ -24,6 +26,7 @@ class StageWork(NamedTuple):
         reads_text: whether it reads documents, or columns alone.
         written: bytes written per byte of text, intermediate runs included.
         written_document: bytes written per document beside that.
+        operations: files of the store opened and written, per part.
     """
 
     stage: str
@@ -32,24 +35,39 @@ class StageWork(NamedTuple):
     reads_text: bool
     written: float
     written_document: float
+    operations: float
 
 
 #: Speeds as measured; of the bytes written, those of signatures follow from their layout, those of lines, substring
-#: and the index were measured, and the rest are estimates by column widths (docs/scale.md).
+#: and the index were measured, and the rest are estimates by column widths (docs/scale.md). Operations are a run's own
+#: (`bench_scale.py`).
 MEASURED = (
-    StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24),
-    StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150),
-    StageWork("annotate: language, PII", 57, 0, True, 0.0, 60),
-    StageWork("annotate: classifiers", 50, 0, True, 0.0, 30),
-    StageWork("annotate: perplexity", 34, 0, True, 0.0, 16),
-    StageWork("exact duplicates", 255, 0, True, 0.0, 60),
-    StageWork("MinHash signatures", 490, 0, True, 0.0, 448),
-    StageWork("near duplicates", 0, 71_000, False, 0.0, 300),
-    StageWork("lines", 40, 0, True, 0.16, 0),
-    StageWork("substring", 31, 0, True, 0.15, 0),
-    StageWork("policy and verdicts", 0, 1_000_000, False, 0.0, 40),
-    StageWork("held out, curated", 84, 0, True, 0.25, 0),
+    StageWork("repeats of a snapshot", 0, 4_800_000, False, 0.0, 24, 5),
+    StageWork("annotate: heuristics", 9.5, 0, True, 0.0, 150, 6),
+    StageWork("annotate: language, PII", 57, 0, True, 0.0, 60, 2),
+    StageWork("annotate: classifiers", 50, 0, True, 0.0, 30, 2),
+    StageWork("annotate: perplexity", 34, 0, True, 0.0, 16, 1),
+    StageWork("exact duplicates", 255, 0, True, 0.0, 60, 18),
+    StageWork("MinHash signatures", 490, 0, True, 0.0, 448, 2),
+    StageWork("near duplicates", 0, 71_000, False, 0.0, 300, 14),
+    StageWork("lines", 40, 0, True, 0.16, 0, 12),
+    StageWork("substring", 31, 0, True, 0.15, 0, 41),
+    StageWork("policy and verdicts", 0, 1_000_000, False, 0.0, 40, 15),
+    StageWork("held out, curated", 84, 0, True, 0.25, 0, 27),
 )
+#: Text that is no HTML, read and normalised; it takes the place of `extract`.
+DOCUMENTS = StageWork("documents", 20, 0, True, 0.25, 0, 2)
+#: Stages of chosen buckets: in no estimate of a whole corpus, and compared where a run has them.
+CHOSEN = (StageWork("look-alikes", 55, 0, True, 0.0, 1100, 25),)
+#: Rows that a run has as part of another stage.
+WITH = {"repeats of a snapshot": "documents", "extract": "documents", "digests of sources": "documents"}
+#: Annotators by the row of `MEASURED` that has them.
+ANNOTATORS = {
+    "heuristics": {"gopher_quality", "gopher_repetition", "c4", "c4_lines", "fineweb", "refinedweb_lines", "redpajama"},
+    "language, PII": {"language", "pii"},
+    "classifiers": {"quality_classifier", "toxicity"},
+    "perplexity": {"perplexity"},
+}
 #: WARC to documents, MB of HTML per second and core (resiliparse).
 EXTRACT_MEGABYTES_S = 8.0
 #: The same, hashed compressed and inflated to be cut; and compressed bytes, a byte of HTML.
@@ -82,6 +100,7 @@ class StageEstimate(Frozen):
     core_hours: float
     read_bytes: float
     written_bytes: float
+    requests: float
     hours: float  # wall clock on all cores: the longer of work and network
 
 
@@ -103,18 +122,20 @@ class CorpusEstimate(Frozen):
     storage_cost_month: float
 
 
-def estimate(scale: CorpusScale) -> CorpusEstimate:
-    """Cost of every stage and of the whole, on `scale.cores` cores."""
+def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimate:
+    """Cost of every stage and of the whole, on `scale.cores` cores.
+
+    Args:
+        runs: take the rates of these finished runs, not those of `MEASURED`.
+    """
     documents, parts = scale.text_bytes / scale.document_bytes, max(1, round(scale.text_bytes / scale.part_bytes))
-    rows = [_row(work, scale, documents, parts) for work in MEASURED]
-    if scale.html_bytes:
-        hours = scale.html_bytes / (EXTRACT_MEGABYTES_S * 1e6) / 3600
-        rows.insert(0, _timed("extract", parts, hours, scale.html_bytes, PARQUET * scale.text_bytes, scale))
-        hours = scale.html_bytes / (DIGEST_MEGABYTES_S * 1e6) / 3600
-        rows.insert(0, _timed("digests of sources", parts, hours, COMPRESSED * scale.html_bytes, 0.0, scale))
-    core_hours = sum(row.core_hours for row in rows)
-    requests = sum(2.0 * row.tasks for row in rows)
-    stored = PARQUET * scale.text_bytes * 2 + sum(work.written_document for work in MEASURED) * documents
+    if runs:
+        rows = [_priced(stage, one, scale) for stage, one in predict(runs, scale.text_bytes, parts).items()]
+        stored = sum(row.written_bytes for row in rows)
+    else:
+        rows = _by_constants(scale, documents, parts)
+        stored = PARQUET * scale.text_bytes * 2 + sum(work.written_document for work in MEASURED) * documents
+    core_hours, requests = sum(row.core_hours for row in rows), sum(row.requests for row in rows)
     return CorpusEstimate(
         documents=round(documents),
         parts=parts,
@@ -132,12 +153,54 @@ def estimate(scale: CorpusScale) -> CorpusEstimate:
     )
 
 
+def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amount | None, Amount]]:
+    """By stage, what is predicted for a finished run's text and parts, and what it cost.
+
+    Args:
+        runs: whose rates to predict by; those of `MEASURED` without any.
+    """
+    if runs:
+        found: Mapping[str, Amount] = predict(runs, run.text_bytes, run.parts)
+    else:
+        found = _like(run)
+    return {stage: (found.get(stage), amount) for stage, amount in run.stages.items()}
+
+
+def _like(run: RunCosts) -> dict[str, Amount]:
+    """The constants' prediction for a run, annotators as one stage."""
+    scale = CorpusScale(text_bytes=run.text_bytes, part_bytes=run.text_bytes / run.parts)
+    absent = {f"{ANNOTATE}: {name}" for name, own in ANNOTATORS.items() if not own & set(run.annotators)}
+    found = dict[str, Amount]()
+    chosen = [_row(work, scale, run.documents, run.parts) for work in CHOSEN]
+    for row in (*_by_constants(scale, run.documents, run.parts), *chosen):
+        if row.stage not in absent:
+            stage = ANNOTATE if row.stage.startswith(ANNOTATE) else WITH.get(row.stage, row.stage)
+            mine = Amount(row.core_hours * 3600, row.tasks, row.requests, row.read_bytes, row.written_bytes)
+            found[stage] = sum_amounts([found.get(stage, Amount()), mine])
+    return found
+
+
+def _by_constants(scale: CorpusScale, documents: float, parts: int) -> list[StageEstimate]:
+    rows = [_row(work, scale, documents, parts) for work in MEASURED]
+    if scale.html_bytes:
+        seconds = scale.html_bytes / (EXTRACT_MEGABYTES_S * 1e6)
+        amount = Amount(seconds, parts, 2.0 * parts, scale.html_bytes, PARQUET * scale.text_bytes)
+        rows.insert(0, _priced("extract", amount, scale))
+        seconds = scale.html_bytes / (DIGEST_MEGABYTES_S * 1e6)
+        amount = Amount(seconds, parts, 2.0 * parts, COMPRESSED * scale.html_bytes, 0.0)
+        rows.insert(0, _priced("digests of sources", amount, scale))
+    else:
+        rows.insert(0, _row(DOCUMENTS, scale, documents, parts))
+    return rows
+
+
 def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> StageEstimate:
     by_bytes = scale.text_bytes / (work.megabytes_s * 1e6) if work.megabytes_s else 0.0
     by_documents = documents / work.documents_s if work.documents_s else 0.0
     read = PARQUET * scale.text_bytes if work.reads_text else _columns(work) * documents
     written = work.written * scale.text_bytes + work.written_document * documents
-    return _timed(work.stage, parts, (by_bytes + by_documents) / 3600, read, written, scale)
+    amount = Amount(by_bytes + by_documents, parts, work.operations * parts, read, written)
+    return _priced(work.stage, amount, scale)
 
 
 def _columns(work: StageWork) -> float:
@@ -145,14 +208,17 @@ def _columns(work: StageWork) -> float:
     return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
 
 
-def _timed(stage: str, tasks: int, core_hours: float, read: float, written: float, scale: CorpusScale) -> StageEstimate:
+def _priced(stage: str, amount: Amount, scale: CorpusScale) -> StageEstimate:
+    core_hours, tasks = amount.cpu_s / 3600, max(1, round(amount.tasks))
     at_once = min(scale.cores, tasks)
-    network = (read + written) * 8 / (scale.gigabit_s_per_core * 1e9 * at_once) / 3600
+    moved = amount.read_bytes + amount.written_bytes
+    network = moved * 8 / (scale.gigabit_s_per_core * 1e9 * at_once) / 3600
     return StageEstimate(
         stage=stage,
         tasks=tasks,
         core_hours=core_hours,
-        read_bytes=read,
-        written_bytes=written,
+        read_bytes=amount.read_bytes,
+        written_bytes=amount.written_bytes,
+        requests=amount.operations,
         hours=max(core_hours / at_once, network),
     )

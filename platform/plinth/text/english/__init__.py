@@ -5,6 +5,7 @@
     affixes     what is split off at the ends of a chunk and inside it
     urls        whether a chunk is a URL, and so one word
     words       the words of a text: chunks between white space, their affixes, exceptions
+    columns     the words of a column of texts, split once for all that count them
     merges      exceptions that stand across words after splitting (`foo:)` ends with an emoticon)
     sentences   how many sentences a text has
 

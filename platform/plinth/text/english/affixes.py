@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from plinth.compiled import njit
+from plinth.compiled import kernel, njit
 from plinth.text.english.tables import (
     BEFORE_PERIOD,
     I32,
@@ -41,14 +41,23 @@ def _digit(point: Any) -> Any:
     return (point >= 48) & (point <= 57)
 
 
-@njit(nogil=True, cache=True)
-def prefix(points: I32, low: int, high: int, flags: U16) -> int:
+@njit(inline="always")
+def prefix(points: Any, low: Any, high: Any, flags: Any) -> Any:
     """Characters of the prefix; 0 where there is none."""
+    first, size = points[low], np.int64(0)
+    if first in (_PLUS, _DOT, _U, _C, _A):
+        size = np.int64(_rare_prefix(points, low, high))
+    elif flags[first] & PREFIX:
+        size = np.int64(1)
+    return size
+
+
+@kernel
+def _rare_prefix(points: I32, low: int, high: int) -> int:
+    """The prefix that starts with a plus, a dot or a letter."""
     first = points[low]
     if first == _PLUS:
         return int(low + 1 == high or not _digit(points[low + 1]))
-    if flags[first] & PREFIX:
-        return 1
     if first == _DOT:
         at = low + 1
         while at < high and points[at] == _DOT:
@@ -59,11 +68,22 @@ def prefix(points: I32, low: int, high: int, flags: U16) -> int:
     return 2 if first in (_C, _A) and high - low > 1 and points[low + 1] == _DOLLAR else 0
 
 
-@njit(nogil=True, cache=True)
-def suffix(points: I32, low: int, high: int, flags: U16, tables: U64) -> int:
-    """Characters of the longest suffix; 0 where there is none."""
-    if low >= high:
-        return 0
+@njit(inline="always")
+def suffix(points: Any, low: Any, high: Any, digits: Any, flags: Any, tables: Any) -> Any:
+    """Characters of the longest suffix; 0 where there is none. `digits`: whether the chunk may have some."""
+    size = np.int64(0)
+    if low < high:
+        last = points[high - 1]
+        if digits or last in (_DOT, _SMALL_S, _S, _ELLIPSIS, _PLUS):
+            size = np.int64(_rare_suffix(points, low, high, digits, flags, tables))
+        elif flags[last] & SUFFIX:
+            size = np.int64(1)
+    return size
+
+
+@kernel
+def _rare_suffix(points: I32, low: int, high: int, digits: bool, flags: U16, tables: U64) -> int:
+    """The suffix that what stands before its last character decides."""
     last, before = points[high - 1], points[high - 2] if high - low > 1 else -1
     if last == _DOT:
         return _period(points, low, high, flags)
@@ -73,11 +93,11 @@ def suffix(points: I32, low: int, high: int, flags: U16, tables: U64) -> int:
         return 2
     if last == _PLUS:
         return int(before >= 0 and _digit(before))
-    unit = _unit(points, low, high, tables)
+    unit = _unit(points, low, high, tables) if digits else 0
     return max(unit, int((flags[last] & SUFFIX) != 0))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _period(points: I32, low: int, high: int, flags: U16) -> int:
     """The suffix of a chunk that ends with a period: a run of them, or the last, by what stands before it."""
     at = high - 1
@@ -97,7 +117,7 @@ def _period(points: I32, low: int, high: int, flags: U16) -> int:
     return int(degrees or ((flags[before] & UPPER) != 0 and (flags[second] & UPPER) != 0))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _unit(points: I32, low: int, high: int, tables: U64) -> int:
     """Characters of the unit or currency behind the last digit; 0 where that is none."""
     at, least = high - 1, max(low, high - LONGEST_UNIT - 1)
@@ -108,7 +128,7 @@ def _unit(points: I32, low: int, high: int, tables: U64) -> int:
     return high - 1 - at if find(tables, UNITS, UNIT_BITS, unit_hash(points, at + 1, high)) >= 0 else 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def infix(points: I32, low: int, high: int, at: int, flags: U16) -> int:
     """Characters of the infix that starts at `at`; 0 where none does."""
     point = points[at]
@@ -143,7 +163,7 @@ def infix(points: I32, low: int, high: int, at: int, flags: U16) -> int:
     return int(point in (58, 60, 62, 61, 47) and (after & LETTER) != 0)  # : < > = /
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _hyphens(points: I32, high: int, at: int, flags: U16) -> int:
     """One to three hyphens, or one or two dashes, before a letter."""
     point = points[at]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plinth.compiled import njit
-from plinth.text.english.tables import I64, U8, U64, exception_at, put_pieces, run_hash
+from plinth.compiled import kernel, njit
+from plinth.text.english.tables import I32, U8, U64, exception_at, put_pieces, run_hash
 from plinth.text.words.hash_sets import shift_for, slot_of, slots
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -51,7 +51,7 @@ def merges_of(given: list[list[U8]]) -> Merges:
     return Merges(pairs, rows, whole, max(map(len, given), default=0))
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def longer(value: Any, data: U8, start: int, end: int) -> Any:
     """Hash, not 0, of a row of words with one more."""
     value = np.uint64(value) * _FACTOR + run_hash(data, start, end)
@@ -59,8 +59,8 @@ def longer(value: Any, data: U8, start: int, end: int) -> Any:
     return value | np.uint64(value == 0)
 
 
-@njit(nogil=True, cache=True)
-def merged(data: U8, count: int, by: Any, edges: I64) -> int:
+@kernel
+def merged(data: U8, count: int, by: Any, edges: I32) -> int:
     """Put exceptions across words together; returns how many words there are then."""
     found = 0
     for i in range(count - 1):
@@ -76,8 +76,8 @@ def apart(data: Any, end: Any, start: Any) -> Any:
     return start > end and not (start == end + 1 and data[end] == 32)
 
 
-@njit(nogil=True, cache=True)
-def _matches(data: U8, first: int, count: int, found: int, by: Any, edges: I64) -> int:
+@kernel
+def _matches(data: U8, first: int, count: int, found: int, by: Any, edges: I32) -> int:
     """Note the rows that start with a word; returns how many words have been noted."""
     value, lengths = run_hash(data, edges[2 * first], edges[2 * first + 1]), np.uint64(0)
     rows = by.merges.rows
@@ -98,7 +98,7 @@ def _matches(data: U8, first: int, count: int, found: int, by: Any, edges: I64) 
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _chosen(found: int, by: Any) -> int:
     """Leave of each noted word the row that stands, if one does; returns how many were noted."""
     for size in range(by.merges.most, 1, -1):
@@ -116,10 +116,11 @@ def _chosen(found: int, by: Any) -> int:
     return found
 
 
-@njit(nogil=True, cache=True)
-def _rewritten(data: U8, count: int, found: int, by: Any, edges: I64) -> int:
+@kernel
+def _rewritten(data: U8, count: int, found: int, by: Any, edges: I32) -> int:
     """Write the words again, with the chosen rows as the pieces of their exceptions."""
-    by.copy[: 2 * count] = edges[: 2 * count]
+    for i in range(2 * count):
+        by.copy[i] = edges[i]
     made, at, k = 0, 0, 0
     while at < count:
         start, size = by.copy[2 * at], 1

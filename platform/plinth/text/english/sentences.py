@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from plinth.compiled import njit
+from plinth.compiled import kernel
 from plinth.text.english.merges import apart
-from plinth.text.english.tables import END, I64, MARK, U8, U16
+from plinth.text.english.tables import END, I32, MARK, U8, U16
 from plinth.text.english.words import Splitter, edge_buffer, split, splitter
 from plinth.text.unicode.codepoints import decode
 
 
-@njit(nogil=True, cache=True)
-def sentences(data: U8, start: int, end: int, by: Splitter, edges: I64) -> int:
+@kernel
+def sentences(data: U8, start: int, end: int, by: Splitter, edges: I32) -> int:
     """Sentences of `data[start:end]`, at least one."""
-    flags = by.rules.flags
-    if not _ends_inside(data, start, end, flags):
+    if not ends_inside(data, start, end, by.rules.flags):
         return 1
-    count, found, ended = split(data, start, end, by, edges), 1, False
+    return sentences_of_words(data, end, edges, split(data, start, end, by, edges), by.rules.flags)
+
+
+@kernel
+def sentences_of_words(data: U8, end: int, edges: I32, count: int, flags: U16) -> int:
+    """Sentences of a text that ends at a byte and has these words, at least one."""
+    found, ended = 1, False
     for i in range(count):
         begin, stop = edges[2 * i], edges[2 * i + 1]
         ends, marks = _kind(data, begin, stop, flags)
@@ -32,8 +37,8 @@ def sentences(data: U8, start: int, end: int, by: Splitter, edges: I64) -> int:
     return found + (ended and apart(data, edges[2 * count - 1], end))
 
 
-@njit(nogil=True, cache=True)
-def _ends_inside(data: U8, start: int, end: int, flags: U16) -> bool:
+@kernel
+def ends_inside(data: U8, start: int, end: int, flags: U16) -> bool:
     """Whether something that is not an ASCII mark follows a character that may end a sentence."""
     ended, at = False, start
     while at < end:
@@ -49,7 +54,7 @@ def _ends_inside(data: U8, start: int, end: int, flags: U16) -> bool:
     return False
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _kind(data: U8, start: int, end: int, flags: U16) -> tuple[bool, bool]:
     """Whether a word is one character that ends a sentence, and whether it is punctuation alone."""
     at, ends, marks = start, False, True

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
+from plinth.compiled import kernel, njit
 from plinth.text.unicode.characters import SPACE, flags
 from plinth.text.unicode.classes import DECIMAL, WORD, classes
 from plinth.text.words.chunks import read
@@ -36,8 +36,10 @@ _CLASSES = {
 _FACTOR, _SPREAD = np.uint64(0x9FB21C651E98DF25), np.uint64(0x9E3779B97F4A7C15)
 #: Places in `EnglishRules.tables`, and the size of its two sets.
 UNIT_BITS, EXCEPTION_BITS = 9, 12
-UNITS, LENGTHS = 0, 1 << UNIT_BITS
-EXCEPTIONS = LENGTHS + 256
+UNITS, ENDS = 0, 1 << UNIT_BITS
+#: Bits of the hash of an exception's first byte, last byte and size; one chunk in twenty passes by chance.
+_ENDS_BITS = 15
+EXCEPTIONS = ENDS + (1 << _ENDS_BITS) // 64
 PIECES = EXCEPTIONS + (1 << EXCEPTION_BITS)
 SIZES = PIECES + (1 << EXCEPTION_BITS)
 
@@ -47,8 +49,8 @@ class EnglishRules(NamedTuple):
 
     Args:
         flags: by code point, [0x110000].
-        tables: from `UNITS` on hashes of what is split off behind a digit, as a set; from `LENGTHS` on by a hash of
-            first and last byte: bit n is set where an exception of n bytes has it; from `EXCEPTIONS` on their hashes,
+        tables: from `UNITS` on hashes of what is split off behind a digit, as a set; from `ENDS` on a bit by hash of
+            first byte, last byte and size, set where an exception has it; from `EXCEPTIONS` on their hashes,
             as a set; from `PIECES` on by slot of that set where their pieces start: sizes in bytes, 0 behind the last.
     """
 
@@ -78,7 +80,8 @@ def with_exceptions(given: list[str]) -> EnglishRules:
     for spaced in given:
         parts = [part.encode() for part in spaced.split(" ")]
         whole = np.frombuffer(b"".join(parts), dtype=np.uint8)
-        tables[LENGTHS + ((int(whole[0]) + 37 * int(whole[-1])) & 255)] |= np.uint64(1 << whole.size)
+        bit = int(ends_hash(whole, 0, whole.size))
+        tables[ENDS + (bit >> 6)] |= np.uint64(1 << (bit & 63))
         slot = _add(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(whole, 0, whole.size))
         tables[slot + PIECES - EXCEPTIONS] = SIZES + len(sizes)
         sizes += [*map(len, parts), 0]
@@ -119,7 +122,7 @@ def _ranges(spelled: str) -> list[tuple[int, int]]:
     return [(int(low, 16), int(high or low, 16)) for low, _, high in pairs]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def unit_hash(points: I32, low: int, high: int) -> Any:
     """64-bit hash, not 0, of code points."""
     value = np.uint64(high - low)
@@ -128,7 +131,7 @@ def unit_hash(points: I32, low: int, high: int) -> Any:
     return value | np.uint64(value == 0)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def run_hash(data: U8, start: int, end: int) -> Any:
     """64-bit hash, not 0, of bytes."""
     value = np.uint64(end - start)
@@ -138,7 +141,7 @@ def run_hash(data: U8, start: int, end: int) -> Any:
     return value | np.uint64(value == 0)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def find(tables: U64, base: int, bits: int, value: Any) -> Any:
     """The slot of a hash in a set of `tables`, or -1 less the empty slot where it belongs."""
     slot = np.int64((value * _SPREAD) >> np.uint64(64 - bits))
@@ -150,16 +153,25 @@ def find(tables: U64, base: int, bits: int, value: Any) -> Any:
 
 
 @njit(inline="always")
+def ends_hash(data: Any, start: Any, end: Any) -> Any:
+    """A hash of `_ENDS_BITS` bits of the first byte, the last byte and the size."""
+    ends = np.uint64(data[start]) << np.uint64(16) | np.uint64(data[end - 1]) << np.uint64(8) | np.uint64(end - start)
+    return (ends * _SPREAD) >> np.uint64(64 - _ENDS_BITS)
+
+
+@njit(inline="always")
 def exception_at(data: Any, start: Any, end: Any, tables: Any) -> Any:
     """The slot of the exception that `data[start:end]` is; negative where it is none."""
-    slot, ends = np.int64(-1), (np.int64(data[start]) + 37 * np.int64(data[end - 1])) & 255
-    if end - start <= LONGEST and (tables[LENGTHS + ends] >> np.uint64(end - start)) & np.uint64(1):
-        slot = np.int64(find(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(data, start, end)))
+    slot = np.int64(-1)
+    if end - start <= LONGEST:
+        bit = ends_hash(data, start, end)
+        if (tables[ENDS + (bit >> np.uint64(6))] >> (bit & np.uint64(63))) & np.uint64(1):
+            slot = np.int64(find(tables, EXCEPTIONS, EXCEPTION_BITS, run_hash(data, start, end)))
     return slot
 
 
-@njit(nogil=True, cache=True)
-def put_pieces(slot: Any, start: Any, tables: U64, edges: I64, count: int) -> int:
+@kernel
+def put_pieces(slot: Any, start: Any, tables: U64, edges: I32, count: int) -> int:
     """Append the pieces of an exception that starts at a byte; returns how many words there are then."""
     at = np.int64(tables[slot + PIECES - EXCEPTIONS])
     while tables[at]:

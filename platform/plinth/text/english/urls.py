@@ -7,13 +7,13 @@ them, and the last of them is all small letters up to the port, the path or the 
 
 from __future__ import annotations
 
-from plinth.compiled import njit
+from plinth.compiled import kernel
 from plinth.text.english.tables import HOST, I32, LOWER, NAME, NUMBER, U16
 
 _DOT, _AT, _COLON, _SLASH, _QUESTION, _HASH, _HYPHEN, _LINE = (ord(one) for one in ".@:/?#-_")
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def is_url(points: I32, low: int, high: int, flags: U16) -> bool:
     """Whether `points[low:high]` is one."""
     dots = False
@@ -30,7 +30,7 @@ def is_url(points: I32, low: int, high: int, flags: U16) -> bool:
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _scheme(points: I32, low: int, high: int, flags: U16) -> int:
     """Where the chunk goes on behind `scheme://`; its start where there is none."""
     at = low
@@ -40,7 +40,7 @@ def _scheme(points: I32, low: int, high: int, flags: U16) -> int:
     return at + 3 if found and points[at + 1] == _SLASH and points[at + 2] == _SLASH else low
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _from(points: I32, low: int, high: int, flags: U16) -> bool:
     """Whether an address or a host starts here, with nothing behind it but a port and a path."""
     if 49 <= points[low] <= 57 and _address(points, low, high, flags):
@@ -61,7 +61,7 @@ def _from(points: I32, low: int, high: int, flags: U16) -> bool:
         begin = stop + 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _top(points: I32, low: int, high: int, flags: U16) -> bool:
     """Whether the last label is here: 2 to 63 small letters, and what may stand behind a host."""
     at = low
@@ -70,7 +70,7 @@ def _top(points: I32, low: int, high: int, flags: U16) -> bool:
     return 2 <= at - low <= 63 and _rest(points, at, high, flags)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _rest(points: I32, at: int, high: int, flags: U16) -> bool:
     """A port, a path, both or neither, up to the end."""
     if at < high and points[at] == _COLON:
@@ -83,7 +83,7 @@ def _rest(points: I32, at: int, high: int, flags: U16) -> bool:
     return at == high or points[at] in (_SLASH, _QUESTION, _HASH)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _address(points: I32, low: int, high: int, flags: U16) -> bool:
     """Four numbers of a public network, as the expression has them."""
     at, first, second = low, 0, 0

@@ -8,12 +8,12 @@ alone and one word. Exceptions across words come last (`merges`).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
+from plinth.compiled import kernel
 from plinth.text.english.affixes import infix, prefix, suffix
 from plinth.text.english.merges import Merges, merged, merges_of
 from plinth.text.english.tables import (
@@ -23,6 +23,7 @@ from plinth.text.english.tables import (
     I64,
     INERT,
     JOINT,
+    NUMBER,
     SUFFIX,
     U8,
     U16,
@@ -36,7 +37,7 @@ from plinth.text.english.tables import (
 )
 from plinth.text.english.urls import is_url
 from plinth.text.unicode.codepoints import decode
-from plinth.text.words import split as split_at_white_space
+from plinth.text.words.chunks import letters_end
 
 _DOT = 46
 
@@ -55,11 +56,11 @@ class Splitter(NamedTuple):
     rules: EnglishRules
     merges: Merges
     points: I32
-    places: I64
+    places: I32
     matched: npt.NDArray[np.uint64]
     starts: I64
     taken: U8
-    copy: I64
+    copy: I32
 
 
 def splitter(longest: int) -> Splitter:
@@ -67,20 +68,14 @@ def splitter(longest: int) -> Splitter:
     return _splitter(rules(), _merges(), longest)
 
 
-def edge_buffer(longest: int) -> I64:
+def edge_buffer(longest: int) -> I32:
     """A buffer for the edges of the words of the longest text: every character may be one."""
-    return np.empty(2 * longest + 4, dtype=np.int64)
-
-
-def scratch(offsets: I64, english: bool) -> tuple[Splitter, I64]:
-    """What kernels need that split the texts of a column, in English or at white space: a splitter and edges."""
-    longest = int(np.diff(offsets).max(initial=0)) if english else 0
-    return splitter(longest), edge_buffer(longest) if english else split_at_white_space.edge_buffer(offsets)
+    return np.empty(2 * longest + 4, dtype=np.int32)
 
 
 def _splitter(tables: EnglishRules, merges: Merges, longest: int) -> Splitter:
     return Splitter(
-        tables, merges, np.empty(longest + 1, dtype=np.int32), np.empty(2 * longest + 2, dtype=np.int64),
+        tables, merges, np.empty(longest + 1, dtype=np.int32), np.empty(2 * longest + 2, dtype=np.int32),
         np.empty(longest + 1, dtype=np.uint64), np.empty(longest + 1, dtype=np.int64),
         np.empty(longest + 1, dtype=np.uint8), edge_buffer(longest),
     )  # fmt: skip
@@ -99,21 +94,27 @@ def _merges() -> Merges:
     return merges_of(found)
 
 
-@njit(nogil=True, cache=True)
-def split(data: U8, start: int, end: int, by: Splitter, edges: I64) -> int:
+@kernel
+def split(data: U8, start: int, end: int, by: Splitter, edges: I32) -> int:
     """The words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many."""
     count, chunks = _chunks(data, start, end, by.rules.flags, by.rules.tables, by.points, by.places, edges)
     return merged(data, count, by, edges) if chunks else count
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _chunks(
-    data: U8, start: int, end: int, flags: U16, tables: U64, points: I32, places: I64, edges: I64
+    data: U8, start: int, end: int, flags: U16, tables: U64, points: I32, places: I32, edges: I32
 ) -> tuple[int, int]:
     """The words before exceptions across them, and how many chunks are more than letters."""
     count, at, chunks = 0, start, 0
     while at < end:
-        begin, size, last, what = at, 1, at, np.uint16(0)
+        begin = at
+        at = letters_end(data, begin, end)
+        if at > begin and (at == end or (data[at] < 128 and flags[data[at]] & BLANK)):
+            count = _plain(data, begin, at, tables, edges, count)
+            at += 1
+            continue
+        at, size, last, what = begin, 1, begin, np.uint16(0)
         most, all_but_last, previous = np.uint16(INERT), np.uint16(INERT), np.uint16(0)
         while at < end:
             point, size = np.int64(data[at]), 1
@@ -145,8 +146,8 @@ def _chunks(
     return count, chunks
 
 
-@njit(nogil=True, cache=True)
-def _plain(data: U8, start: int, end: int, tables: U64, edges: I64, count: int) -> int:
+@kernel
+def _plain(data: U8, start: int, end: int, tables: U64, edges: I32, count: int) -> int:
     """Append letters as one word, or as the pieces of an exception; returns how many words there are then."""
     slot = exception_at(data, start, end, tables)
     if slot >= 0:
@@ -155,12 +156,13 @@ def _plain(data: U8, start: int, end: int, tables: U64, edges: I64, count: int) 
     return count + 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _chunk(
-    data: U8, start: int, end: int, flags: U16, tables: U64, points: I32, places: I64, edges: I64, count: int
+    data: U8, start: int, end: int, flags: U16, tables: U64, points: I32, places: I32, edges: I32, count: int
 ) -> int:
     """Append the words of a chunk; returns how many there are then."""
-    low, high, last, cuts = 0, _decoded(data, start, end, points, places), -1, places.size // 2
+    high, held = _decoded(data, start, end, flags, points, places)
+    low, last, cuts, digits = 0, -1, places.size // 2, (held & NUMBER) != 0
     suffixes = cuts
     while low < high and high - low != last:
         if exception_at(data, places[low], places[high], tables) >= 0:
@@ -172,7 +174,7 @@ def _chunk(
             count += 1
             low += ahead
             break
-        behind = suffix(points, low + ahead, high, flags, tables)
+        behind = suffix(points, low + ahead, high, digits, flags, tables)
         if 0 < behind < last and exception_at(data, places[low], places[high - behind], tables) >= 0:
             places[suffixes] = places[high - behind]
             suffixes += 1
@@ -196,24 +198,26 @@ def _chunk(
     return count
 
 
-@njit(nogil=True, cache=True)
-def _decoded(data: U8, start: int, end: int, points: I32, places: I64) -> int:
-    """Put the code points of a chunk into `points` and where each starts into `places`; returns how many."""
-    count, at = 0, start
+@kernel
+def _decoded(data: U8, start: int, end: int, flags: U16, points: I32, places: I32) -> tuple[int, Any]:
+    """Put the code points of a chunk into `points` and where each starts into `places`; returns how many, and the
+    flags that any has."""
+    count, at, held = 0, start, np.uint16(0)
     while at < end:
         point, size = np.int64(data[at]), 1
         if point >= 128:
             point, size = decode(data, at, end)
         points[count], places[count] = point, at
+        held |= flags[point]
         count += 1
         at += size
     places[count] = end
-    return count
+    return count, held
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _middle(
-    data: U8, low: int, high: int, flags: U16, tables: U64, points: I32, places: I64, edges: I64, count: int
+    data: U8, low: int, high: int, flags: U16, tables: U64, points: I32, places: I32, edges: I32, count: int
 ) -> int:
     """What is left of a chunk without affixes: an exception in its pieces, a URL, or words and infixes."""
     slot = exception_at(data, places[low], places[high], tables)

@@ -23,10 +23,11 @@ import pyarrow as pa
 from numba import uint64
 
 from plinth.compiled import njit
-from plinth.text.fasttext.model_file import EOS, F32, I32, FastTextModel
-from plinth.text.fasttext.rows import InputLayer, add, clear, features, input_layer, with_buffers, word_number
+from plinth.errors import SourceError
+from plinth.text.fasttext.model_file import F32, I32, FastTextModel
+from plinth.text.fasttext.rows import InputLayer, add, clear, end_row, features, input_layer, with_buffers
 from plinth.text.fasttext.scores import OutputLayer, likeliest, output_layer, with_own_buffers
-from plinth.text.fasttext.tokens import SEPARATOR, bare, key_of, point_flags, token
+from plinth.text.fasttext.tokens import SEPARATOR, bare, point_flags, token
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8, U64
 
@@ -74,12 +75,23 @@ def _cache(width: int) -> _Cache:
 
 
 class Predictor:
-    """A model, ready to predict."""
+    """A model without word n-grams, ready to predict.
+
+    Raises:
+        SourceError: it has word n-grams, which cross the borders of blocks.
+    """
 
     def __init__(self, model: FastTextModel) -> None:
+        if model.word_ngrams > 1:
+            raise SourceError(
+                "this fastText model cannot label blocks of lines",
+                found=f"word n-grams of up to {model.word_ngrams} words",
+                expected="a model without word n-grams, as those of languages are",
+                remedy="use it with the annotator `fasttext`, which labels whole documents",
+            )
         self.model = model
         self._input, self._output = input_layer(model), output_layer(model)
-        self._eos = _eos(self._input)
+        self._eos = end_row(model, self._input)
 
     def predict(self, texts: pa.Array, min_letters: int, max_characters: int = 0) -> Predictions:
         """Labels of texts, and of their blocks with at least `min_letters` letters.
@@ -96,29 +108,16 @@ class Predictor:
         counts = np.zeros((docs, 3), np.int64)
         blocks, sure = np.empty((most, 4), np.int64), np.empty(most, np.float32)
         longest = int(np.diff(offsets).max(initial=0))
-        width = self._input.rows.shape[1]
         # buffers of its own for every call: threads may predict at the same time
         size = _predict(
             data, offsets, min_letters, max_characters, with_buffers(self._input, longest),
-            with_own_buffers(self._output), _cache(width), self._eos, point_flags(), labels, scores, counts, blocks,
-            sure,
+            with_own_buffers(self._output), _cache(self.model.output.shape[1]), self._eos, point_flags(), labels,
+            scores, counts, blocks, sure,
         )  # fmt: skip
         blocks, sure = blocks[:size].copy(), sure[:size].copy()
         return Predictions(
             labels, scores, counts, blocks[:, 0], blocks[:, 1].astype(np.int32), sure, blocks[:, 2], blocks[:, 3]
         )
-
-
-def _eos(given: InputLayer) -> F32:
-    """The row of the end of a text, which has no n-grams, and 1 behind it; zeros where the model has none."""
-    data = np.frombuffer(EOS, dtype=np.uint8)
-    word = word_number(data, 0, data.size, np.uint64(key_of(data, 0, data.size)), given.words, given.ends, given.table)
-    width = given.rows.shape[1]
-    out = np.zeros(width + 1, dtype=np.float32)
-    if 0 <= word < given.numbers[0]:
-        out[:width] = given.rows[word]
-        out[width] = 1
-    return out
 
 
 @bare
@@ -147,7 +146,7 @@ def _predict(
                 if byte == 10:
                     if over or not line_filled or letters >= min_letters:
                         if letters >= min_letters:
-                            _mean(block, size, eos, mean)
+                            mean_of(block, size, eos, mean)
                             likeliest(mean, 1, layer)
                             _put(blocks, sure, labelled, doc, best[0], first_point, point, top[0])
                             labelled += 1
@@ -167,13 +166,14 @@ def _predict(
             point += characters
             slot = np.int64(key >> uint64(40)) & (CACHE - 1)
             if keys[slot] != key:
-                sizes[slot] = features(data, start, at, key, characters == at - start, given, sums[slot])
+                found = features(data, start, at, key, characters == at - start, given, sums[slot])
+                sizes[slot] = max(0, found)
                 keys[slot] = key
             add(block, sums[slot])
             size += sizes[slot]
         counts[doc, LETTERS], counts[doc, CHARACTERS], counts[doc, DAMAGED] = all_letters, point - begin_point, damaged
         if all_letters:
-            _mean(whole, total, eos, mean)
+            mean_of(whole, total, eos, mean)
             likeliest(mean, 2, layer)
             labels[doc, 0], labels[doc, 1], scores[doc, 0], scores[doc, 1] = best[0], best[1], top[0], top[1]
     return labelled
@@ -210,7 +210,8 @@ def _middle(data: U8, start: int, end: int, most: int) -> tuple[int, int, int]:
 
 
 @njit(inline="always")
-def _mean(total: F32, size: int, eos: F32, out: F32) -> None:
+def mean_of(total: F32, size: int, eos: F32, out: F32) -> None:
+    """Put the mean of `size` rows, whose sum is `total`, and of the text's end into `out`."""
     width = out.size
     count = np.float32(size) + eos[width]
     share = np.float32(1.0) / max(count, np.float32(1.0))

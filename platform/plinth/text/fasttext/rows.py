@@ -10,16 +10,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import uint32, uint64
 
 from plinth.compiled import njit
-from plinth.text.fasttext.model_file import F32, LABEL_PREFIX, LANES, FastTextModel
+from plinth.text.fasttext.model_file import EOS, F32, LABEL_PREFIX, LANES, U32, CodedRows, FastTextModel
 from plinth.text.fasttext.tokens import bare, key_of
 from plinth.text.words.chunks import popcount, read8, write8
 from plinth.text.words.ngrams import I64, U8, U64
-
-U32 = npt.NDArray[np.uint32]
 
 #: First characters of n-grams that are hashed side by side: as many as a mask has bits.
 TILE = 64
@@ -31,10 +28,13 @@ class InputLayer(NamedTuple):
     """Input side of a model, and buffers to work in.
 
     Args:
-        rows, bits, before, words, ends: as those of `FastTextModel`.
+        rows, bits, before, words: as those of `FastTextModel`.
+        starts, ends: of the words.
+        codes, centroids, norms: as those of `CodedRows`, where rows are not written out; else empty.
         table: words by their key, open addressing, at most half taken: the upper half of the key, and the number of
             the word plus one; 0 is a free place.
-        numbers: words (labels not counted), minn, maxn, bucket, and two to divide by it: a factor and a shift.
+        numbers: words (labels not counted), minn, maxn, bucket, and two to divide by it: a factor and a shift; numbers
+            in a part of a coded row, and in its last part.
         padded: `<token>`, and bytes that may be read after it.
         hashes: n-grams of one tile, [TILE].
         places: their hashes modulo `bucket`, by length, [maxn, TILE].
@@ -43,9 +43,13 @@ class InputLayer(NamedTuple):
     """
 
     rows: F32
+    codes: U8
+    centroids: F32
+    norms: F32
     bits: U32
     before: U32
     words: U8
+    starts: I64
     ends: I64
     table: U64
     numbers: U64
@@ -60,12 +64,15 @@ def input_layer(model: FastTextModel) -> InputLayer:
     """The input side of a model, without buffers."""
     shift = model.bucket.bit_length() + 31
     factor = (1 << shift) // max(1, model.bucket)
-    numbers = np.array([model.nwords, model.minn, model.maxn, model.bucket, factor, shift], np.uint64)
     table = np.zeros(1 << (2 * model.word_ends.size).bit_length(), np.uint64)
-    _fill(model.words, model.word_ends, table)
+    _fill(model.words, model.word_starts, model.word_ends, table)
+    no_floats = np.zeros(0, np.float32)
+    coded = model.coded or CodedRows(np.zeros((0, 0), np.uint8), no_floats, 0, 0, no_floats)
+    numbers = [model.nwords, model.minn, model.maxn, model.bucket, factor, shift, coded.width, coded.last]
     nothing = np.zeros(0, np.uint32)
     return InputLayer(
-        model.rows, model.bits, model.before, model.words, model.word_ends, table, numbers, np.zeros(0, np.uint8),
+        model.rows, coded.codes, coded.centroids, coded.norms, model.bits, model.before, model.words,
+        model.word_starts, model.word_ends, table, np.array(numbers, np.uint64), np.zeros(0, np.uint8),
         nothing, nothing.reshape(0, 0), np.zeros(0, np.uint64), np.zeros(0, np.int64),
     )  # fmt: skip
 
@@ -82,27 +89,41 @@ def with_buffers(made: InputLayer, longest: int) -> InputLayer:
     )
 
 
+def end_row(model: FastTextModel, given: InputLayer) -> F32:
+    """The row of the end of a text, which has no n-grams, and 1 behind it; zeros where the model has none."""
+    word = _number(np.frombuffer(EOS, dtype=np.uint8), given)
+    out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
+    if 0 <= word < model.nwords:
+        out[: model.dim] = model.coded.take(np.array([word])).floats()[0] if model.coded else model.rows[word]
+        out[-1] = 1
+    return out
+
+
 @bare
-def _fill(words: U8, ends: I64, table: U64) -> None:
-    start = 0
+def _number(word: U8, given: InputLayer) -> int:
+    return int(word_number(word, 0, word.size, key_of(word, 0, word.size), given))
+
+
+@bare
+def _fill(words: U8, starts: I64, ends: I64, table: U64) -> None:
     for word in range(ends.size):
-        key = key_of(words, start, ends[word])
+        key = key_of(words, starts[word], ends[word])
         slot = np.int64(key & uint64(table.size - 1))
         while table[slot]:
             slot = (slot + 1) & (table.size - 1)
         table[slot] = (key >> uint64(32) << uint64(32)) | uint64(word + 1)
-        start = ends[word]
 
 
 @njit(inline="always")
-def word_number(data: U8, start: int, end: int, key: Any, words: U8, ends: I64, table: U64) -> Any:
+def word_number(data: U8, start: int, end: int, key: Any, given: InputLayer) -> Any:
     """Number of the word `data[start:end]`, which has this key, in the dictionary, or -1."""
+    words, starts, ends, table = given.words, given.starts, given.ends, given.table
     slot = np.int64(key & uint64(table.size - 1))
     found: Any = -1
     while table[slot]:
         if (table[slot] ^ key) >> uint64(32) == 0:
             word = np.int64(table[slot] & uint64(0xFFFFFFFF)) - 1
-            first = ends[word - 1] if word else 0
+            first = starts[word]
             same = ends[word] - first == end - start
             for i in range(end - start if same else 0):
                 same &= words[first + i] == data[start + i]
@@ -122,9 +143,41 @@ def clear(out: Any) -> None:
 
 @njit(inline="always")
 def add(out: Any, row: Any) -> None:
-    for lane in range(0, out.size, LANES):
+    """Add a row, which may be shorter."""
+    whole = row.size // LANES * LANES
+    for lane in range(0, whole, LANES):
         for i in range(LANES):
             out[lane + i] += row[lane + i]
+    for i in range(whole, row.size):
+        out[i] += row[i]
+
+
+@bare
+def _add_coded(given: InputLayer, number: int, out: F32) -> None:
+    width, last, parts = np.int64(given.numbers[6]), np.int64(given.numbers[7]), given.codes.shape[1]
+    norm = given.norms[number] if given.norms.size else np.float32(1.0)
+    for part in range(parts):
+        size = last if part == parts - 1 else width
+        at = part * 256 * width + np.int64(given.codes[number, part]) * size
+        for i in range(size):
+            out[part * width + i] += given.centroids[at + i] * norm
+
+
+@njit(inline="always")
+def add_row(given: InputLayer, number: Any, out: Any) -> None:
+    """Add an input row of the model."""
+    if given.codes.size:
+        _add_coded(given, number, out)
+    else:
+        add(out, given.rows[number])
+
+
+@njit(inline="always")
+def row_of_ngram(given: InputLayer, place: Any) -> Any:
+    """Number of the row of an n-gram that has one."""
+    cell, bit = np.int64(place >> 5), uint64(place & 31)
+    below = uint64(given.bits[cell]) & ((uint64(1) << bit) - uint64(1))
+    return np.int64(given.numbers[0]) + np.int64(given.before[cell]) + np.int64(popcount(below))
 
 
 @njit(inline="always")
@@ -136,7 +189,7 @@ def _place(hashed: Any, numbers: U64) -> Any:
 
 
 @njit(inline="always")
-def _kept(place: Any, bits: U32) -> Any:
+def kept(place: Any, bits: U32) -> Any:
     """1 if an n-gram has a row, else 0."""
     return uint64((bits[np.int64(place >> uint32(5))] >> (place & uint32(31))) & uint32(1))
 
@@ -144,13 +197,11 @@ def _kept(place: Any, bits: U32) -> Any:
 @njit(inline="always")
 def _add_noted(given: InputLayer, count: int, out: F32) -> None:
     """Add the rows of the n-grams noted."""
-    rows, found = given.rows, given.found
+    found = given.found
     for i in range(count):
-        cell, bit = found[i] >> 5, uint64(found[i] & 31)
-        below = uint64(given.bits[cell]) & ((uint64(1) << bit) - uint64(1))
-        found[i] = np.int64(given.numbers[0]) + np.int64(given.before[cell]) + np.int64(popcount(below))
+        found[i] = row_of_ngram(given, found[i])
     for i in range(count):
-        add(out, rows[found[i]])
+        add_row(given, found[i], out)
 
 
 @njit(inline="always")
@@ -175,7 +226,7 @@ def _ascii(given: InputLayer, size: int, out: F32) -> Any:
             if n >= minn:
                 # `<` and `>` alone are none; bits are shifted in, as gathers would be slower
                 for i in range(min(TILE, size - tile - max(1, n - 1)), 0, -1):
-                    mask = (mask << uint64(1)) | _kept(row[uint64(i - 1)], bits)
+                    mask = (mask << uint64(1)) | kept(row[uint64(i - 1)], bits)
                 if n == 1 and tile == 0:
                     mask &= ~uint64(1)
             masks[n - 1] = mask
@@ -196,6 +247,15 @@ def _fnv(hashed: Any, byte: Any) -> Any:
     """One step of fastText's hash: a byte above 127 is a negative number, its upper bits all ones."""
     wide = uint32(byte) | (uint32(0xFFFFFF00) if byte >= 128 else uint32(0))
     return uint32((hashed ^ wide) * uint32(_PRIME))
+
+
+@njit(inline="always")
+def word_hash(data: U8, start: Any, end: Any) -> Any:
+    """fastText's hash of a word."""
+    hashed = uint32(_BASIS)
+    for at in range(start, end):
+        hashed = _fnv(hashed, data[at])
+    return hashed
 
 
 @bare
@@ -219,7 +279,7 @@ def _unicode(given: InputLayer, size: int, out: F32) -> int:
                 at += 1
             if n >= minn and not (n == 1 and (first == 0 or at == size)):
                 found[count] = place = uint32(_place(hashed, given.numbers))
-                count += np.int64(_kept(place, bits))
+                count += np.int64(kept(place, bits))
                 if count == TILE * maxn:
                     _add_noted(given, count, out)
                     total, count = total + count, 0
@@ -227,9 +287,23 @@ def _unicode(given: InputLayer, size: int, out: F32) -> int:
     return int(total + count)
 
 
+#: Of a token that is no word of the dictionary, and of one that is a label, which is no feature.
+UNKNOWN, LABEL = -1, -2
+
+
+@njit(inline="always")
+def word_row(data: U8, start: Any, end: Any, key: Any, given: InputLayer) -> Any:
+    """Number of a token's own row, `UNKNOWN` or `LABEL`."""
+    word = word_number(data, start, end, key, given)
+    label = word < 0 and end - start >= _PREFIX.size
+    for i in range(_PREFIX.size if label else 0):
+        label &= data[start + i] == _PREFIX[i]
+    return LABEL if label or word >= np.int64(given.numbers[0]) else word
+
+
 @njit(inline="always")
 def features(data: U8, start: int, end: int, key: Any, plain: bool, given: InputLayer, out: F32) -> int:
-    """Put the sum of one token's rows into `out`; returns how many there were.
+    """Put the sum of one token's rows into `out`; returns how many there were, `LABEL` for a label.
 
     Args:
         key: of the token, as `tokens.token` returns it.
@@ -237,14 +311,11 @@ def features(data: U8, start: int, end: int, key: Any, plain: bool, given: Input
         given: with buffers for the token.
     """
     clear(out)
-    word = word_number(data, start, end, key, given.words, given.ends, given.table)
-    label = word < 0 and end - start >= _PREFIX.size
-    for i in range(_PREFIX.size if label else 0):
-        label &= data[start + i] == _PREFIX[i]
-    if label or word >= np.int64(given.numbers[0]):
-        return 0  # labels are no features
+    word = word_row(data, start, end, key, given)
+    if word == LABEL:
+        return LABEL
     if word >= 0:
-        add(out, given.rows[word])
+        add_row(given, word, out)
     if given.numbers[2] == 0:
         return int(word >= 0)
     padded, size = given.padded, end - start + 2

@@ -2,6 +2,7 @@
 
     gopher_quality        Gopher's quality rules
     fineweb               FineWeb's line rules
+    any_language          FineWeb-2's rules: words, sentences, stop words and repetition in any script
     repetition            Gopher's repetition rules: repeated lines, paragraphs and n-grams (copies: the n-grams)
     dolma_counts          Gopher's rules as Dolma's tagger counts
     c4_pages              C4's line and page rules as counts, and the lines that they leave (c4_line: one line)

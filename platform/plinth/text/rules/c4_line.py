@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import uint64
 
-from plinth.compiled import njit
+from plinth.compiled import kernel, njit
 from plinth.text.rules.citations import citation_bytes
 from plinth.text.unicode.characters import SPACE
 from plinth.text.unicode.codepoints import decode
@@ -31,10 +31,14 @@ _FIRST = np.isin(np.arange(256), [ord(c) for phrase in _PHRASES for c in (chr(ph
 #: Each phrase holds one of these.
 _RARE = np.frombuffer(b"ipsuvascms ocy pcook", dtype=np.uint8).reshape(5, 4)
 _END, _TEXT = 1, 2
+#: Whether a line that ends with this byte may end a sentence: behind a bracket a citation may be taken out.
+_MAY_END = np.isin(np.arange(256), [ord(one) for one in ".?!\"']"])
+#: Whether a text may hold one of the phrases, a `[`, and a `{`.
+May = tuple[bool, bool, bool]
 _SENTENCE = np.array([_END if byte in b".!?" else _TEXT if byte > 32 else 0 for byte in range(256)], dtype=np.uint8)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def may_hold(text: U8) -> tuple[bool, bool, bool]:
     """Whether a rare part of a phrase occurs, in upper or lower case, a `[`, and a `{`: the loops vectorise."""
     found, square, curly = False, False, False
@@ -50,7 +54,7 @@ def may_hold(text: U8) -> tuple[bool, bool, bool]:
     return found, square, curly
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def stripped(data: U8, start: int, end: int, table: U8) -> tuple[int, int]:
     """Ends of a line without the white space around it."""
     left, right = start, end
@@ -74,7 +78,7 @@ def stripped(data: U8, start: int, end: int, table: U8) -> tuple[int, int]:
     return left, right
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def longest_word(data: U8, start: int, end: int, table: U8) -> int:
     """Characters of the longest word."""
     longest, length, at = 0, 0, start
@@ -88,7 +92,7 @@ def longest_word(data: U8, start: int, end: int, table: U8) -> int:
     return longest
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def has_words(data: U8, start: int, end: int, least: int, table: U8) -> bool:
     """Whether a line has at least so many words."""
     words, inside, at = 0, 0, start
@@ -103,7 +107,7 @@ def has_words(data: U8, start: int, end: int, least: int, table: U8) -> bool:
     return words >= least
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def without_citations(piece: U8, line: U8) -> int:
     """Copy a line without `[digits]`, `[edit]`, `[citation needed]`; returns its bytes.
 
@@ -126,36 +130,44 @@ def without_citations(piece: U8, line: U8) -> int:
     return n
 
 
-@njit(nogil=True, cache=True)
-def judge(piece: U8, few: bool, phrases: bool, curly: bool, ends_required: bool, counts: I64) -> bool:
-    """Count a line under the first rule that catches it, or as kept; returns whether it is.
+@kernel
+def judged(text: U8, left: int, right: int, table: U8, rules: Any, line: U8, may: May, counts: I64) -> int:
+    """Count a line under the first rule that catches it, or as kept; returns the bytes that stay of it, or -1.
 
     Args:
-        few: too few words.
-        phrases, curly: whether it may hold a phrase, or a curly bracket.
+        rules: `c4_pages.Lines`.
+        line: filled with what stays where citations are taken out.
+        may: of the text, as `may_hold` gives it.
     """
-    if ends_required and not _ended(piece):
+    phrases, brackets, curly = may
+    counts[LINES] += 1
+    longest = rules.max_word_characters
+    if right - left > longest and longest_word(text, left, right, table) > longest:
+        counts[LONG_WORD] += 1
+        return -1
+    if rules.ends_required and not (right > left and _MAY_END[text[right - 1]]):
         counts[UNENDED] += 1
-        return False
-    if few:
+        return -1
+    piece = text[left:right]
+    size = without_citations(piece, line) if brackets else right - left
+    if size < right - left:
+        piece = line[:size]
+    if rules.ends_required and not _ended(piece):
+        counts[UNENDED] += 1
+        return -1
+    if not has_words(text, left, right, rules.min_words, table):
         counts[FEW_WORDS] += 1
-        return False
-    found = _phrases(piece) if phrases else 0
-    if curly:
-        for byte in piece:
-            found |= _CURLY if byte == 123 else 0
-    if found & 1:
-        counts[LOREM_IPSUM] += 1
-    elif found & 2:
-        counts[JAVASCRIPT] += 1
-    elif found & _CURLY:
-        counts[CURLY_BRACKET] += 1
-    elif found & 8:
-        counts[NOTICE] += 1
-    else:
-        counts[KEPT] += 1
-        return True
-    return False
+        return -1
+    found = _phrases(piece) if phrases or size < right - left else 0
+    for byte in piece[: piece.size if curly else 0]:
+        found |= _CURLY if byte == 123 else 0
+    kept = not found
+    counts[KEPT] += kept
+    counts[LOREM_IPSUM] += found & 1
+    counts[JAVASCRIPT] += found & 3 == 2
+    counts[CURLY_BRACKET] += found & 3 == 0 and found & _CURLY != 0
+    counts[NOTICE] += found == 8
+    return int(size) if kept else -1
 
 
 @njit(inline="always")
@@ -167,7 +179,7 @@ def _ended(line: Any) -> Any:
     return not (n >= 3 and line[n - 1] == 46 and line[n - 2] == 46 and line[n - 3] == 46)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _phrases(line: U8) -> int:
     """Which of the phrases occur in upper or lower case, as bits."""
     found = 0
@@ -186,7 +198,7 @@ def _phrases(line: U8) -> int:
     return found
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def sentences_at_white_space(line: U8) -> int:
     """Sentences of a line, at least one. A piece without anything but ends and spaces is none."""
     ends = False

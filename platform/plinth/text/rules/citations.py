@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plinth.compiled import njit
+from plinth.compiled import kernel
 from plinth.text.words.ngrams import U8
 
 _CITATIONS = (b"edit]", b"citation needed]")
@@ -12,7 +12,7 @@ _ENDS = np.cumsum([0, *map(len, _CITATIONS)]).astype(np.int64)
 _BYTES = np.frombuffer(b"".join(_CITATIONS), dtype=np.uint8)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def citation_bytes(data: U8, at: int, end: int) -> int:
     """Bytes of the citation that starts at the bracket `at` and ends before `end`; 0 for none."""
     stop = at + 1

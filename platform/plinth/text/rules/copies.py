@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import uint64
 
-from plinth.compiled import njit
+from plinth.compiled import kernel
 from plinth.text.words.chunks import characters, hash_padded, hash_run, read8, spread, write8
 from plinth.text.words.hash_sets import seen, shift_for, slot_count, slot_of
 from plinth.text.words.ngrams import I64, U8, U64
@@ -76,8 +76,8 @@ def copy_buffers(longest: int, most_words: int) -> CopyBuffers:
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
-def pack(data: U8, edges: I64, n: int, buffers: CopyBuffers) -> None:
+@kernel
+def pack(data: U8, edges: I32, n: int, buffers: CopyBuffers) -> None:
     """Pack the n words of a text, and hash each."""
     at = 0
     for i in range(n):
@@ -88,14 +88,15 @@ def pack(data: U8, edges: I64, n: int, buffers: CopyBuffers) -> None:
                 write8(buffers.packed, at + k, read8(data, start + k))
             buffers.words[i] = hash_padded(data, start, start + size)
         else:  # the last words of the buffer
-            buffers.packed[at : at + size] = data[start : start + size]
+            for k in range(size):
+                buffers.packed[at + k] = data[start + k]
             buffers.words[i] = hash_run(data, start, start + size)
         at += size
     buffers.places[n] = at
     buffers.packed[at : at + _PADDING] = 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def tops(n: int, plain: bool, buffers: CopyBuffers, out: I64) -> None:
     """Characters in all copies of the most frequent n-gram of 2, 3 and 4 words, the earliest of several, words joined
     by one space, into out[0:3]."""
@@ -122,7 +123,7 @@ def tops(n: int, plain: bool, buffers: CopyBuffers, out: I64) -> None:
         left = _parts_repeat(left, buffers)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _count(left: int, buffers: CopyBuffers) -> None:
     """Count the n-grams that are left in buckets."""
     size = 2 * slot_count(left)
@@ -134,7 +135,7 @@ def _count(left: int, buffers: CopyBuffers) -> None:
         buffers.counts[bucket] += 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _most(left: int, buffers: CopyBuffers) -> tuple[int, int]:
     """Copies of the most frequent n-gram, and the word it first starts at. When none repeats it is the first."""
     most, first = 1, -1
@@ -152,7 +153,7 @@ def _most(left: int, buffers: CopyBuffers) -> tuple[int, int]:
     return _compared(left, buffers)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _compared(left: int, buffers: CopyBuffers) -> tuple[int, int]:
     """As `_most`, by comparing all n-grams that are not alone in their bucket."""
     size = slot_count(left)
@@ -174,7 +175,7 @@ def _compared(left: int, buffers: CopyBuffers) -> tuple[int, int]:
     return best, where
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _parts_repeat(left: int, buffers: CopyBuffers) -> int:
     """Keep the starts at which this n-gram and the next may both repeat; returns how many."""
     kept = 0
@@ -186,7 +187,7 @@ def _parts_repeat(left: int, buffers: CopyBuffers) -> int:
     return kept
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def repeated(n: int, plain: bool, buffers: CopyBuffers, out: I64) -> None:
     """Characters of n-grams of 5 to 10 words that occurred before, each skipped whole, into out[0:6]."""
     left = _starts_repeat(n, buffers)
@@ -195,7 +196,7 @@ def repeated(n: int, plain: bool, buffers: CopyBuffers, out: I64) -> None:
         out[size - 5] = _skipping(left, n, size, plain, buffers)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _starts_repeat(n: int, buffers: CopyBuffers) -> int:
     """The words at which an n-gram that repeats may start; returns how many.
 
@@ -220,7 +221,7 @@ def _starts_repeat(n: int, buffers: CopyBuffers) -> int:
     return kept
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _longer(active: int, level: int, buffers: CopyBuffers) -> int:
     """Of the starts that repeat, those that do with more bytes; returns how many."""
     known, length = _STARTS[level - 1], _STARTS[level]
@@ -241,7 +242,7 @@ def _longer(active: int, level: int, buffers: CopyBuffers) -> int:
     return kept
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _may_repeat(left: int, n: int, size: int, buffers: CopyBuffers) -> int:
     """Of the starts that are left, those whose n-gram of this size is not known to come once; returns how many.
 
@@ -255,7 +256,7 @@ def _may_repeat(left: int, n: int, size: int, buffers: CopyBuffers) -> int:
     return kept
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _skipping(left: int, n: int, size: int, plain: bool, buffers: CopyBuffers) -> int:
     """Characters of the n-grams, among the starts that are left, that occurred before, each skipped whole."""
     slots = slot_count(left)

@@ -10,21 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from plinth.compiled import njit
-from plinth.text.english.words import Splitter, scratch
-from plinth.text.english.words import split as english_words
+from plinth.compiled import kernel, njit
+from plinth.text.english.columns import column_words
 from plinth.text.unicode.characters import SPACE, TERMINAL, flags
 from plinth.text.unicode.codepoints import decode
 from plinth.text.words.chunks import characters, hash_run, is_ascii
 from plinth.text.words.hash_sets import seen, shift_for, slot_count, slots
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import count_words, line_ends
+from plinth.text.words.split import count_words, edge_buffer, line_ends
 
 #: Columns of `fineweb_counts`.
 (FULL_LINES, ENDED, SHORT, DUPLICATE_CHARACTERS, CHARACTERS, NEWLINES, WORDS) = range(7)
 
 
-def fineweb_counts(data: U8, offsets: I64, short_line: int, english: bool = False) -> I64:
+def fineweb_counts(
+    data: U8, offsets: I64, short_line: int, english: bool = False, words: I64 | None = None
+) -> I64:
     """Counts of each text, [documents, 7]: lines with a character that is not white space, of those the ones
     that end a sentence and the ones of at most `short_line` characters, characters in repeated lines,
     characters without line ends, line ends, and words.
@@ -32,25 +33,24 @@ def fineweb_counts(data: U8, offsets: I64, short_line: int, english: bool = Fals
     Args:
         data, offsets: the texts, as `codepoints.utf8` and `c4_pages.kept_lines` give them.
         english: words are spaCy's.
+        words: how many each text has, where that is known.
     """
     out = np.zeros((offsets.size - 1, 7), dtype=np.int64)
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
-    by, edges = scratch(offsets, english)
-    _fineweb(data, offsets, flags(), short_line, english, by, edges, keys, out)
+    if words is None:
+        words = np.diff(column_words(data, offsets).first) if english else np.zeros(0, dtype=np.int64)
+    _fineweb(data, offsets, flags(), short_line, words, edge_buffer(offsets), keys, out)
     return out
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _fineweb(
-    data: U8, offsets: I64, table: U8, short_line: int, english: bool, by: Splitter, ends: I64, keys: U64, out: I64
+    data: U8, offsets: I64, table: U8, short_line: int, words: I64, ends: I64, keys: U64, out: I64
 ) -> None:
     for doc in range(offsets.size - 1):
         counts, start, end = out[doc], offsets[doc], offsets[doc + 1]
         plain = is_ascii(data, start, end)
-        if english:
-            counts[WORDS] = english_words(data, start, end, by, ends)
-        else:
-            counts[WORDS] = count_words(data, start, end, plain, table)
+        counts[WORDS] = words[doc] if words.size else count_words(data, start, end, plain, table)
         found = line_ends(data, start, end, ends)
         counts[NEWLINES] = found
         counts[CHARACTERS] = (end - start if plain else characters(data, start, end)) - found
@@ -71,7 +71,7 @@ def _fineweb(
             begin = stop + 1
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _blank(data: U8, start: int, end: int, table: U8) -> bool:
     """Whether there is nothing but white space."""
     at = start

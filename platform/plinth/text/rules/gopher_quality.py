@@ -13,14 +13,13 @@ import numpy as np
 import pyarrow as pa
 from numba import uint64
 
-from plinth.compiled import njit
-from plinth.text.english.words import Splitter, scratch
-from plinth.text.english.words import split as english_words
+from plinth.compiled import kernel, njit
+from plinth.text.english.columns import I32, NO_WORDS, ColumnWords, column_words
 from plinth.text.unicode.characters import ALPHA, BREAK, PUNCTUATION, flags
 from plinth.text.unicode.codepoints import decode, utf8
 from plinth.text.words.chunks import read
 from plinth.text.words.ngrams import I64, U8
-from plinth.text.words.split import split
+from plinth.text.words.split import edge_buffer, split
 
 #: Columns of `gopher_counts`.
 (WORDS, PLAIN_WORDS, PLAIN_CHARACTERS, HASHES, ELLIPSES, LINES, BULLETS, ELLIPSIS_LINES, ALPHA_WORDS, STOP_WORDS) = (
@@ -50,25 +49,27 @@ def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
     letter, and how many of Gopher's eight stop words occur. `english`: words are spaCy's."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
-    by, edges = scratch(offsets, english)
-    _gopher(data, offsets, flags(), english, by, edges, out)
+    words = column_words(data, offsets) if english else NO_WORDS
+    _gopher(data, offsets, flags(), words, edge_buffer(offsets, np.int32), out)
     return out
 
 
-@njit(nogil=True, cache=True)
-def _gopher(data: U8, offsets: I64, table: U8, english: bool, by: Splitter, edges: I64, out: I64) -> None:
+@kernel
+def _gopher(data: U8, offsets: I64, table: U8, words: ColumnWords, edges: I32, out: I64) -> None:
     for doc in range(offsets.size - 1):
-        start, end = offsets[doc], offsets[doc + 1]
-        n = split(data, start, end, table, edges)
-        _symbols(data[start:end], out[doc])
-        _lines(data, start, end, edges, n, table, out[doc])
-        if english:
-            n = english_words(data, start, end, by, edges)
-        _words(data, edges, n, table, out[doc])
+        text, size = data[offsets[doc] :], offsets[doc + 1] - offsets[doc]
+        n = split(text, 0, size, table, edges)
+        _symbols(text[:size], out[doc])
+        _lines(text, 0, size, edges, n, table, out[doc])
+        if words.first.size:
+            first, last = words.first[doc], words.first[doc + 1]
+            _words(text, words.edges[2 * first :], last - first, table, out[doc])
+        else:
+            _words(text, edges, n, table, out[doc])
 
 
-@njit(nogil=True, cache=True)
-def _words(data: U8, edges: I64, n: int, table: U8, counts: I64) -> None:
+@kernel
+def _words(data: U8, edges: I32, n: int, table: U8, counts: I64) -> None:
     """Words, those with a letter, those that are not only symbols and their characters, and stop words."""
     stops, plain_words, plain_characters, alpha_words = uint64(0), 0, 0, 0
     for i in range(n):
@@ -99,7 +100,7 @@ def _between(eight: Any, low: int, high: int) -> Any:
     return ((eight + uint64((128 - low) * _EACH)) ^ (eight + uint64((127 - high) * _EACH))) & _TOPS
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _wide_word(data: U8, start: int, end: int, table: U8) -> tuple[int, bool, bool]:
     """Characters of a word, whether one is a letter, and whether one is no symbol."""
     length, letter, plain, at = 0, False, False, start
@@ -114,7 +115,7 @@ def _wide_word(data: U8, start: int, end: int, table: U8) -> tuple[int, bool, bo
     return length, letter, plain
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _symbols(text: U8, counts: I64) -> None:
     """`#`, and ellipses: three dots, each dot in one of them alone, or U+2026."""
     hashes, after = 0, 3
@@ -150,8 +151,8 @@ def _ellipsis(data: Any, end: Any) -> Any:
     return wide or (first == DOT and second == DOT and third == DOT)
 
 
-@njit(nogil=True, cache=True)
-def _lines(data: U8, start: int, end: int, edges: I64, n: int, table: U8, counts: I64) -> None:
+@kernel
+def _lines(data: U8, start: int, end: int, edges: I32, n: int, table: U8, counts: I64) -> None:
     """Lines, those that start with a bullet and those that end with an ellipsis. All line ends are white space."""
     first, unended = 0, False  # first word of this line; whether it has characters
     for i in range(n + 1):  # the white space before word i

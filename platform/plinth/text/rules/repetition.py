@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from plinth.compiled import njit
-from plinth.text.english.words import Splitter, scratch
-from plinth.text.english.words import split as english_words
+from plinth.compiled import kernel
+from plinth.text.english.columns import I32, NO_WORDS, ColumnWords, column_words
 from plinth.text.rules import copies
 from plinth.text.rules.copies import CopyBuffers, pack, repeated, tops
 from plinth.text.unicode.characters import flags
@@ -22,7 +21,7 @@ from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.chunks import characters, hash_run, is_ascii
 from plinth.text.words.hash_sets import seen, shift_for, slot_count
 from plinth.text.words.ngrams import I64, U8, U64
-from plinth.text.words.split import line_ends, split
+from plinth.text.words.split import edge_buffer, line_ends, split
 
 F64 = npt.NDArray[np.float64]
 
@@ -44,40 +43,42 @@ def repetition_shares(texts: pa.Array, english: bool = False) -> F64:
     out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
     longest = int(np.diff(offsets).max(initial=0))
     buffers = copies.copy_buffers(longest, longest if english else longest // 2)
-    by, edges = scratch(offsets, english)
-    _repetition(data, offsets, flags(), english, by, edges, buffers, out)
+    words, edges = column_words(data, offsets) if english else NO_WORDS, edge_buffer(offsets, np.int32)
+    _repetition(data, offsets, flags(), words, edges, buffers, np.zeros(9, dtype=np.int64), out)
     return out
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _repetition(
-    data: U8, offsets: I64, table: U8, english: bool, by: Splitter, edges: I64, buffers: CopyBuffers, out: F64
+    data: U8, offsets: I64, table: U8, words: ColumnWords, edges: I32, buffers: CopyBuffers, grams: I64, out: F64
 ) -> None:
-    grams = np.zeros(9, dtype=np.int64)
     for doc in range(offsets.size - 1):
-        start, end = offsets[doc], offsets[doc + 1]
-        if start == end:
+        text, size = data[offsets[doc] :], offsets[doc + 1] - offsets[doc]
+        if not size:
             continue
-        plain = is_ascii(data, start, end)
-        total = end - start if plain else characters(data, start, end)
-        n = english_words(data, start, end, by, edges) if english else split(data, start, end, table, edges)
-        left, right = (edges[0], edges[2 * n - 1]) if n else (start, start)
-        pack(data, edges, n, buffers)
+        plain = is_ascii(text, 0, size)
+        total = size if plain else characters(text, 0, size)
+        if words.first.size:
+            found, n = words.edges[2 * words.first[doc] :], words.first[doc + 1] - words.first[doc]
+        else:
+            found, n = edges, split(text, 0, size, table, edges)
+        left, right = (found[0], found[2 * n - 1]) if n else (0, 0)
+        pack(text, found, n, buffers)
         tops(n, plain, buffers, grams[:3])
         repeated(n, plain, buffers, grams[3:])
         for k in range(9):
             out[doc, 4 + k] = grams[k] / total
         ends = edges  # the words are placed: their edges are not needed any more
-        found = line_ends(data, start, end, ends)
-        pieces, again, size = _pieces(data, start, end, ends, found, 1, plain, buffers.keys)
-        out[doc, 0], out[doc, 1] = again / pieces, size / total
-        pieces, again, size = _pieces(data, left, right, ends, found, 2, plain, buffers.keys)
-        out[doc, 2], out[doc, 3] = again / pieces, size / total
+        lines = line_ends(text, 0, size, ends)
+        pieces, again, of = _pieces(text, 0, size, ends, lines, 1, plain, buffers.keys)
+        out[doc, 0], out[doc, 1] = again / pieces, of / total
+        pieces, again, of = _pieces(text, left, right, ends, lines, 2, plain, buffers.keys)
+        out[doc, 2], out[doc, 3] = again / pieces, of / total
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def _pieces(
-    data: U8, start: int, end: int, ends: I64, found: int, breaks: int, plain: bool, keys: U64
+    data: U8, start: int, end: int, ends: I32, found: int, breaks: int, plain: bool, keys: U64
 ) -> tuple[int, int, int]:
     """Split at runs of at least `breaks` line ends: all pieces, the repeated ones, and their characters."""
     size = slot_count(min(found + 1, (end - start) // 2 + 3))

@@ -14,13 +14,15 @@ from numba import types, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from plinth.compiled import njit
+from plinth.compiled import kernel, njit
 
 U8 = npt.NDArray[np.uint8]
 
 _FACTOR = np.uint64(0x9FB21C651E98DF25)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
 _TOPS = np.uint64(0x8080808080808080)
+#: To fold ASCII letters, and to carry into the top bit of seven: from `a` on, and from behind `z` on.
+_LOWER, _FROM_A, _PAST_Z = (np.uint64(byte * 0x0101010101010101) for byte in (0x20, 128 - 97, 127 - 122))
 
 
 def _where(context: Any, builder: Any, types_of: Any, arguments: Any) -> Any:
@@ -81,6 +83,24 @@ def read(data: Any, at: Any, size: Any) -> Any:
 
 
 @njit(inline="always")
+def letters_end(data: Any, at: Any, end: Any) -> Any:
+    """The first position from `at` on with no ASCII letter, or `end`."""
+    while at + 8 <= data.size:
+        eight = read8(data, at)
+        folded = (eight | _LOWER) & ~_TOPS
+        others = ~((folded + _FROM_A) ^ (folded + _PAST_Z)) & _TOPS | eight & _TOPS
+        if others:
+            at += np.int64(popcount(~others & (others - uint64(1))) >> uint64(3))
+            return min(at, end)
+        at += 8
+        if at >= end:
+            return end
+    while at < end and 97 <= data[at] | 32 <= 122:
+        at += 1
+    return at
+
+
+@njit(inline="always")
 def spread(value: Any) -> Any:
     """Every bit depends on the bits below it and, in the upper half, on all."""
     value = (value ^ (value >> uint64(32))) * _FINAL
@@ -103,17 +123,20 @@ def hash_padded(data: Any, start: Any, end: Any) -> Any:
     return spread(state)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def hash_run(data: U8, start: int, end: int) -> Any:
     """As `hash_padded`, without reading past the end of the buffer."""
-    if end + 8 <= data.size:
-        return hash_padded(data, start, end)
-    padded = np.zeros(end - start + 8, dtype=np.uint8)
-    padded[: end - start] = data[start:end]
-    return hash_padded(padded, 0, end - start)
+    state, at = uint64(end - start), start
+    while at < end - 8:
+        state = (state ^ read8(data, at)) * _FACTOR
+        state ^= state >> uint64(32)
+        at += 8
+    if at < end:
+        state += read(data, at, end - at) * _FACTOR
+    return spread(state)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def characters(data: U8, start: int, end: int) -> int:
     """Code points in `data[start:end]`: bytes that are no continuation."""
     count = 0
@@ -122,7 +145,7 @@ def characters(data: U8, start: int, end: int) -> int:
     return count
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def is_ascii(data: U8, start: int, end: int) -> bool:
     """Whether no byte of `data[start:end]` is above 127."""
     joined = np.uint8(0)
@@ -131,7 +154,7 @@ def is_ascii(data: U8, start: int, end: int) -> bool:
     return bool(joined < 128)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def ascii_end(data: U8, start: int, end: int) -> int:
     """The first position of `data[start:end]` with a byte above 127, or `end`."""
     at = start

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from plinth.compiled import njit
+from plinth.compiled import kernel, njit
 
 U64 = npt.NDArray[np.uint64]
 
@@ -25,7 +25,7 @@ def slots(entries: int) -> U64:
     return np.zeros(slot_count(entries), dtype=np.uint64)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def slot_count(entries: int) -> int:
     """How many slots a set of so many entries uses: a power of two, at least twice as many."""
     size = 16

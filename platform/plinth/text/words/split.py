@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import uint64
 
-from plinth.compiled import njit
+from plinth.compiled import kernel, njit
 from plinth.text.unicode.characters import BREAK, SPACE, flags
 from plinth.text.unicode.codepoints import decode
 from plinth.text.words.ngrams import I64, U8
@@ -21,13 +21,16 @@ _SPACES = (flags()[:256] & SPACE).astype(np.uint64)
 _BREAKS = ((flags()[:256] & BREAK) > 0).astype(np.uint64)
 
 
-def edge_buffer(offsets: I64) -> npt.NDArray[np.int64]:
+def edge_buffer(offsets: I64, dtype: Any = np.int64) -> npt.NDArray[Any]:
     """A buffer for the edges of the words, or the line ends, of the longest text of a column."""
-    return np.empty(int(np.diff(offsets).max(initial=0)) + 2, dtype=np.int64)
+    longest = int(np.diff(offsets).max(initial=0))
+    if longest > np.iinfo(dtype).max:
+        raise ValueError(f"a text of {longest} bytes")
+    return np.empty(longest + 2, dtype=dtype)
 
 
-@njit(nogil=True, cache=True)
-def split(data: U8, start: int, end: int, table: U8, edges: I64) -> int:
+@kernel
+def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integer]) -> int:
     """The words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many.
 
     Args:
@@ -62,7 +65,7 @@ def _ascii(data: Any, start: Any, end: Any, edges: Any, count: Any, inside: Any)
     return np.int64(at), np.int64(found), np.int64(one - before)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_words(data: U8, start: int, end: int, plain: bool, table: U8) -> int:
     """How many words `split` finds. `plain`: all is ASCII."""
     count, at, inside = 0, start, 0
@@ -89,8 +92,8 @@ def _ascii_space(byte: Any) -> Any:
     return (byte == 32) | ((byte >= 9) & (byte <= 13)) | ((byte >= 28) & (byte <= 31))
 
 
-@njit(nogil=True, cache=True)
-def line_ends(data: U8, start: int, end: int, out: I64) -> int:
+@kernel
+def line_ends(data: U8, start: int, end: int, out: npt.NDArray[np.integer]) -> int:
     """Positions of `\\n`; returns how many."""
     count, at, last, one = uint64(0), uint64(start), uint64(end), uint64(1)
     while at < last:
@@ -101,7 +104,7 @@ def line_ends(data: U8, start: int, end: int, out: I64) -> int:
     return int(found)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
     """Positions of the characters that end lines for `str.splitlines`; returns how many. `\\r\\n` are two."""
     count, at = 0, start

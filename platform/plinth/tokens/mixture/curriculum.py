@@ -1,12 +1,11 @@
-"""A phase as legs: stretches whose shares move along a line, or stay.
+"""A phase as a leg: a stretch whose shares move along a line, or stay.
 
-    weights                        one leg that stays
-    to_weights                     one leg that rises; with `ramp_steps: n`, n that stay
-    curriculum, ramp               one leg from early to late
-    curriculum, turns              one leg per value, in order
+    weights        stays
+    to_weights     goes from the one to the other
+    curriculum     goes from early to late
 
-A curriculum moves text in time: the two ends of a leg are the phase's shares tilted one way and the other, so over all
-of its tokens the phase has the shares of its weights (curriculum learning: Bengio et al., ICML 2009).
+A curriculum moves text in time: the two ends of its leg are the phase's shares tilted one way and the other, so over
+all of its tokens the phase has the shares of its weights (curriculum learning: Bengio et al., ICML 2009).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
 
 from plinth.errors import RecipeError
 from plinth.tokens.mixture.parameters import Curriculum, Phase
@@ -28,7 +26,6 @@ class Leg:
     """Positions `first` to `stop`, and the shares of every stream at both ends."""
 
     phase: str
-    name: str
     first: int
     stop: int
     start: Shares
@@ -45,52 +42,27 @@ class Leg:
 
 
 def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) -> list[Leg]:
-    """The legs of a phase, in order; those too short for a sequence are left out.
+    """The leg of a phase; none where it is too short for a sequence.
 
     Raises:
         RecipeError: as `shares_at_ends`, or a curriculum names a value that no stream has.
     """
     start, end = shares_at_ends(phase, text, stop - first, sequence_tokens)
     if phase.curriculum is not None:
-        made = _curriculum(phase, phase.curriculum, start)
-    elif phase.ramp_steps:
-        made = _stairs(phase.ramp_steps, start, end)
-    else:
-        made = [(Fraction(1), start, end)]
-    edges = [first + int(total * (stop - first) + Fraction(1, 2)) for total in accumulate(part for part, _, _ in made)]
-    cut = zip([first, *edges[:-1]], edges, made, strict=True)
-    many = len(made) > 1
-    return [
-        Leg(phase.name, f"{phase.name}/{number}" if many else phase.name, low, high, before, after)
-        for number, (low, high, (_, before, after)) in enumerate(cut, 1)
-        if low < high
-    ]
+        start, end = _curriculum(phase, phase.curriculum, start)
+    return [Leg(phase.name, first, stop, start, end)] if first < stop else []
 
 
-_Pieces = list[tuple[Fraction, Shares, Shares]]
-
-
-def _stairs(count: int, start: Shares, end: Shares) -> _Pieces:
-    """Equal stretches from `start` to `end`; a single one stays in the middle."""
-    made = []
-    for step in range(count):
-        at = Fraction(step, count - 1) if count > 1 else Fraction(1, 2)
-        own = {name: share + (end[name] - share) * at for name, share in start.items()}
-        made.append((Fraction(1, count), own, own))
-    return made
-
-
-def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> _Pieces:
+def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> tuple[Shares, Shares]:
+    """Shares at both ends."""
     values = {name: group_of(parse(name), plan.by) for name in shares}
     _require(phase, plan, set(values.values()))
     ranks = {name: plan.order.index(value) for name, value in values.items() if value in plan.order}
-    if plan.manner == "turns":
-        return _turns(len(plan.order), ranks, shares)
     tilt = _tilt(ranks, shares)
     strength = Fraction(repr(plan.strength))
     early = {name: share * (1 + strength * tilt.get(name, 0)) for name, share in shares.items()}
     late = {name: share * (1 - strength * tilt.get(name, 0)) for name, share in shares.items()}
-    return [(Fraction(1), early, late)]
+    return early, late
 
 
 def _tilt(ranks: dict[str, int], shares: Shares) -> Shares:
@@ -109,19 +81,6 @@ def _tilt(ranks: dict[str, int], shares: Shares) -> Shares:
         before += own
     reach = max(abs(places[rank]) for name, rank in ranks.items() if shares[name])
     return {name: places[rank] / reach for name, rank in ranks.items() if shares[name]} if reach else {}
-
-
-def _turns(count: int, ranks: dict[str, int], shares: Shares) -> _Pieces:
-    """One value after the other, each as long as its share; streams without a rank keep theirs throughout."""
-    listed = sum((shares[name] for name in ranks), Fraction(0))
-    made: _Pieces = []
-    for turn in range(count):
-        own = sum((shares[name] for name, rank in ranks.items() if rank == turn), Fraction(0))
-        if own:
-            grown = listed / own
-            mixed = {n: s * (grown if ranks.get(n) == turn else 0 if n in ranks else 1) for n, s in shares.items()}
-            made.append((own / listed, mixed, mixed))
-    return made or [(Fraction(1), shares, shares)]
 
 
 def _require(phase: Phase, plan: Curriculum, have: Sequence[str] | set[str]) -> None:

@@ -191,7 +191,7 @@ def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
     counts = [total + more for total, more in zip(totals, rest, strict=True)]
     row = {
         "phase": leg.phase,
-        "name": leg.name,
+        "name": leg.phase,
         "first": leg.first,
         "sequences": leg.size,
         "blocks": blocks,

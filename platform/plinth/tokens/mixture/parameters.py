@@ -27,10 +27,8 @@ class Curriculum(Frozen):
 
     by: str = Field(description="Axis of `shards.axes`, such as `tier`, `length` or `domain`; or `bucket`.")
     order: tuple[str, ...] = Field(min_length=2, description="Its values, the first early in the phase, the last late.")
-    manner: Literal["ramp", "turns"] = internal(
-        "ramp", description="`ramp`: shares go linearly from early to late; `turns`: one value after the other."
-    )
-    strength: float = internal(1.0, gt=0, le=1, description="Ramp: 1 moves as far as no share falls below 0.")
+    manner: Literal["ramp"] = internal("ramp", description="Shares go linearly from early to late.")
+    strength: float = internal(1.0, gt=0, le=1, description="1 moves as far as no share falls below 0.")
 
     @field_validator("order")
     @classmethod
@@ -54,9 +52,7 @@ class Phase(Frozen):
         "`natural`: as much as there is.",
     )
     to_weights: Weights | None = Field(None, description="Weights at the end, reached from `weights` by tokens.")
-    ramp_steps: int = internal(
-        0, ge=0, le=1000, description="With `to_weights`: 0 is a straight line, n are n equal stretches."
-    )
+    ramp_steps: Literal[0] = internal(0, description="With `to_weights`: a straight line.")
     temperature: float = Field(
         1.0,
         ge=0,
@@ -93,8 +89,6 @@ class Phase(Frozen):
             raise ValueError("`to_weights` needs `weights` to begin with")
         if self.to_weights is not None and self.curriculum is not None:
             raise ValueError("give `to_weights` or `curriculum`, not both")
-        if self.ramp_steps and self.to_weights is None:
-            raise ValueError("`ramp_steps` needs `to_weights`")
         weighed = {key for field, key in self.named() if field in ("weights", "to_weights")}
         twice = sorted(set(self.epochs) & set(self.tokens) | weighed & (set(self.epochs) | set(self.tokens)))
         if twice:

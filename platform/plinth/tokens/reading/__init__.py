@@ -5,9 +5,6 @@
     prefetch       batches made ahead by a background thread
     buffer_pool    arrays of released batches, reused
     shard_sources  open the shards of a job: the workspace's store, a cache, or spans; prefetch shards
-    remote_blobs   spans of blobs of a remote store, with retries
-    blob_cache     whole blobs in a cache that the processes of a machine share
-    leases         the blobs of the cache that living processes have open
     span_reader    a stream whose tokens are fetched by spans
     parameters     where a job reads its shards from, as a recipe states it
 """

@@ -12,11 +12,11 @@ import numpy as np
 
 from plinth.errors import PlinthError
 from plinth.records import Blob, Manifest
+from plinth.storage.blob_cache import CachedStore
+from plinth.storage.remote_blobs import RemoteBlobs, exported_names
 from plinth.storage.store import Store
-from plinth.tokens.reading.blob_cache import CachedStore
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.remote_blobs import RemoteBlobs, exported_names
 from plinth.tokens.reading.span_reader import SpanReader
 from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.shards.streams import streams_of

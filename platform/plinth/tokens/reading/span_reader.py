@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plinth.records import Manifest
+from plinth.storage.remote_blobs import RemoteBlobs
 from plinth.storage.store import Store
-from plinth.tokens.reading.remote_blobs import RemoteBlobs
 from plinth.tokens.shards.reader import ShardReader, Tokens
 
 REQUESTS_AT_ONCE = 16

@@ -29,6 +29,8 @@ from plinth.tokens.shards.streams import label_of
 
 VERSION = "1"
 VERDICTS, DOCUMENTS = "verdicts", "documents"
+#: The axis of duplicates: a document stands for its whole cluster, of which it alone is left.
+COPIES = "copies"
 
 #: Row for row the curated part: the label of each document's stream.
 SCHEMA = pa.schema([pa.field("label", pa.string(), nullable=False)])
@@ -44,13 +46,18 @@ def column_of(axis: str) -> str | None:
 def sidecars_of(axes: tuple[str, ...]) -> tuple[str, ...]:
     """The stages of a bucket that these axes are read from: annotators, and what places their rows."""
     named = {column.split(".")[0] for axis in axes if (column := column_of(axis))}
-    placed = {VERDICTS, DOCUMENTS} if named else {DOCUMENTS} if "source" in axes else set()
+    placed = {VERDICTS, DOCUMENTS} if named or COPIES in axes else {DOCUMENTS} if "source" in axes else set()
     return tuple(sorted(named | placed))
 
 
 def length_class(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
     """The smallest power of two that each document fits in, [documents]."""
     return _POWERS[np.searchsorted(_POWERS, tokens, side="left")]
+
+
+def copies_class(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The largest power of two that each cluster of duplicates reaches, [documents]; 1 for a document alone."""
+    return _POWERS[np.searchsorted(_POWERS, np.maximum(sizes, 1), side="right") - 1]
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,8 @@ def _values(store: Store, task: _Task, axis: str, tokens: NDArray[np.int64]) -> 
         return _without_nulls(pa.chunked_array(_sidecar_column(store, task, column), pa.string()))
     if axis == "length":
         return pa.array(length_class(tokens).astype(str), pa.string())
+    if axis == COPIES:
+        return pa.array(copies_class(_cluster_sizes(store, task)).astype(str), pa.string())
     if axis in ("domain", "source"):
         return pa.array([_origin(axis, task, *row) for row in _origins(store, task.curated)], pa.string())
     return _without_nulls(_read_column(store, task.curated, axis))
@@ -156,6 +165,16 @@ def _sidecar_column(store: Store, task: _Task, column: str) -> list[pa.Array]:
         as_strings(one.column(name).filter(pc.equal(verdict.column("decision"), "train")))
         for one, verdict in iter_aligned(store, (task.sidecars[side], [name]), (task.verdicts, ["decision"]))
     ]
+
+
+def _cluster_sizes(store: Store, task: _Task) -> NDArray[np.int64]:
+    """Documents in the cluster of every document that is trained on."""
+    assert task.verdicts is not None
+    sizes = [
+        batch.column("cluster_size").filter(pc.equal(batch.column("decision"), "train")).to_numpy()
+        for batch in iter_batches(store, task.verdicts, ["decision", "cluster_size"])
+    ]
+    return np.concatenate([np.empty(0, np.int64), *sizes]).astype(np.int64)
 
 
 def _to_strings(column: str) -> Callable[[pa.Array], pa.Array]:

@@ -10,22 +10,18 @@ NAME is the stream's. Every shard's SHA-256 is compared as it is copied; a file 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
 
 from plinth.errors import StorageError
 from plinth.records import Manifest, Part
-from plinth.storage.atomic import replacing
 from plinth.storage.checkout import safe_name
+from plinth.storage.destination import Sink, WrittenFile, write_file
 from plinth.storage.store import Store, require_unchanged
-from plinth.storage.uris import SCHEME, filesystem
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Format = Literal["megatron", "bin", "shards"]
@@ -35,12 +31,6 @@ MAGIC, MEGATRON_VERSION = b"MMIDIDX\x00\x00", 1
 MEGATRON_TYPE = {"<u2": 8, "<u4": 4}
 MOST_TOKENS = 2**31 - 1  # of a document: lengths are int32
 _NUMBERS = 2**20
-
-
-class Sink(Protocol):
-    """A destination of bytes."""
-
-    def write(self, data: bytes, /) -> object: ...
 
 
 def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> list[dict[str, Any]]:
@@ -57,8 +47,8 @@ def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> l
 
 
 def _megatron(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
-    files = {"bin": _file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
-    files["idx"] = _file(f"{prefix}.idx", lambda out: _megatron_index(reader, out))
+    files = {"bin": write_file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
+    files["idx"] = write_file(f"{prefix}.idx", lambda out: _megatron_index(reader, out))
     return _write_facts(reader, prefix, "megatron", files)
 
 
@@ -82,8 +72,8 @@ def _megatron_index(reader: ShardReader, out: Sink) -> None:
 
 
 def _plain(store: Store, reader: ShardReader, prefix: str) -> dict[str, Any]:
-    files = {"bin": _file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
-    files["npy"] = _file(f"{prefix}.npy", lambda out: _offsets(reader, out))
+    files = {"bin": write_file(f"{prefix}.bin", lambda out: _tokens(store, reader.shards, out))}
+    files["npy"] = write_file(f"{prefix}.npy", lambda out: _offsets(reader, out))
     return _write_facts(reader, prefix, "bin", files)
 
 
@@ -98,13 +88,13 @@ def _offsets(reader: ShardReader, out: Sink) -> None:
 def _named(store: Store, made: Manifest, to: str) -> dict[str, Any]:
     root = f"{to.rstrip('/')}/{made.asset}"
     for part in made.parts:
-        _file(f"{root}/{safe_name(part.name)}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
+        write_file(f"{root}/{safe_name(part.name)}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
     facts = {"asset": made.asset, "format": "shards", "digest": made.digest, "files": len(made.parts)}
-    _file(f"{root}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
+    write_file(f"{root}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
     return {**facts, "at": root}
 
 
-def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str, WrittenFile]) -> dict[str, Any]:
     facts = {
         "stream": reader.stream.name,
         "format": kind,
@@ -112,9 +102,9 @@ def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str
         "documents": reader.documents_count,
         "dtype": "<i4" if kind == "megatron" and reader.dtype.itemsize == 4 else reader.dtype.str,
         "end_of_text": reader.end_of_text,
-        "files": {f"{prefix.rsplit('/', 1)[1]}.{suffix}": dict(written) for suffix, written in files.items()},
+        "files": {f"{prefix.rsplit('/', 1)[1]}.{suffix}": written.model_dump() for suffix, written in files.items()},
     }
-    _file(f"{prefix}.json", lambda out: out.write(json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"))
+    write_file(f"{prefix}.json", lambda out: out.write(json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"))
     return {**facts, "at": prefix}
 
 
@@ -122,51 +112,3 @@ def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
     """Bytes of parts, one after another, each compared with its digest."""
     for part in parts:
         require_unchanged(store.open_path(part.blob), part.blob, out.write, part=part.name)
-
-
-class _DigestWriter:
-    """Counts and hashes the bytes that it writes."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self._digest, self.bytes = stream, hashlib.sha256(), 0
-
-    def write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self._digest.update(data)
-        self.bytes += len(data)
-
-    def facts(self) -> dict[str, Any]:
-        return {"bytes": self.bytes, "sha256": self._digest.hexdigest()}
-
-
-def _file(uri: str, write: Callable[[Sink], object]) -> dict[str, Any]:
-    """Write a file that appears when it is whole; returns its length and digest."""
-    with _appearing(uri) as stream:
-        counted = _DigestWriter(stream)
-        write(counted)
-    return counted.facts()
-
-
-@contextmanager
-def _appearing(uri: str) -> Iterator[IO[bytes]]:
-    if not SCHEME.match(uri):
-        with replacing(Path(uri)) as local:
-            yield local
-        return
-    fs, path = filesystem(uri)
-    try:
-        if not uri.startswith("s3://"):  # on S3 this would create the bucket
-            fs.makedirs(fs._parent(path), exist_ok=True)
-        stream = fs.open(path, "wb", autocommit=False)
-    except Exception as error:  # drivers raise any type
-        raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error
-    try:
-        yield stream
-        stream.close()
-        stream.commit()
-    except BaseException as error:
-        stream.discard()
-        stream.closed = True  # otherwise its buffer is written when it is collected
-        if isinstance(error, StorageError) or not isinstance(error, Exception):
-            raise
-        raise StorageError(f"cannot write {uri}", found=f"{type(error).__name__}: {error}") from error

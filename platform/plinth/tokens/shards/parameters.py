@@ -20,6 +20,7 @@ AXES: dict[str, str | None] = {
     "snapshot": None,
     "mime": None,
     "length": None,
+    "copies": None,
 }
 
 
@@ -31,7 +32,8 @@ class Shards(Frozen):
         (),
         description="Cut a bucket into streams by these values, which a mixture can then weigh: "
         f"{', '.join(AXES)}, or `annotator.column` of any column of words or of true and false. "
-        "`length` is the power of two of tokens that a document fits in.",
+        "`length` is the power of two of tokens that a document fits in, `copies` the largest power of two that its "
+        "cluster of duplicates reaches.",
     )
     min_stream_tokens: int = Field(
         0, ge=0, description="Streams with fewer tokens are one stream of their bucket, `other`."

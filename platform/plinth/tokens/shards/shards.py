@@ -132,7 +132,7 @@ def _cut_staged(
         lost = [
             replace(task, staged=one, published=(published or {}).get(task.curated.blob.sha256)) for task, one in absent
         ]
-        for _ in ctx.engine.map(partial(restore, ctx.workspace.store), lost):
+        for _ in ctx.engine.map(partial(restore, ctx.store), lost):
             pass
         run_items(ctx, CUT, cut.cut, group, label=f"{asset}: cut")
         for one in needed:

@@ -8,7 +8,6 @@ the bytes are those whose SHA-256 was recorded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,14 +47,14 @@ class StagedTokens:
     bucket: str
     blob: Blob
 
-    def path(self, store: Store) -> Path:
-        """Where the tokens lie while they are needed."""
-        return store.root / "staging" / f"tokens-{self.bucket}-{self.blob.sha256}.bin"
+    @property
+    def name(self) -> str:
+        """The file's name in staging."""
+        return f"tokens-{self.bucket}-{self.blob.sha256}.bin"
 
     def exists(self, store: Store) -> bool:
         """Whether the file exists with its recorded length."""
-        path = self.path(store)
-        return path.exists() and path.stat().st_size == self.blob.bytes
+        return store.has_scratch(self.name, self.blob.bytes)
 
     def open_path(self, store: Store) -> Path:
         """The path for reading.
@@ -66,21 +65,21 @@ class StagedTokens:
         if not self.exists(store):
             raise MissingError(
                 f"the tokens of a part of {self.bucket} left staging while they were needed",
-                expected=str(self.path(store)),
+                expected=self.name,
                 remedy="run the same command again: they are made again",
             )
-        return self.path(store)
+        return store.open_scratch(self.name, self.blob)
 
     def remove(self, store: Store) -> None:
         """Remove the file."""
-        self.path(store).unlink(missing_ok=True)
+        store.remove_scratch(self.name)
 
 
 @dataclass(frozen=True)
 class PublishedTokens:
-    """Published shards that hold a part's tokens: the file of their manifest, and the number the part has there."""
+    """Published shards that hold a part's tokens: their manifest as a blob, and the number the part has there."""
 
-    shards: str
+    shards: Blob
     part: int
 
 
@@ -115,20 +114,20 @@ def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> di
         curated = ctx.refs.load(shards.inputs[asset.rsplit("/", 1)[0] + "/curated"])
     except (KeyError, MissingError, StorageError):
         return {}
-    whole = all(ctx.store.has(part.blob) for part in shards.parts)
+    whole = ctx.store.has_all(part.blob for part in shards.parts)
     if not whole or (shards.stats.get("tokenizer"), shards.stats.get("dtype")) != (tokenizer, dtype):
         return {}
-    path = str(ctx.refs.manifests / f"{ref.digest}.json")
-    return {part.blob.sha256: PublishedTokens(path, number) for number, part in enumerate(curated.named("part-"))}
+    kept = ctx.store.put_bytes(fingerprint.canonical(shards))
+    return {part.blob.sha256: PublishedTokens(kept, number) for number, part in enumerate(curated.named("part-"))}
 
 
-def restore(store_root: Path, task: TokeniseTask) -> None:
+def restore(store: Store, task: TokeniseTask) -> None:
     """Put tokens that were made before into staging again.
 
     Raises:
         IntegrityError: the text gives other tokens than it did.
     """
-    store, wanted = Store(store_root), task.staged
+    wanted = task.staged
     assert wanted is not None
     if task.published is not None and _copy_published(store, wanted, task.published):
         return
@@ -178,13 +177,13 @@ def _writer(store: Store, bucket: str) -> Iterator[tuple[IO[bytes], list[StagedT
             yield stream, made
         with path.open("rb") as read:
             made.append(StagedTokens(bucket, hash_stream(read)))
-        os.replace(path, made[0].path(store))
+        store.keep_scratch(path, made[0].name)
 
 
 def _copy_published(store: Store, staged: StagedTokens, published: PublishedTokens) -> bool:
     """Copy a part's tokens from published shards; False where they are not those recorded."""
     documents = []
-    for reader in _readers(store.root, published.shards).values():
+    for reader in _readers(store, published.shards).values():
         documents += [(span.row, reader, span) for span in reader.index.of_part(published.part)]
     try:
         with _writer(store, staged.bucket) as (out, made):
@@ -199,7 +198,6 @@ def _copy_published(store: Store, staged: StagedTokens, published: PublishedToke
 
 
 @lru_cache(maxsize=1)
-def _readers(store_root: Path, path: str) -> Mapping[str, ShardReader]:
-    """Open once per worker: the manifest of 10^12 tokens takes seconds, and its file is named by its digest."""
-    shards = Manifest.model_validate_json(Path(path).read_bytes())
-    return open_streams(Store(store_root), [shards])
+def _readers(store: Store, shards: Blob) -> Mapping[str, ShardReader]:
+    """Open once per worker: the manifest of 10^12 tokens takes seconds."""
+    return open_streams(store, [Manifest.model_validate_json(store.read_bytes(shards))])

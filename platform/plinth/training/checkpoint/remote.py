@@ -187,7 +187,7 @@ class _named:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from botocore.exceptions import BotoCoreError, ClientError
         from urllib3.exceptions import HTTPError
 
         if isinstance(error, (BotoCoreError, ClientError, HTTPError, ConnectionError)):

@@ -24,9 +24,9 @@ class Optimizer(Frozen):
         description="Fall after the warm-up; `wsd` is warm-up, stable, linear decay, `wsd-sqrt` decays by 1 - sqrt.",
     )
     warmup_fraction: float = Field(0.02, ge=0, le=1, description="Opening share of tokens that warms up.")
-    warmup_tokens: int | None = internal(None, ge=0, description="In tokens, instead of `warmup_fraction`.")
+    warmup_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
     decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: closing share of tokens that decays.")
-    decay_tokens: int | None = internal(None, ge=0, description="In tokens, instead of `decay_fraction`.")
+    decay_tokens: None = internal(None, description="A key of 0.3; in the dump, so that runs go on.")
     decay_shape: Literal["linear"] = internal("linear", description="Of the schedule `wsd`.")
     beta1: float = internal(0.9, ge=0, lt=1, description="AdamW, first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW, second moment.")
@@ -45,15 +45,14 @@ class Optimizer(Frozen):
     def _can_fall(self) -> Optimizer:
         if self.start_lr > self.lr:
             raise ValueError(f"start_lr {self.start_lr:g} is above lr = {self.lr:g}")
-        warmup = self.warmup_tokens if self.warmup_tokens is not None else self.warmup_fraction
-        if self.schedule == "inverse-sqrt" and not warmup:
+        if self.schedule == "inverse-sqrt" and not self.warmup_fraction:
             raise ValueError("inverse-sqrt falls with the length of the warm-up: expected one above 0")
         return self
 
     def warmup(self, total_tokens: int) -> float:
         """Tokens that warm up."""
-        return self.warmup_fraction * total_tokens if self.warmup_tokens is None else float(self.warmup_tokens)
+        return self.warmup_fraction * total_tokens
 
     def decay(self, total_tokens: int) -> float:
         """Tokens that decay at the end of WSD."""
-        return self.decay_fraction * total_tokens if self.decay_tokens is None else float(self.decay_tokens)
+        return self.decay_fraction * total_tokens

@@ -21,7 +21,7 @@ from plinth.training.engine.parameters import Optimizer
 def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:
     """Peak-group rate of the optimizer step that ends at `tokens` (1 … total_tokens); other groups are multiples.
 
-    Tokens are of any unit, so long as both are of the same and no budget in tokens is set.
+    Tokens are of any unit, so long as both are of the same.
     """
     warmup = math.ceil(optimizer.warmup(total_tokens))
     if tokens <= warmup:

@@ -67,11 +67,12 @@ class LayerRule(LateRule):
 
 
 class PlateauRule(LateRule):
-    """The smoothed loss has not improved for long."""
+    """A rule of 0.3 that no recipe can set (`training.stopping.plateau` ends a run): in the dump, so that runs which
+    were begun before go on."""
 
-    action: Action = Field("off", description=_ACTION)
-    steps: int = internal(1000, ge=1, description="Steps without improvement.")
-    min_improvement: float = internal(0.001, ge=0, description="Relative fall of the smoothed loss that counts as one.")
+    action: Literal["off"] = Field("off", description=_ACTION)
+    steps: Literal[1000] = internal(1000, description="Of the rule that was.")
+    min_improvement: float = internal(0.001, ge=0, description="Of the rule that was.")
 
 
 class Throughput(GuardRule):
@@ -103,7 +104,7 @@ class GuardParameters(Frozen):
     gradient_spike: GradientSpike = GradientSpike()
     layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer.")
     activations: LayerRule = internal(LayerRule(), description="Activations of a layer.")
-    plateau: PlateauRule = internal(PlateauRule(), description="The smoothed loss has not improved for long.")
+    plateau: PlateauRule = internal(PlateauRule(), description="Off.")
     throughput: Throughput = internal(Throughput(), description="Steps take much longer than they did.")
     skip_before: int = internal(0, ge=0, description="Steps before the first suspicious one that are left out as well.")
     skip_after: int = Field(

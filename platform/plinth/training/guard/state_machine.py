@@ -21,9 +21,6 @@ LAG = 2
 #: Rules that see a step before its update is made.
 RULES_BEFORE_UPDATE = ("nonfinite", "loss_spike", "gradient_spike")
 
-#: Half-life of about 14 steps, as the monitor's smoothed loss.
-_SMOOTHING = 0.05
-
 
 class Guard:
     """Judges every trained step of a run, in order.
@@ -43,8 +40,6 @@ class Guard:
         self._streaks: dict[str, list[int]] = {}  # rule -> first step, suspicious steps in a row
         self._skipped: list[int] = []
         self._probation = 0  # the last step on probation
-        self._smooth: float | None = None
-        self._best: list[float] | None = None  # step and smoothed loss of the last improvement
 
     # -- before a step
 
@@ -93,7 +88,6 @@ class Guard:
         if seen.finite and not seen.vetoed:  # a long stretch of bad data must not become the level it is judged by
             self._losses.add(seen.loss)
             self._norms.add(seen.grad_norm)
-            found += self._plateau(seen)
         self._next_limits = [*self._next_limits[1:], limits(self.policy, self._losses, self._norms)]
         self._update_streaks(seen, found)
         made = [one for finding in found if (one := self._decide(seen, finding)) is not None]
@@ -116,8 +110,6 @@ class Guard:
             "streaks": self._streaks,
             "vetoed": self._skipped,
             "probation": self._probation,
-            "smooth": self._smooth,
-            "best": self._best,
             "rollbacks": [_saved(made) for made in self.rollbacks],
             "lowered": [_saved(made) for made in self.lowered],
         }
@@ -133,7 +125,6 @@ class Guard:
         guard._next_limits = [Limits(loss=_inf(loss), grad_norm=_inf(norm)) for loss, norm in state["ahead"]]
         guard._streaks = {rule: list(streak) for rule, streak in state["streaks"].items()}
         guard._skipped, guard._probation = list(state["vetoed"]), state["probation"]
-        guard._smooth, guard._best = state["smooth"], state["best"]
         guard.rollbacks = [Intervention.of(made) for made in state["rollbacks"]]
         guard.lowered = [Intervention.of(made) for made in state["lowered"]]
         return guard
@@ -165,19 +156,6 @@ class Guard:
         if seen.vetoed:
             recent = seen.step - self.policy.window_steps
             self._skipped = [step for step in self._skipped if step > recent] + [seen.step]
-
-    def _plateau(self, seen: TrainedStep) -> list[Finding]:
-        """The smoothed loss has not improved for the steps of the rule; it then has as long again."""
-        rule = self.policy.plateau
-        if rule.action == "off":
-            return []
-        self._smooth = seen.loss if self._smooth is None else (1 - _SMOOTHING) * self._smooth + _SMOOTHING * seen.loss
-        if self._best is None or self._smooth < self._best[1] * (1 - rule.min_improvement):
-            self._best = [seen.step, self._smooth]
-        if seen.step - self._best[0] < rule.steps:
-            return []
-        best, self._best = self._best[1], [seen.step, self._best[1]]
-        return [Finding(rule="plateau", value=self._smooth, threshold=best * (1 - rule.min_improvement))]
 
     def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
         """The intervention that the policy makes of a finding now, if any."""

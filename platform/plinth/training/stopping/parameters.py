@@ -25,26 +25,19 @@ class Plateau(OneValue):
     slices: tuple[str, ...] = internal((), description="Evaluated slices that must all be flat too; empty: loss alone.")
 
 
-class Regression(Frozen):
-    """Probes that get worse than they have been."""
-
-    tolerance: float = internal(2.0, gt=0, description="Standard errors below the best score that count as worse.")
-    evaluations: int = internal(2, ge=1, description="In a row.")
-    probes: int = internal(1, ge=1, description="How many probes must be worse.")
-
-
 class Stopping(Frozen):
-    """Budgets stop a run by themselves; the other rules stop it when any, or all that are set, hold."""
+    """Rules that end a run, whichever comes first."""
 
     tokens: int | None = internal(None, ge=1, description="Budget in tokens trained, those trained again included.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
     plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
-    regression: Regression | None = internal(None, description="Probes get worse.")
-    max_epochs: float | None = internal(None, gt=0, description="Most often that any bucket's documents are seen.")
-    when: Literal["any", "all"] = internal("any", description="How plateau, regression and max_epochs combine.")
-    min_tokens: int = internal(0, ge=0, description="Plateau, regression and max_epochs do not apply before.")
+    # Rules of 0.3 that no recipe can set: in the dump, so that runs which were begun before go on.
+    regression: None = internal(None, description="None.")
+    max_epochs: None = internal(None, description="None.")
+    when: Literal["any"] = internal("any", description="Whichever rule holds first.")
+    min_tokens: Literal[0] = internal(0, description="From the beginning.")
     every_steps: int = internal(10, ge=1, description="Steps between two evaluations of the rules.")
 
     @model_validator(mode="after")
@@ -56,5 +49,5 @@ class Stopping(Frozen):
     @property
     def asked(self) -> bool:
         """Whether any rule is set."""
-        rules = (self.tokens, self.seconds, self.money, self.plateau, self.regression, self.max_epochs)
+        rules = (self.tokens, self.seconds, self.money, self.plateau)
         return any(rule is not None for rule in rules)

@@ -2,18 +2,15 @@
 
 Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
 repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
-waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) and probes
-come with `evaluated` events:
-`{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {"maths": [0.41, 0.01]}}`, a probe's second
-number its standard error.
+waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) come with
+`evaluated` events: `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}}`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from plinth.training.telemetry.timeline import Event
 
@@ -23,7 +20,6 @@ class Point(NamedTuple):
 
     tokens: int
     value: float
-    error: float = 0.0  # standard error
 
 
 @dataclass
@@ -36,8 +32,6 @@ class Signals:
     rank_seconds: float = 0.0
     losses: list[Point] = field(default_factory=list)
     slices: dict[str, list[Point]] = field(default_factory=dict)
-    probes: dict[str, list[Point]] = field(default_factory=dict)
-    epochs: Mapping[str, float] = field(default_factory=dict)
 
 
 class Gatherer:
@@ -66,7 +60,7 @@ class Gatherer:
         self._spend(float(event["step_s"]))
         if self._ends and tokens <= self._ends[-1]:  # steps trained again: their earlier values do not count
             del self._ends[bisect_left(self._ends, tokens) :]
-            for points in (signals.losses, *signals.slices.values(), *signals.probes.values()):
+            for points in (signals.losses, *signals.slices.values()):
                 points[:] = [point for point in points if point.tokens < tokens]
         signals.spent_tokens += tokens - (self._ends[-1] if self._ends else 0)
         signals.tokens = tokens
@@ -82,29 +76,9 @@ class Gatherer:
     def _evaluated(self, event: Event) -> None:
         tokens = int(event["tokens"])
         self._spend(float(event.get("seconds", 0.0)))
-        for kind, table in (("slices", self.signals.slices), ("probes", self.signals.probes)):
-            for name, value in event.get(kind, {}).items():
-                score, error = value if isinstance(value, list) else (value, 0.0)
-                table.setdefault(name, []).append(Point(tokens, float(score), float(error)))
+        for name, value in event.get("slices", {}).items():
+            self.signals.slices.setdefault(name, []).append(Point(tokens, float(value)))
 
     def _spend(self, seconds: float) -> None:
         self.signals.seconds += seconds
         self.signals.rank_seconds += seconds * self._ranks
-
-
-def reuse(mixture: Mapping[str, Any], tokens: int) -> dict[str, float]:
-    """Times that each stream's sequences were seen once the run is `tokens` on.
-
-    Exact at the ends of phases and, where shares do not move within one, to a block between them.
-
-    Args:
-        mixture: statistics of the `mixture` manifest.
-    """
-    position, seen = tokens // mixture["sequence_tokens"], dict.fromkeys(mixture["buckets"], 0.0)
-    for phase in mixture["phases"]:
-        share = min(1.0, max(0.0, (position - phase["first"]) / phase["sequences"]))
-        for name, count in phase["counts"].items():
-            seen[name] += share * count
-    return {
-        name: seen[name] / bucket["sequences"] for name, bucket in mixture["buckets"].items() if bucket["sequences"]
-    }

@@ -1,12 +1,11 @@
 """The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
 
-    budgets      tokens trained, seconds, money             each stops the run by itself
-    plateau      training loss and slices no longer fall    the rest combine by `when: any | all`
-    regression   probes score worse than they have
-    reuse        a bucket's documents were seen too often
+    budgets      tokens trained, seconds, money
+    plateau      training loss and slices no longer fall
 
-State survives a resume because there is none: the leading rank gathers signals from the timeline (signals). A run that
-was stopped is finished: its last step is the one at which the rules ended it, and other rules let it go on.
+Whichever holds first stops the run. State survives a resume because there is none: the leading rank gathers signals
+from the timeline (signals). A run that was stopped is finished: its last step is the one at which the rules ended it,
+and other rules let it go on.
 
 Does not belong here: ending the run (loop), spikes and explosions (guard/).
 """
@@ -14,17 +13,14 @@ Does not belong here: ending the run (loop), spikes and explosions (guard/).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import Any
 
 from plinth import fingerprint
-from plinth.storage.refs import Refs
-from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
-from plinth.training.stopping.parameters import Plateau, Regression, Stopping
-from plinth.training.stopping.signals import Gatherer, Point, Signals, reuse
+from plinth.training.stopping.parameters import Plateau, Stopping
+from plinth.training.stopping.signals import Gatherer, Point, Signals
 from plinth.training.telemetry.timeline import History, TimelineReader, timeline
 
 #: Means that a window of training losses is reduced to before the fit, so that neighbouring steps, whose errors
@@ -61,11 +57,9 @@ class Verdict:
 
 def judge(rules: Stopping, signals: Signals) -> Verdict:
     """The verdict. Deterministic, of its arguments alone."""
-    budgets = tuple(_budgets(rules, signals))
-    others = tuple(_others(rules, signals)) if signals.tokens >= rules.min_tokens else ()
-    held = [all(state.holds for state in states) for states in others]
-    combined = bool(held) and (any if rules.when == "any" else all)(held)
-    return Verdict(any(state.holds for state in budgets) or combined, budgets + tuple(chain.from_iterable(others)))
+    budgets, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
+    stop = any(state.holds for state in budgets) or (bool(flat) and all(state.holds for state in flat))
+    return Verdict(stop, budgets + flat)
 
 
 def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
@@ -79,21 +73,11 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
             yield RuleState(name, spent >= budget, spent, budget, f"{name}: {spent:,.6g} spent of {budget:,.6g}")
 
 
-def _others(rules: Stopping, signals: Signals) -> Iterator[list[RuleState]]:
-    """For each rule its states, all of which must hold."""
-    if rules.plateau is not None:
-        losses = _blocks(signals.losses, rules.plateau.window_tokens)
-        slices = {f"plateau of {name}": signals.slices.get(name, ()) for name in rules.plateau.slices}
-        yield [
-            plateau("plateau", rules.plateau, losses, BLOCKS),
-            *(plateau(name, rules.plateau, points, MIN_EVALUATIONS) for name, points in slices.items()),
-        ]
-    if rules.regression is not None:
-        yield [regression(rules.regression, signals.probes)]
-    if rules.max_epochs is not None:
-        bucket, seen = max(signals.epochs.items(), key=lambda item: item[1], default=("", 0.0))
-        reason = f"reuse: {bucket} seen {seen:.3g} times, at most {rules.max_epochs:g}"
-        yield [RuleState("reuse", seen >= rules.max_epochs, seen if bucket else None, rules.max_epochs, reason)]
+def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
+    """Of the loss and of every slice that is named; all must hold."""
+    yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
+    for name in rule.slices:
+        yield plateau(f"plateau of {name}", rule, signals.slices.get(name, ()), MIN_EVALUATIONS)
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> RuleState:
@@ -111,20 +95,6 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> Ru
     hopeful = -(slope - _quantile(rule.confidence, len(window) - 2) * error) * rule.window_tokens
     reason = f"{name}: at most {hopeful:.3g} nats more in {rule.window_tokens:,} tokens, asked {rule.min_improvement:g}"
     return RuleState(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
-
-
-def regression(rule: Regression, probes: Mapping[str, Sequence[Point]]) -> RuleState:
-    """Probes whose last evaluations all lie below their best by more than the tolerance."""
-    worse = []
-    for name, points in sorted(probes.items()):
-        recent, before = points[-rule.evaluations :], points[: -rule.evaluations]
-        if not before:
-            continue
-        best = max(before, key=lambda point: point.value)
-        if all(p.value < best.value - rule.tolerance * math.hypot(p.error, best.error) for p in recent):
-            worse.append(name)
-    reason = f"regression: {', '.join(worse) or 'no probe'} worse in the last {rule.evaluations} evaluations"
-    return RuleState("regression", len(worse) >= rule.probes, float(len(worse)), rule.probes, reason)
 
 
 def fit_line(points: Sequence[Point]) -> tuple[float, float]:
@@ -160,10 +130,7 @@ class Watch:
     """The rules of one run over its growing timeline, on the leading rank."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.rules, self._mixture = config.stopping, None
-        if self.rules.max_epochs is not None:
-            workspace = Workspace(config.workspace)
-            self._mixture = Refs(workspace).load(config.mixture).stats
+        self.rules = config.stopping
         self._gatherer = Gatherer(self.rules.plateau.window_tokens if self.rules.plateau else 0)
         self._reader = TimelineReader(config.directory.events)
 
@@ -173,10 +140,7 @@ class Watch:
             return None
         for event in self._reader.poll():
             self._gatherer.add(event)
-        signals = self._gatherer.signals
-        if self._mixture is not None:
-            signals.epochs = reuse(self._mixture, signals.tokens)
-        verdict = judge(self.rules, signals)
+        verdict = judge(self.rules, self._gatherer.signals)
         return verdict if verdict.stop else None
 
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from plinth.errors import TrainingError
 from plinth.evaluation.windows import ScoringWindow, windows
 from plinth.storage.refs import Refs
-from plinth.storage.store import Store
+from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
@@ -72,7 +72,7 @@ class Validator:
             from plinth.training.validation import heldout  # Arrow and tokenizers: only for runs with validation
 
             workspace = Workspace(config.workspace)
-            self.slices = heldout.load(Store(workspace.store), Refs(workspace).load(_named(config)))
+            self.slices = heldout.load(open_store(workspace), Refs(workspace).load(_named(config)))
         self._micros = list(_plan(self.slices, config.sequence_tokens, config.micro_batch_sequences))
 
     def due(self, step: int) -> bool:

@@ -14,7 +14,8 @@ from plinth.errors import RecipeError
 
 def rows(texts: list[str], **params: Any) -> list[dict[str, Any]]:
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
-    return list(language.annotate(batch, language.LanguageParams(**params)).to_pylist())
+    prepared = language.prepare(language.LanguageParams(**params), {})
+    return list(language.annotate(batch, prepared).to_pylist())
 
 
 def detect(texts: list[str], **params: Any) -> list[tuple[str, float]]:

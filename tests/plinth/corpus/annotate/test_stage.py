@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from plinth.corpus import annotate
-from plinth.corpus.annotate import registry, stage
+from plinth.corpus.annotate import column_counts, registry, stage
 from plinth.corpus.annotate.base import Annotator
 from plinth.corpus.annotate.registry import ANNOTATORS
 from plinth.errors import MissingError, RecipeError, StageError
@@ -24,7 +24,9 @@ def _needs_nothing(chosen: Annotator) -> bool:
 
 #: Annotators that run without parameters, models and lists, and read text or licence.
 PLAIN = sorted(
-    name for name, chosen in ANNOTATORS.items() if _needs_nothing(chosen) and set(chosen.reads) <= {"text", "licence"}
+    name
+    for name, chosen in ANNOTATORS.items()
+    if _needs_nothing(chosen) and set(chosen.reads) <= {"text", "licence"} and not chosen.after
 )
 
 
@@ -83,14 +85,19 @@ def test_sidecars_align_and_their_statistics_add_up(corpus: Any, name: str) -> N
             assert facts["mean"] == pytest.approx(sum(values) / 3, abs=1e-5)
 
 
+def prepared(chosen: Annotator) -> Any:
+    """What `annotate` is given, with the parameters' defaults."""
+    return chosen.prepare(chosen.params(), {}) if chosen.prepare else chosen.params()
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_empty_and_tiny_texts_and_no_texts_at_all(name: str) -> None:
     chosen = ANNOTATORS[name]
     texts = ["", " ", "\n", "a", ".", "\x00", "é", "😀"]
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string()), "licence": pa.array(["MIT"] * len(texts))})
-    made = chosen.annotate(batch, chosen.params())
+    made = chosen.annotate(batch, prepared(chosen))
     stage._require(chosen, len(texts), made)
-    stage._require(chosen, 0, chosen.annotate(batch.slice(0, 0), chosen.params()))
+    stage._require(chosen, 0, chosen.annotate(batch.slice(0, 0), prepared(chosen)))
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -98,10 +105,30 @@ def test_rows_do_not_depend_on_the_batch(name: str) -> None:
     chosen = ANNOTATORS[name]
     texts = [f"{text} {number} a@b.net\n" * (1 + number % 5) for part in TEXTS for text in part for number in range(9)]
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string()), "licence": pa.array(["MIT"] * len(texts))})
-    whole = chosen.annotate(batch, chosen.params())
+    whole = chosen.annotate(batch, prepared(chosen))
     for start, size in ((0, 1), (3, 7), (20, 7)):
-        part = chosen.annotate(batch.slice(start, size), chosen.params())
+        part = chosen.annotate(batch.slice(start, size), prepared(chosen))
         assert part.equals(whole.slice(start, size))
+
+
+def test_a_batch_is_cut_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "SLICE_BYTES", 10)
+    texts = ["", "123", "1234567", "1", "x" * 35, "", "12", ""]
+    batch = pa.table({"text": pa.array(["before", *texts], pa.large_string())}).slice(1).to_batches()[0]
+    cut = stage.slices(batch)
+    assert [some.column("text").to_pylist() for some in cut] == [
+        ["", "123", "1234567"], ["1", "x" * 35], ["", "12", ""],
+    ]  # fmt: skip
+    assert [some.num_rows for some in stage.slices(batch.slice(0, 0))] == [0]
+
+
+def test_how_batches_are_cut_does_not_show(corpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents, before = corpus.documents["web"], _recorded(corpus)
+    whole = annotate.run(corpus.ctx, "web", "gopher_quality", {}, documents, beside=BESIDE)
+    for name in _recorded(corpus).keys() - before.keys():
+        (corpus.ctx.workspace.records / name[:2] / name).unlink()
+    monkeypatch.setattr(stage, "SLICE_BYTES", 1)
+    assert annotate.run(corpus.ctx, "web", "gopher_quality", {}, documents, beside=BESIDE).digest == whole.digest
 
 
 def test_documents_and_parameters_and_version_decide_what_is_done_again(
@@ -159,10 +186,10 @@ def test_an_annotator_that_breaks_its_contract_stops_the_stage(
 
 
 def test_rare_labels_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "MAX_LABELS", 2)
+    monkeypatch.setattr(column_counts, "MAX_LABELS", 2)
     labels: dict[str, dict[str, int]] = {}
-    stage._merge_labels(labels, "label", {"en": 3, "de": 2, "fr": 1})
-    stage._merge_labels(labels, "label", {"en": 1, "sv": 4})
+    column_counts._merge_labels(labels, "label", {"en": 3, "de": 2, "fr": 1})
+    column_counts._merge_labels(labels, "label", {"en": 1, "sv": 4})
     assert labels == {"label": {"de": 2, "en": 4, "other": 5}}
 
 

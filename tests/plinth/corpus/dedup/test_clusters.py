@@ -15,8 +15,3 @@ def test_only_clusters_of_two_or_more_are_listed(tiny: Any) -> None:
     with sorted_runs.SortedRun(tiny.ctx.store, part, clusters.MEMBERS) as opened:
         rows = np.stack(opened.all(), axis=1).tolist()
     assert rows == [[3, 7, 0, 2 << 1 | 1], [5, 7, 0, 2 << 1]]
-
-
-def test_edges_connect_to_the_smallest_of_each_component() -> None:
-    left, right = np.array([5, 4, 2, 3, 3]), np.array([4, 2, 5, 3, 1])
-    assert clusters.connect(7, left, right).tolist() == [0, 1, 2, 1, 2, 2, 6]

@@ -8,6 +8,7 @@ import pytest
 from plinth.corpus.dedup.near import minhash, payloads, verify
 from plinth.corpus.dedup.parameters import Dedup, MinHash
 from plinth.errors import IntegrityError
+from plinth.storage.steps import StepCache
 from plinth.text.similarity.signatures import recall
 
 SHINGLES = {0.7: (85, 15), 0.8: (90, 10), 0.85: (111, 9), 0.9: (95, 5)}  # of each text, and of it not shared
@@ -72,7 +73,7 @@ def test_a_partition_is_of_any_size_and_scratch_files_change_nothing(tiny: Any, 
     for rows, ranges in ((1, 700), (7, 3000), (10_000, 100_000)):
         with monkeypatch.context() as patch:
             patch.setattr(payloads, "IN_MEMORY", 0)
-            patch.setattr(tiny.ctx.cache, "get", lambda key: None)
+            patch.setattr(StepCache, "get", lambda cache, key: None)
             made = minhash.run(
                 tiny.ctx,
                 dedup,
@@ -127,7 +128,7 @@ def test_a_killed_run_goes_on_where_it_was(tiny: Any, monkeypatch: Any) -> None:
     assert ran.count(finished) == 1
     monkeypatch.undo()
     assert made.stats["clusters"] >= 8
-    monkeypatch.setattr(tiny.ctx.cache, "get", lambda key: None)
+    monkeypatch.setattr(StepCache, "get", lambda cache, key: None)
     assert minhash.run(*arguments).digest == made.digest
 
 

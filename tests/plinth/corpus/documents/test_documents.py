@@ -134,6 +134,15 @@ def test_where_the_source_lies_bears_none(corpus: Corpus) -> None:
     assert alone[0].digest == alone[1].digest
 
 
+def test_metadata_is_unicode_whatever_a_source_writes(corpus: Corpus) -> None:
+    line = rb'{"text": "A line.", "title": "cut \ud83d", "tags": ["\ude00"], "whole": "\ud83d\ude00", "\ud83d": 1}'
+    corpus.write("jsonl/a.jsonl", line)
+    (row,) = corpus.rows(corpus.run("jsonl"))
+    extra = json.loads(row["extra"])
+    assert json.dumps(extra, ensure_ascii=False).encode()  # as exports and pages write it
+    assert extra == {"?": 1, "domain": "example.org", "tags": ["?"], "title": "cut ?", "whole": "\U0001f600"}
+
+
 def test_rejects_are_kept_with_their_reasons(corpus: Corpus) -> None:
     fill(corpus)
     for name, data in {"nul": b"a\0b", "latin": b"\xe4\xf6", "blank": b" \n\t\n", "none": b""}.items():

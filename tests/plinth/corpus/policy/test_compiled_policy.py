@@ -1,8 +1,12 @@
 """A compiled policy: which rules fire, and which are taken from published verdicts."""
 
+import ast
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
+from plinth.corpus.policy import evaluator
 from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.parameters import EditRule, Policy, Rule
 from plinth.errors import RecipeError
@@ -19,6 +23,26 @@ def test_rules_fire_by_their_columns() -> None:
     compiled = compile_policy(Policy(rules=(FEW, MANY)), ANNOTATORS)
     assert compiled.reasons == ["few", "many"]
     assert compiled.fires(COLUMNS, 3).tolist() == [[True, False, False], [False, False, True]]
+
+
+def test_a_comparison_of_several_rules_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [
+        "language.label in ['en', 'de'] and pii.total > 1 or pii.total == 0",
+        "language.label in ['en', 'de'] and not pii.total > 1",
+    ]
+    rules = tuple(Rule(reason=f"r{i}", drop=text) for i, text in enumerate(texts))
+    columns = {"language.label": pa.array(["en", "fr", None, "de"]), "pii.total": pa.array([2, 2, 0, None], pa.int32())}
+    together = compile_policy(Policy(rules=rules), ANNOTATORS)
+    alone = [compile_policy(Policy(rules=(rule,)), ANNOTATORS).fires(columns, 4)[0].tolist() for rule in rules]
+    made, comparison = list[str](), evaluator._comparison
+
+    def counted(node: ast.Compare, *given: Any) -> Any:
+        made.append(ast.unparse(node))
+        return comparison(node, *given)
+
+    monkeypatch.setattr(evaluator, "_comparison", counted)
+    assert together.fires(columns, 4).tolist() == alone
+    assert sorted(made) == ["language.label in ['en', 'de']", "pii.total == 0", "pii.total > 1"]
 
 
 def test_a_rule_that_did_not_change_is_read_from_what_is_published() -> None:

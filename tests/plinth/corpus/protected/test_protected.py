@@ -17,7 +17,7 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.curate import verdicts
 from plinth.corpus.funnel import funnel
-from plinth.corpus.protected import contamination, protected, protected_index, sets
+from plinth.corpus.protected import contamination, item_table, protected, protected_index, sets
 from plinth.corpus.protected.match import SEED, find
 from plinth.corpus.protected.parameters import Family, Protected, ProtectedSet
 from plinth.errors import SourceError
@@ -137,7 +137,7 @@ def test_planted_cases_are_found_and_innocent_text_is_not(tiny: Any, planted: di
     assert recall["insertion"] >= 0.95
     assert recall["deletion"] >= 0.95
     assert recall["paraphrase"] >= 0.8
-    assert made.stats["sets"]["quiz"]["leaked"] > 50
+    assert made.stats["sets"]["quiz"]["contaminated"] > 50
 
 
 def test_the_longest_run_is_exact(tiny: Any) -> None:
@@ -149,17 +149,18 @@ def test_the_longest_run_is_exact(tiny: Any) -> None:
         "x " + " ".join(words[2:9]) + " gap " + " ".join(words[9:14]),
         " ".join(reversed(words)),
     ]
-    index = protected_index.build(pa.array([item], pa.large_string()), 3, 8)
-    docs, items, longest, _ = find(pa.array(texts, pa.large_string()), 3, index, index.lookups())
-    assert dict(zip(docs.tolist(), longest.tolist(), strict=True)) == {0: 13, 1: 12, 2: 7}
-    assert set(items.tolist()) == {0}
+    index = protected_index.build(pa.array([item], pa.large_string()), Protected())
+    found = find(pa.array(texts, pa.large_string()), 3, index, index.lookups())
+    pairs = zip(found.documents.tolist(), found.longest.tolist(), found.first.tolist(), strict=True)
+    assert sorted(pairs) == [(0, 13, 2), (1, 12, 2), (2, 7, 1)]
+    assert set(found.items.tolist()) == {0}
 
 
 @given(st.lists(st.sampled_from("abcdefg"), min_size=8, max_size=14), st.lists(st.sampled_from("abcdefg"), max_size=40))
 @settings(max_examples=150, deadline=None)
 def test_runs_equal_a_slow_reference(item: list[str], text: list[str]) -> None:
-    index = protected_index.build(pa.array([" ".join(item)], pa.large_string()), 2, 8)
-    _, _, longest, share = find(pa.array([" ".join(text)], pa.large_string()), 2, index, index.lookups())
+    index = protected_index.build(pa.array([" ".join(item)], pa.large_string()), Protected(candidate_words=2))
+    _, _, longest, first, share = find(pa.array([" ".join(text)], pa.large_string()), 2, index, index.lookups())
     runs = [
         n
         for n in range(1, len(item) + 1)
@@ -170,6 +171,8 @@ def test_runs_equal_a_slow_reference(item: list[str], text: list[str]) -> None:
     if longest.size:
         assert longest[0] <= max(runs, default=0)
         assert longest[0] == 0 or longest[0] >= SEED
+        run = text[first[0] : first[0] + longest[0]]
+        assert any(item[i : i + len(run)] == run for i in range(len(item)))
         if len(text) <= 1.5 * len(item):  # the stretch is the whole text
             assert longest[0] == (max(runs, default=0) if max(runs, default=0) >= SEED else 0)  # shorter: not measured
             assert share[0] == pytest.approx(len(set(item) & set(text)) / len(set(item)))
@@ -200,16 +203,18 @@ def test_a_run_of_stock_words_is_no_leak(tiny: Any) -> None:
     language = Language(3)
     docs = [tiny.Doc(f"{stock} {language.text(4, language.words[n : n + 40])}", name=str(n)) for n in range(40)]
     items = [f"{text} {language.text(3, language.words[900:950])}" for text in rare]
-    _, made = run(tiny, docs, items)
-    assert made.stats["leaked"] == 0
-    _, strict = run(tiny, docs, items, longest_share=0.0)
+    for limit in (10, None):
+        _, made = run(tiny, docs, items, boilerplate_documents=limit)
+        assert made.stats["leaked"] == 0
+    _, strict = run(tiny, docs, items, longest_share=0.0, boilerplate_documents=None)
     assert strict.stats["leaked"] > 30
 
 
 def test_short_items_are_reported_and_never_found(tiny: Any) -> None:
     docs = [tiny.Doc(f"yes it is so they said on day {n} of the week in town", name=str(n)) for n in range(30)]
     _, made = run(tiny, docs, ["yes it is so", "a longer question that nobody in this corpus has ever asked anywhere"])
-    assert made.stats["sets"]["quiz"] == {"items": 2, "too_short": 1, "leaked": 0, "suspected": 0}
+    found = made.stats["sets"]["quiz"]
+    assert (found["items"], found["too_short"], found["undecided"], found["clean"], found["common"]) == (2, 1, 1, 1, [])
 
 
 def test_parts_and_workers_do_not_show(tiny: Any, tmp_path: Path, planted: dict[str, Any]) -> None:
@@ -243,9 +248,14 @@ def test_the_items_found_are_listed_for_evaluation(tiny: Any, planted: dict[str,
     _, made = run(tiny, docs, planted["items"])
     (part,) = made.named("items")
     rows = read_table(tiny.ctx.store, part).to_pylist()
-    assert rows
-    assert all(row["set"] == "quiz" and row["documents"] >= max(1, row["leaked"]) for row in rows)
-    assert sum(row["leaked"] > 0 for row in rows) == made.stats["sets"]["quiz"]["leaked"]
+    assert [(row["set"], row["item"]) for row in rows] == [("quiz", f"q{i}") for i in range(ITEMS)]
+    for row in rows:
+        found = "contaminated" if row["leaked"] else "suspected" if row["documents"] else "clean"
+        assert (row["status"], row["why"], row["common"]) == (found, None, 0.0)
+    statuses = [row["status"] for row in rows]
+    assert {name: made.stats["sets"]["quiz"][name] for name in item_table.STATUSES} == {
+        name: statuses.count(name) for name in item_table.STATUSES
+    }
 
 
 def test_verdicts_take_its_reasons_and_the_funnel_counts_them(tiny: Any, planted: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from plinth.corpus.lists import lists
 from plinth.corpus.policy.parameters import Policy, Rule
 from plinth.corpus.slices import evaluate, generate
+from plinth.corpus.slices.held_apart import require_apart
 from plinth.corpus.slices.measured_gates import measured_gate
 from plinth.corpus.slices.parameters import GateSlices
 from plinth.corpus.slices.review_labels import Review
@@ -63,6 +64,19 @@ def test_lists_of_the_user(tiny: Any) -> None:
         measured(tiny, more=wrong, lists=["mine"])
     with pytest.raises(MissingError, match="lists/other"):
         measured(tiny, lists=["other"])
+
+
+def test_text_that_a_model_learns_from_is_no_evidence_about_it(tiny: Any) -> None:
+    """Whatever its list is called, and whatever else is in it."""
+
+    def labelled(name: str, numbers: range) -> dict[str, Manifest]:
+        said = (json.dumps({"text": f"text  number {n}", "label": "good"}) for n in numbers)
+        return {f"lists/{name}": listed(tiny.ctx, name, "\n".join(said))}
+
+    learnt = labelled("mine", range(200))
+    require_apart(tiny.ctx.store, labelled("other", range(199, 400)), learnt, "toxicity")  # one of 201
+    with pytest.raises(SourceError, match=r"(?s)lists/copy.*3 of its 203 texts are in lists/mine"):
+        require_apart(tiny.ctx.store, labelled("copy", range(197, 400)), learnt, "toxicity")
 
 
 def test_what_reviewers_said_of_documents_of_the_corpus(tiny: Any) -> None:

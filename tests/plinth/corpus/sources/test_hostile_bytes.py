@@ -35,12 +35,16 @@ NAMES = {
     "jsonl": ("x.jsonl", "x.jsonl.gz", "x.jsonl.zst"),
     "parquet": ("x.parquet",),
     "html": ("x.html", "x.html.gz"),
+    "pdf": ("x.pdf", "x.pdf.gz"),
+    "latex": ("x.tex",),
     "text": ("x.txt",),
     "tree": ("x.py",),
 }
 FACTS = {"path": "in", "licence": "MIT", "domain": "d", "snapshot": "s"} | {
     "terms": {"train": True, "redistribute": True, "commercial": True}
 }
+#: Kinds whose text comes from the extractor.
+PAGES = ("html", "pdf", "latex")
 CASES = [(kind, name) for kind, names in NAMES.items() for name in names]
 fuzz = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -62,6 +66,8 @@ WHOLE = {
     "jsonl": b"".join(json.dumps({"text": f"line {n}", "id": n}).encode() + b"\n" for n in range(5)),
     "parquet": parquet([{"text": f"row {n}", "url": f"https://e.org/{n}"} for n in range(5)]),
     "html": b"<html><head><title>T</title></head><body><p>some text</p></body></html>",
+    "pdf": b"%PDF-1.4\n1 0 obj\n<< /Type /Catalog >>\nendobj\ntrailer << /Root 1 0 R >>\n%%EOF\n",
+    "latex": b"\\section{T} some text",
     "text": b"some text",
     "tree": b"x = 1",
 }
@@ -119,7 +125,7 @@ def test_readers_give_records_and_rejects_and_raise_nothing_of_their_own(
             assert item.reason.islower()
             assert item.brief.encode()
         else:
-            assert isinstance(item.content, bytes if item.mime == "text/html" else str) or kind == "warc"
+            assert isinstance(item.content, bytes if kind in PAGES else str) or kind == "warc"
             assert len(item.content) <= MAX_BYTES
 
 
@@ -210,7 +216,7 @@ def test_any_bytes_are_decoded(body: bytes, charset: str) -> None:
 def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """What a part's statistics say is what lies in it, and every item of the reader is a document or a reject."""
     folder = tmp_path_factory.mktemp("fuzz")
-    kind, name = data.draw(st.sampled_from([case for case in CASES if case[0] not in ("warc", "html")]))
+    kind, name = data.draw(st.sampled_from([case for case in CASES if case[0] not in ("warc", *PAGES)]))
     content = data.draw(damaged(kind, name))
     (folder / "in").mkdir()
     (folder / "in" / name).write_bytes(content)

@@ -91,14 +91,17 @@ def test_what_is_no_page_is_told_apart(read_file: Any, warc_record: Any) -> None
     data = members(
         warc_record("info", kind="warcinfo"),
         warc_record("ask", kind="request"),
+        warc_record("about", kind="metadata"),
         warc_record("gone", status=404),
         warc_record("image", mime="image/png"),
         warc_record("plain", b"just text", mime="text/plain"),
         warc_record("part", kind="continuation"),
     )
     items = read_file("warc", "x.warc.gz", data)
-    assert outcome(items) == ["!http_status", "!not_html", "plain", "!segmented_record"]
-    assert items[2].content == "just text"
+    own = ["!not_page"] * 3
+    assert outcome(items) == [*own, "!http_status", "!not_html", "plain", "!segmented_record"]
+    assert [item.detail for item in items[:3]] == ["WARC-Type warcinfo", "WARC-Type request", "WARC-Type metadata"]
+    assert items[5].content == "just text"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def test_wet_and_wat(read_file: Any) -> None:
     (item,) = read_file("warc", "x.warc.wet.gz", members(wet))
     assert (item.content, item.mime, item.uri) == ("Ein schöner Text.", "text/plain", "https://e.org/")
     wat = WET.format(kind="metadata", mime="application/json", size=2).encode() + b"{}\r\n\r\n"
-    assert outcome(read_file("warc", "x.warc.wat.gz", members(wat, wat))) == ["!empty"]
+    assert outcome(read_file("warc", "x.warc.wat.gz", members(wat, wat))) == ["!not_page", "!not_page"]
 
 
 def test_content_encoding_and_its_bomb(read_file: Any, warc_record: Any) -> None:

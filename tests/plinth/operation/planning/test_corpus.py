@@ -9,9 +9,18 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.root import call
-from plinth.operation.planning.corpus import DIGEST_MEGABYTES_S, MEASURED, CorpusScale, estimate
+from plinth.operation.planning.corpus import (
+    CHOSEN,
+    DIGEST_MEGABYTES_S,
+    DOCUMENTS,
+    MEASURED,
+    WITH,
+    CorpusScale,
+    estimate,
+)
 
 ROOT = Path(__file__).parents[4]
+BOTH = ("predicted", "measured")
 
 
 def test_core_hours_by_hand() -> None:
@@ -77,6 +86,22 @@ def test_no_speed_is_promised_that_was_not_measured() -> None:
     constants["digests of sources"] = DIGEST_MEGABYTES_S
     for stage, speed in _recorded().items():
         assert constants[stage] <= 1.25 * speed, stage
+
+
+def test_the_operations_of_every_stage_are_those_of_a_run() -> None:
+    """And two small runs predicted the large one within a fifth, in seconds of CPU as in operations."""
+    found = json.loads((ROOT / "tests" / "benchmarks" / "results" / "scale.json").read_text())
+    heard = {"annotate: heuristics", "annotate: language, PII", "repeats of a snapshot"}
+    counted = dict.fromkeys([*found["stages"], "funnel"], 0.0)
+    for work in (*MEASURED, DOCUMENTS, *CHOSEN):
+        if work.stage in {*counted, *heard}:
+            stage = WITH.get(work.stage, work.stage.partition(":")[0])
+            counted[stage] += work.operations * found["parts"]
+    for stage, amounts in found["stages"].items():
+        assert counted[stage] == pytest.approx(amounts["measured"]["operations"], rel=0.2), stage
+    for name in ("cpu_s", "operations"):
+        predicted, measured = (sum(one[which][name] for one in found["stages"].values()) for which in BOTH)
+        assert predicted == pytest.approx(measured, rel=0.2)
 
 
 def test_a_size_that_is_none() -> None:

@@ -22,27 +22,9 @@ from plinth.storage.parts import read_table
 from plinth.tokens.shards.index import open_part, write_index
 from plinth.tokens.shards.reader import ShardReader
 from tests import judged_corpus
-from tests.judged_corpus import ANNOTATORS, PLANTED
+from tests.judged_corpus import ANNOTATORS, PLANTED, ledger_of
 
-SHARED = {"exact": "dedup/exact", "near": "dedup/minhash", "holdout": "holdout", "contamination": "contamination"}
 GUIDE = Path(__file__).parents[4] / "docs" / "audit.md"
-
-
-def made_of(ctx: Context, **changes: Any) -> ledger.Made:
-    def each(kind: str) -> dict[str, Manifest]:
-        return {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in PLANTED}
-
-    parts: dict[str, Any] = {
-        "documents": each("documents"),
-        "policies": each("policy"),
-        "verdicts": each("verdicts"),
-        "annotations": {name: each(name) for name in ANNOTATORS},
-        "shared": {name: ctx.refs.current(key) for name, key in SHARED.items()},
-        "curated": each("curated"),
-        "shards": each("shards"),
-        "mixture": ctx.refs.current("mixture"),
-    }
-    return ledger.Made(**(parts | changes))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +35,7 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
 @pytest.fixture(scope="module")
 def exported(ctx: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "ledger"
-    made = ledger.run(ctx, made_of(ctx))
+    made = ledger.run(ctx, ledger_of(ctx))
     ctx.refs.publish(made, "key")
     export(ctx, made, folder)
     return folder
@@ -144,7 +126,7 @@ def test_rejects_are_a_table_of_their_own(exported: Path) -> None:
 
 
 def test_before_there_are_tokens(ctx: Context) -> None:
-    made = ledger.run(ctx, made_of(ctx, curated=None, shards=None, mixture=None))
+    made = ledger.run(ctx, ledger_of(ctx, curated=None, shards=None, mixture=None))
     table = read_table(ctx.store, made.named("web/part-")[0])
     assert table.column("shard").null_count == table.column("mixture_weight").null_count == table.num_rows
     assert table.schema.equals(read_table(ctx.store, ctx.refs.current("ledger").named("web/part-")[0]).schema)
@@ -153,12 +135,12 @@ def test_before_there_are_tokens(ctx: Context) -> None:
 def test_workers_change_nothing(ctx: Context, exported: Path, tmp_path: Path) -> None:
     other = judged_corpus.build(tmp_path)
     with LocalEngine(2) as engine:
-        made = ledger.run(Context(other.workspace, engine), made_of(other))
+        made = ledger.run(Context(other.workspace, engine), ledger_of(other))
     assert made.digest == ctx.refs.current("ledger").digest
 
 
 def test_an_index_of_other_documents_is_refused(ctx: Context, tmp_path: Path) -> None:
-    made = made_of(ctx)
+    made = ledger_of(ctx)
     assert made.shards is not None
     shards = made.shards["web"]
     index = shards.named("index-")[0]
@@ -168,9 +150,9 @@ def test_an_index_of_other_documents_is_refused(ctx: Context, tmp_path: Path) ->
     swapped = write_index(ctx.store, index.name, [ids, *map(pa.array, own.columns[1:])], dict(index.stats))
     parts = tuple(swapped if part.name == index.name else part for part in shards.parts)
     with pytest.raises(IntegrityError, match="does not follow its documents"):
-        ledger.run(ctx, made_of(ctx, shards={**made.shards, "web": shards.model_copy(update={"parts": parts})}))
+        ledger.run(ctx, ledger_of(ctx, shards={**made.shards, "web": shards.model_copy(update={"parts": parts})}))
     with pytest.raises(IntegrityError, match="made of other text"):
-        ledger.run(ctx, made_of(ctx, curated={bucket: ctx.refs.current("prose/curated") for bucket in PLANTED}))
+        ledger.run(ctx, ledger_of(ctx, curated={bucket: ctx.refs.current("prose/curated") for bucket in PLANTED}))
 
 
 def test_an_export_replaces_the_one_before_and_nothing_else(ctx: Context, exported: Path, tmp_path: Path) -> None:

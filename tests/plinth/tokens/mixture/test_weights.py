@@ -114,12 +114,11 @@ def test_what_does_not_fit_is_named(fields: dict[str, Any], what: str) -> None:
     [
         {},
         {"to_weights": {"web": 1.0}},
-        {"weights": {"web": 1.0}, "ramp_steps": 3},
         {"weights": {"web": 1.0}, "epochs": {"web": 1.0}},
         {"weights": {"web": 1.0}, "to_weights": {"web": 1.0}, "curriculum": {"by": "tier", "order": ("a", "b")}},
         {"weights": {"web": 1.0}, "temperature": 5.0},
     ],
-    ids=["nothing", "end only", "steps only", "twice", "ramp and curriculum", "temperature"],
+    ids=["nothing", "end only", "twice", "ramp and curriculum", "temperature"],
 )
 def test_phases_that_say_nothing_or_too_much_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
@@ -144,21 +143,6 @@ def test_quality_first_moves_text_and_keeps_amounts() -> None:
     assert sum(leg.end[name] for name in high) == 0  # strength 1: all of the best comes first
     assert sum(leg.start[name] for name in high) == F(300, 1000)
     assert leg.start["code"] == leg.end["code"] == F(100, 1000)  # it has no tier
-
-
-def test_turns_come_one_after_the_other() -> None:
-    plan = Curriculum(by="language", order=("de", "en"), manner="turns")
-    first, second = legs(
-        phase(weights={"web": 1.0}, curriculum=plan), 10, 910, {n: c for n, c in TEXT.items() if "l" in n}, 8
-    )
-    assert (first.first, first.stop, second.stop) == (10, 210, 910)
-    assert {name for name, share in first.start.items() if share} == {n for n in TEXT if "=de" in n}
-    assert (first.name, second.name) == ("p/1", "p/2")
-
-
-def test_stairs_go_from_one_end_to_the_other() -> None:
-    made = legs(phase(weights={"code": 1.0}, to_weights={"web": 1.0}, ramp_steps=3), 0, 30, {"code": 9, "web": 9}, 8)
-    assert [(leg.first, leg.stop, leg.start["web"]) for leg in made] == [(0, 10, 0), (10, 20, F(1, 2)), (20, 30, 1)]
 
 
 def test_a_curriculum_of_unknown_values_is_refused() -> None:

@@ -16,15 +16,15 @@ from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.launch.parameters import Launch
 from plinth.records import Blob, Manifest
 from plinth.storage import dvc
+from plinth.storage.blob_cache import CachedStore
+from plinth.storage.remote_blobs import RemoteBlobs
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.tokens.order.order import Order
-from plinth.tokens.reading.blob_cache import CachedStore
 from plinth.tokens.reading.loader import Loader
 from plinth.tokens.reading.parameters import Reading
-from plinth.tokens.reading.remote_blobs import RemoteBlobs
 from plinth.tokens.reading.shard_sources import (
     ShardSource,
     fetches_whole,

@@ -44,7 +44,7 @@ class Corpus:
                 self.rows.append({**row, "part": number, "row": at})
             whole.append(self._documents(ctx, number, rows))
             kept.append(self._documents(ctx, number, train))
-            verdicts.append(self._side(ctx, number, rows, "decision"))
+            verdicts.append(self._side(ctx, number, rows, "decision", "cluster_size"))
             language.append(self._side(ctx, number, rows, "label"))
             quality.append(self._side(ctx, number, rows, "permitted"))
         sources = [{"domain": "a.example", "snapshot": "s0"}, {"domain": "b.example", "snapshot": "s1"}]
@@ -73,6 +73,7 @@ class Corpus:
             "decision": ("train", "drop", "heldout", "train", "train")[number % 5],
             "label": LANGUAGES[number // 3 % 4] if at != 9 else None,
             "permitted": number % 2 == 0,
+            "cluster_size": (0, 1, 2, 3, 4, 7, 8, 1000)[number // 2 % 8],
         }
 
     def _documents(self, ctx: Context, number: int, rows: list[dict[str, Any]]) -> Any:
@@ -80,8 +81,8 @@ class Corpus:
         table = pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
         return write_table(ctx.store, f"part-{number:05d}.parquet", table)
 
-    def _side(self, ctx: Context, number: int, rows: list[dict[str, Any]], name: str) -> Any:
-        table = pa.table({name: [row[name] for row in rows]})
+    def _side(self, ctx: Context, number: int, rows: list[dict[str, Any]], *names: str) -> Any:
+        table = pa.table({name: [row[name] for row in rows] for name in names})
         return write_table(ctx.store, f"part-{number:05d}.parquet", table)
 
     def run(self, ctx: Context, *axes: str, **params: Any) -> Manifest:
@@ -120,6 +121,7 @@ VALUES = {
     "domain": lambda corpus, row: "ab"[int(row["snapshot"][1])] + ".example" if "domain" in row["extra"] else "unknown",
     "source": lambda corpus, row: row["snapshot"][1] if "domain" in row["extra"] else "unknown",
     "licence.permitted": lambda corpus, row: str(row["permitted"]).lower(),
+    "copies": lambda corpus, row: str(1 << max(0, row["cluster_size"].bit_length() - 1)),
     "length": lambda corpus, row: str(1 << (len(corpus.tokens(row)) - 1).bit_length()),
 }
 

@@ -74,8 +74,8 @@ def test_constant_and_inverse_square_root() -> None:
         Optimizer(schedule="inverse-sqrt", warmup_fraction=0.0)
 
 
-def test_lengths_in_tokens_and_a_trained_model_warmed_up_again() -> None:
-    found = at(1000, warmup_tokens=200, decay_tokens=100, start_lr=0.2, min_lr=0.1)
+def test_a_trained_model_is_warmed_up_again() -> None:
+    found = at(1000, warmup_fraction=0.2, decay_fraction=0.1, start_lr=0.2, min_lr=0.1)
     assert [found[tenth] for tenth in (1, 2, 9, 10)] == [0.6, 1.0, 1.0, 0.1]
     with pytest.raises(ValueError, match="start_lr"):
         Optimizer(lr=1e-3, start_lr=2e-3)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plinth.training.guard.parameters import GradientSpike, LayerRule, LossSpike, Nonfinite, PlateauRule
+from plinth.training.guard.parameters import GradientSpike, LayerRule, LossSpike, Nonfinite
 from plinth.training.guard.parameters import GuardParameters as Policy
 from plinth.training.guard.records import Intervention, TrainedStep
 from plinth.training.guard.state_machine import LAG, Guard
@@ -207,18 +207,6 @@ def test_activations_of_a_layer_are_confirmed_over_measurements() -> None:
     assert (made.action, made.rule, made.layer) == ("stop", "activations", "1")
 
 
-def test_a_plateau_is_found_again_only_after_as_long() -> None:
-    guard = Guard(policy(plateau=PlateauRule(action="lower_lr", steps=10), lr_factor=0.5))
-    made = {step: see(guard, step, 2.0) for step in range(1, 31)}
-    assert [step for step, found in made.items() if found] == [11, 21]
-    assert [guard.factor(step) for step in (12, 13, 22, 23)] == [1.0, 0.5, 0.5, 0.25]
-
-
-def test_an_equal_loss_is_no_improvement_when_any_fall_counts() -> None:
-    guard = Guard(policy(plateau=PlateauRule(action="warn", steps=10, min_improvement=0.0)))
-    assert [step for step in range(1, 12) if see(guard, step, 2.0)] == [11]
-
-
 def test_disabled_sees_nothing() -> None:
     guard = Guard(policy(enabled=False))
     assert see(guard, 1, math.nan) == []
@@ -233,7 +221,6 @@ def test_a_restored_guard_decides_as_the_one_that_was_saved(seed: int, at: int) 
         loss_spike=LossSpike(action="lower_lr", confirmations=2),
         gradient_spike=GradientSpike(action="skip"),
         activations=LayerRule(action="warn"),
-        plateau=PlateauRule(action="warn", steps=9),
     )
     chooser, guard = random.Random(seed), Guard(rules)
     copy: Guard | None = None

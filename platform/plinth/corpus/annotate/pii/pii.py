@@ -29,7 +29,7 @@ from plinth.corpus.annotate.pii import keys, names, national, network, numbers
 from plinth.corpus.annotate.pii.hits import PiiHit
 from plinth.errors import StageError
 from plinth.records import EDIT_TYPE, Frozen, internal
-from plinth.text.terms import pii_scan
+from plinth.text.terms import pii_places, pii_scan
 from plinth.text.unicode.codepoints import utf8
 from plinth.text.words.ngrams import I64, U8
 
@@ -139,17 +139,17 @@ def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], mean
 
 
 def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | None:
-    if kind == pii_scan.AT:
+    if kind == pii_places.AT:
         return network.email(raw, start)
-    if kind == pii_scan.DOTTED:
+    if kind == pii_places.DOTTED:
         return network.dotted(raw, start)
-    if kind == pii_scan.HEXES:
+    if kind == pii_places.HEXES:
         return network.hexes(raw, start)
-    if kind == pii_scan.RUN:
+    if kind == pii_places.RUN:
         return keys.run(raw, start)
-    if kind == pii_scan.PEM:
+    if kind == pii_places.PEM:
         return keys.pem(raw, start)
-    if kind == pii_scan.LETTERED:
+    if kind == pii_places.LETTERED:
         return numbers.iban(raw, start) or national.lettered(raw, start, meaning)
     return (
         numbers.card(raw, start, meaning)

@@ -17,7 +17,10 @@ _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_
 SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _COLUMNS])
 
 #: C4 as FineWeb applies it (datatrove, examples/fineweb.py). Sentences do not decide which lines stay.
-_C4 = c4_pages.Lines(min_words=3, max_word_characters=1000, ends_required=False)
+_C4 = {
+    profile: c4_pages.Lines(min_words=3, max_word_characters=1000, ends_required=False, english=profile == "datatrove")
+    for profile in ("datatrove", "white-space")
+}
 
 
 class FineWebParams(Frozen):
@@ -36,9 +39,12 @@ class FineWebParams(Frozen):
 def annotate(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
     """Shares of lines that end a sentence and that are short, share of characters in repeated lines, and
     line ends per word. Lines of white space alone do not count."""
-    texts = batch.column("text")
-    data, offsets = c4_pages.kept_lines(texts, _C4) if params.after_c4 else utf8(texts)
-    n = fineweb.fineweb_counts(data, offsets, params.short_line_characters, params.profile == "datatrove")
+    texts, english = batch.column("text"), params.profile == "datatrove"
+    (data, offsets), words = utf8(texts), None
+    if params.after_c4:
+        data, offsets, counted = c4_pages.kept_lines(texts, _C4[params.profile])
+        words = counted if english else None
+    n = fineweb.fineweb_counts(data, offsets, params.short_line_characters, english, words)
     lines = n[:, fineweb.FULL_LINES]
     columns = [
         ratio(n[:, fineweb.ENDED], lines),

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
+from plinth.corpus.dedup import document_numbers, sorted_runs
 from plinth.corpus.dedup.run_merge import keyed, narrow
-from plinth.corpus.dedup.run_tree import RangeReader
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 
@@ -57,59 +57,49 @@ class CandidatePairs:
     documents: int
 
 
-def find(ctx: Context, reader: RangeReader, mask: Part, range_rows: int, partition_rows: int) -> CandidatePairs:
-    """Documents that share a band key, by component.
+def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, partition_rows: int) -> CandidatePairs:
+    """Documents that share a key, by component.
 
     Args:
-        reader: of the index's band keys.
-        mask: flat column of bytes: which documents are considered.
-        range_rows: band keys one reduce task holds.
+        asset: of the stage.
+        groups: runs of `GROUPS`.
+        documents: how many there are.
         partition_rows: documents of one partition, unless a component is larger.
     """
-    groups, documents = _groups(ctx, reader, mask, range_rows), mask.rows
     width = "<u4" if documents < ALONE["<u4"] else "<u8"
-    step = Step(name="dedup/minhash/components", version=VERSION, params={"width": width, "rows": partition_rows})
+    step = Step(name=f"{asset}/components", version=VERSION, params={"width": width, "rows": partition_rows})
     task = _Components(tuple(groups), documents, width, partition_rows)
     joined = run_items(
-        ctx, step, _components, [Item((str(documents), keyed(groups)), task)], label="dedup/minhash components"
+        ctx, step, _components, [Item((str(documents), keyed(groups)), task)], label=f"{asset} components"
     )
     components = joined[0][0]
-    step = Step(name="dedup/minhash/route", version=VERSION)
+    step = Step(name=f"{asset}/route", version=VERSION)
     items = [
         Item((part.blob.sha256, components.blob.sha256), _Route(part, components, width), part.rows) for part in groups
     ]
-    routed = [made[0] for made in run_items(ctx, step, _route, items, label="dedup/minhash route")]
-    few = narrow(ctx, ROUTED, 3, routed, "dedup/minhash route")
+    routed = [made[0] for made in run_items(ctx, step, _route, items, label=f"{asset} route")]
+    few = narrow(ctx, ROUTED, 3, routed, f"{asset} route")
     cuts = [int(cut) for cut in components.stats["cuts"]]
     partitions = tuple(zip(cuts, [*cuts[1:], documents], strict=True))
     return CandidatePairs(few, components, width, partitions, int(components.stats["documents"]))
 
 
-def _groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
+def groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
+    """Runs of `GROUPS`: documents that share a band key.
+
+    Args:
+        reader: of the index's band keys.
+        mask: flat column of bytes: which documents are considered.
+        range_rows: band keys one reduce task holds.
+    """
     step = Step(name="dedup/minhash/groups", version=VERSION)
-    items = [
-        Item((f"{low}-{high}", mask.blob.sha256, reader.key), _Range(reader, mask, low, high))
-        for low, high in shuffle.ranges(reader.rows, range_rows)
-    ]
-    return [made[0] for made in run_items(ctx, step, _group, items, label="dedup/minhash groups")]
+    return reduce(ctx, step, _group, reader, range_rows, "dedup/minhash groups", mask)
 
 
-@dataclass(frozen=True)
-class _Range:
-    reader: RangeReader
-    mask: Part
-    low: int
-    high: int
-
-
-def _group(store: Store, task: _Range) -> tuple[Part, ...]:
-    key, at = task.reader.read(store, task.low, task.high, document_numbers.open_flat(store, task.mask, "<u1"))
-    order = sorted_runs.in_order(key, at)
-    key, at = key[order], at[order]
-    shared = np.zeros(key.size, dtype=np.bool_)
-    equal = key[1:] == key[:-1]
-    shared[1:] |= equal
-    shared[:-1] |= equal
+def _group(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (key, at) = task.read(store)
+    shared = ~first
+    shared[:-1] |= ~first[1:]
     return (sorted_runs.write(store, "groups.run", GROUPS, [(key[shared], at[shared])], 2),)
 
 

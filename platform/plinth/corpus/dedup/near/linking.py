@@ -23,6 +23,7 @@ from numba import uint64
 from plinth.compiled import njit
 from plinth.corpus.dedup.near import similarity_cache
 from plinth.corpus.dedup.sorted_runs import I64, U64
+from plinth.text.words.bags import I16, cosine
 from plinth.text.words.ngrams import shared
 from plinth.text.words.word_hashes import mix
 
@@ -33,15 +34,15 @@ ALL_PAIRS = 32
 NEIGHBOURS = 8
 
 #: What to do with a pair that is neither connected nor refused: look it up in the similarity cache, note that its
-#: texts are needed, or compare their sets (`SETS`) or signatures (`SIGNATURES`).
-LOOK_UP, MARK, SETS, SIGNATURES = 0, 1, 2, 3
+#: texts are needed, or compare their sets (`SETS`), signatures (`SIGNATURES`) or vectors (`COSINES`).
+LOOK_UP, MARK, SETS, SIGNATURES, COSINES = 0, 1, 2, 3, 4
 
 
 @dataclass
 class Payload:
     """The values that are compared: by document, values[start : start + size]; [N], [N], [all].
 
-    A signature is `minima` uint32 in half as many values.
+    A signature is `minima` uint32 in half as many values, a vector four int16 in each.
     """
 
     start: I64
@@ -90,7 +91,7 @@ class Links:
         self._refused, found_pairs, found_values = _walk(
             what, self._bounds, self.key, self.node, self.low, self._ends, self._least, self.parent, self.needed,
             self._refused, pairs, values, payload.start, payload.size, payload.values,
-            payload.values.view(np.uint32), payload.minima, np.float32(self.threshold),
+            payload.values.view(np.uint32), payload.values.view(np.int16), payload.minima, np.float32(self.threshold),
         )  # fmt: skip
         return found_pairs, found_values
 
@@ -154,8 +155,13 @@ def _grown(table: U64, held: int, more: int) -> U64:
 
 
 @njit(nogil=True, cache=True)
-def _similarity(what: int, a: int, b: int, start: I64, size: I64, values: U64, halves: U32, minima: int) -> Any:
-    """Jaccard similarity of two sets, or the share of equal minima of two signatures."""
+def _similarity(
+    what: int, a: int, b: int, start: I64, size: I64, values: U64, halves: U32, shorts: I16, minima: int
+) -> Any:
+    """Jaccard similarity of two sets, the share of equal minima of two signatures, or the cosine of two vectors."""
+    if what == COSINES:
+        left_from, right_from, count = 4 * start[a], 4 * start[b], 4 * size[a]
+        return cosine(shorts[left_from : left_from + count], shorts[right_from : right_from + count])
     if what == SETS:
         left, right = values[start[a] : start[a] + size[a]], values[start[b] : start[b] + size[b]]
         common = shared(left, right)
@@ -170,7 +176,8 @@ def _similarity(what: int, a: int, b: int, start: I64, size: I64, values: U64, h
 @njit(nogil=True, cache=True)
 def _walk(
     what: int, bounds: I64, key: U64, node: I64, low: U64, ends: U64, least: I64, parent: I64, needed: Bools,
-    refused: U64, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32, minima: int, limit: Any,
+    refused: U64, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32, shorts: I16, minima: int,
+    limit: Any,
 ) -> tuple[U64, U64, U64]:  # fmt: skip
     """Go over the pairs of all groups once; returns the table of refused pairs, and pairs and similarities found."""
     held = int(np.count_nonzero(refused))
@@ -225,7 +232,7 @@ def _walk(
                         continue
                     word[0] = np.uint32(values[at] & uint64(0xFFFFFFFF))
                 else:
-                    real[0] = _similarity(what, a, b, start, size, data, halves, minima)
+                    real[0] = _similarity(what, a, b, start, size, data, halves, shorts, minima)
                     found_pairs[found] = similarity_cache.pair_key(ends[a], ends[b])
                     found_values[found] = similarity_cache.pair_check(ends[a], ends[b]) << uint64(32) | uint64(word[0])
                     found += 1

@@ -128,8 +128,11 @@ def run(
     mask = document_numbers.mask(ctx, [(slot.sides["exact"], "survivor") for slot in places])
     ranks = rank_table.build(ctx, params, documents, exact.text_lengths(ctx, places), quality)
     rows = partition_rows or _partition_rows(params.minhash, exact_duplicates)
-    found = candidates.find(ctx, reader, mask, range_rows, rows)
-    members = clusters.gather(ctx, ASSET, verify.cluster(ctx, params, places, found, ranks), layout)
+    found = candidates.find(ctx, ASSET, candidates.groups(ctx, reader, mask, range_rows), layout.documents, rows)
+    read = [one.documents if params.minhash.verify == "text" else one.sides["signatures"] for one in places]
+    how = verify.Comparison.of(ASSET, params.minhash)
+    linked = verify.cluster(ctx, how, params.survivors(), read, layout, found, ranks)
+    members = clusters.gather(ctx, ASSET, linked, layout)
     step = Step(name=f"{ASSET}/sidecar", version=VERSION)
     items = [
         Item(

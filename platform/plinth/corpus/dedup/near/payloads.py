@@ -8,25 +8,25 @@ Memory is one part's; a partition that would hold more than `IN_MEMORY` lays its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 
-from plinth import fingerprint
 from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import document_numbers, shuffle, sorted_runs
+from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.near import shingles
 from plinth.corpus.dedup.near.candidates import ALONE, CandidatePairs
 from plinth.corpus.dedup.near.index import raw_signatures
 from plinth.corpus.dedup.near.linking import Payload
 from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_merge import cuts, keyed, levels
-from plinth.corpus.sidecars import Slot
 from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
@@ -35,6 +35,9 @@ from plinth.text.words.word_hashes import mix
 
 U64 = sorted_runs.U64
 I64 = sorted_runs.I64
+
+#: The values of some rows of a part.
+ValuesFn = Callable[[Store, Part, I64], Iterator[U64]]
 
 VERSION = "2"
 #: Runs of (component, document, start, values, checksum), and of the rows that are wanted.
@@ -53,26 +56,27 @@ class Carried:
 
 
 def carry(
-    ctx: Context, params: MinHash, slots: Sequence[Slot], found: CandidatePairs, needed: Sequence[Part | None] | None
+    ctx: Context,
+    step: Step,
+    read: Sequence[Part],
+    values: ValuesFn,
+    layout: SlotNumbers,
+    found: CandidatePairs,
+    needed: Sequence[Part | None] | None,
 ) -> tuple[Carried, ...]:
     """The payload of all slots, in at most `run_merge.MOST_RUNS` pieces.
 
     Args:
-        slots: with the side `signatures`.
+        step: of which the values are; its name begins with the stage's.
+        read: by slot, the part that has what is compared.
+        values: of some of its rows.
         needed: by slot, a run of the rows that are wanted; by default all that are in a component.
     """
-    layout = document_numbers.layout(slots)
-    step = Step(
-        name=f"dedup/minhash/{params.verify}",
-        version=VERSION,
-        params=params.similarity(),
-        libraries=fingerprint.UNICODE,
-    )
-    items, every = [], needed if needed is not None else [None] * len(slots)
-    for slot, base, wanted in zip(slots, layout.bases, every, strict=False):
-        read = slot.documents if params.verify == "text" else slot.sides["signatures"]
+    label = step.name.rsplit("/", 1)[0]
+    items, every = [], needed if needed is not None else [None] * len(read)
+    for part, base, wanted in zip(read, layout.bases, every, strict=False):
         keys: tuple[str, ...] = (
-            read.blob.sha256,
+            part.blob.sha256,
             str(base),
             (wanted or found.components).blob.sha256,
             found.components.blob.sha256,
@@ -82,11 +86,11 @@ def carry(
         items.append(
             Item(
                 keys,
-                _Carry(read, params, found.components, found.width, base, wanted),
-                wanted.rows if wanted else read.rows,
+                _Carry(part, values, found.components, found.width, base, wanted),
+                wanted.rows if wanted else part.rows,
             )
         )
-    made = run_items(ctx, step, _carry, items, label="dedup/minhash sets")
+    made = run_items(ctx, step, _carry, items, label=f"{label} sets")
     merging = Step(name="dedup/minhash/sets", version=VERSION)
 
     def merged(groups: Sequence[Sequence[Carried]]) -> list[Carried]:
@@ -94,7 +98,7 @@ def carry(
             Item((keyed(p for one in some for p in (one.places, one.values)),), tuple(some), len(some))
             for some in groups
         ]
-        return [Carried(*parts) for parts in run_items(ctx, merging, _merge, items, label="dedup/minhash sets merge")]
+        return [Carried(*parts) for parts in run_items(ctx, merging, _merge, items, label=f"{label} sets merge")]
 
     return tuple(levels([Carried(*parts) for parts in made if parts[0].rows], merged))
 
@@ -102,7 +106,7 @@ def carry(
 @dataclass(frozen=True)
 class _Carry:
     read: Part
-    params: MinHash
+    values: ValuesFn
     components: Part
     width: str
     base: int
@@ -112,7 +116,7 @@ class _Carry:
 def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
     rows, component = _wanted(store, task)
     order = np.argsort(component, kind="stable")
-    values = list(_values(store, task, rows))
+    values = list(task.values(store, task.read, rows))
     sizes = np.array([one.size for one in values], dtype=np.uint64)
     checks = np.array([checksum(one) for one in values], dtype=np.uint64)
     starts = np.zeros(rows.size, dtype=np.uint64)
@@ -138,13 +142,18 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
     return rows, mine[rows].astype(np.uint64)
 
 
-def _values(store: Store, task: _Carry, rows: I64) -> Iterator[U64]:
-    if task.params.verify == "text":
-        for batch in shuffle.iter_rows(store, task.read, ["text"], rows):
-            yield from shingles.sets(batch.column("text"), task.params)
+def values_of(params: MinHash) -> ValuesFn:
+    """Shingle sets or signatures of documents, as the parameters verify."""
+    return partial(_values, params)
+
+
+def _values(params: MinHash, store: Store, part: Part, rows: I64) -> Iterator[U64]:
+    if params.verify == "text":
+        for batch in shuffle.iter_rows(store, part, ["text"], rows):
+            yield from shingles.sets(batch.column("text"), params)
         return
-    width = task.params.bands * task.params.rows
-    for batch in shuffle.iter_rows(store, task.read, ["signature"], rows):
+    width = params.bands * params.rows
+    for batch in shuffle.iter_rows(store, part, ["signature"], rows):
         signed = raw_signatures(batch.column("signature"), width)
         yield from np.pad(signed, ((0, 0), (0, width % 2))).view(np.uint64)
 

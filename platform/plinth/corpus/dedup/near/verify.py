@@ -11,21 +11,23 @@ that is good enough.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
 from plinth.corpus.dedup import clusters, document_numbers, rank_table, sorted_runs
+from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.near import payloads, similarity_cache
 from plinth.corpus.dedup.near.candidates import CandidatePairs, read_partition
 from plinth.corpus.dedup.near.linking import LOOK_UP, MARK, SETS, SIGNATURES, Links
 from plinth.corpus.dedup.near.similarity_cache import SIMILARITIES, KnownSimilarities
-from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.dedup.run_merge import keyed
-from plinth.corpus.sidecars import Slot
 from plinth.records import Part, Step
 from plinth.storage.store import Store
 
@@ -34,40 +36,82 @@ U64 = sorted_runs.U64
 VERSION = "1"
 
 
-def cluster(ctx: Context, params: Dedup, places: Sequence[Slot], found: CandidatePairs, ranks: Part) -> list[Part]:
-    """The members of all near-duplicate clusters, as runs by number of document.
+@dataclass(frozen=True)
+class Comparison:
+    """How candidates are compared.
 
     Args:
-        places: with the side `signatures`.
+        asset: of the stage.
+        what: `SETS`, `SIGNATURES` or `COSINES` of `linking`.
+        similarity: identity of the similarity of two documents.
+        threshold: similarity that connects.
+        carry: step of the values that are compared.
+        values: of rows of the parts that are read.
+        minima: length of a signature.
+    """
+
+    asset: str
+    what: int
+    similarity: Mapping[str, Any]
+    threshold: float
+    carry: Step
+    values: payloads.ValuesFn
+    minima: int = 0
+
+    @classmethod
+    def of(cls, asset: str, params: MinHash) -> Comparison:
+        """By shingle sets or signatures."""
+        similarity, text = params.similarity(), params.verify == "text"
+        carry = Step(
+            name=f"{asset}/{params.verify}",
+            version=payloads.VERSION,
+            params=similarity,
+            libraries=fingerprint.UNICODE,
+        )
+        values, minima = payloads.values_of(params), 0 if text else params.bands * params.rows
+        return cls(asset, SETS if text else SIGNATURES, similarity, params.threshold, carry, values, minima)
+
+
+def cluster(
+    ctx: Context,
+    how: Comparison,
+    survivors: Mapping[str, Any],
+    read: Sequence[Part],
+    layout: SlotNumbers,
+    found: CandidatePairs,
+    ranks: Part,
+) -> list[Part]:
+    """The members of all clusters of look-alikes, as runs by number of document.
+
+    Args:
+        survivors: identity of the ranks' rule.
+        read: by slot, the part that has what is compared.
         found: the candidates.
         ranks: from `rank_table.build`.
     """
-    minhash, layout = params.minhash, document_numbers.layout(places)
-    tasks = [_Partition(found.routed, ranks, low, high, minhash.threshold) for low, high in found.partitions]
-    read = [one.documents if minhash.verify == "text" else one.sides["signatures"] for one in places]
+    tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
     key = keyed((*found.routed, found.components, ranks, *read))
-    step = Step(name="dedup/minhash/link", version=VERSION, params={**minhash.similarity(), **params.survivors()})
+    step = Step(name=f"{how.asset}/link", version=VERSION, params={**how.similarity, **survivors})
     # The cache changes how much work a task is, and not its members: it is not among their inputs.
     inputs = [(f"{task.low}-{task.high}", str(task.threshold), key) for task in tasks]
     made = [ctx.cache.get(step.key(one)) for one in inputs]
     if all(made):
         return [parts[0] for parts in made if parts]
-    definition = {"version": VERSION, **minhash.similarity()}
+    definition = {"version": VERSION, **how.similarity}
     known = similarity_cache.recall(ctx, definition)
     tasks = [replace(task, known=known) for task in tasks]
     needed = _needed(ctx, tasks, key, layout) if known else None
-    carried = payloads.carry(ctx, minhash, places, found, needed)
-    minima = minhash.bands * minhash.rows if minhash.verify == "signature" else 0
+    carried = payloads.carry(ctx, how.carry, read, how.values, layout, found, needed)
     items = [
-        Item(one, _Link(task, carried, minima), found.documents // len(tasks))
+        Item(one, _Link(task, carried, how.what, how.minima), found.documents // len(tasks))
         for one, task in zip(inputs, tasks, strict=True)
     ]
-    linked = run_items(ctx, step, _link, items, label="dedup/minhash verify")
+    linked = run_items(ctx, step, _link, items, label=f"{how.asset} verify")
     similarity_cache.remember(ctx, definition, known, [fresh for _, fresh in linked])
     return [members for members, _ in linked]
 
 
-def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: document_numbers.SlotNumbers) -> list[Part]:
+def _needed(ctx: Context, tasks: Sequence[_Partition], key: str, layout: SlotNumbers) -> list[Part]:
     step = Step(name="dedup/minhash/plan", version=VERSION)
     items = [
         Item((f"{task.low}-{task.high}", str(task.threshold), *(task.known.keys if task.known else ()), key), task)
@@ -110,6 +154,7 @@ def _plan(store: Store, task: _Partition) -> tuple[Part, ...]:
 class _Link:
     partition: _Partition
     carried: tuple[payloads.Carried, ...]
+    what: int
     minima: int
 
 
@@ -117,7 +162,7 @@ def _link(store: Store, task: _Link) -> tuple[Part, ...]:
     partition = task.partition
     documents, links = _open(store, partition)
     with payloads.load(store, task.carried, partition.low, partition.high, documents, task.minima) as payload:
-        pairs, values = links.walk(SIGNATURES if task.minima else SETS, payload=payload)
+        pairs, values = links.walk(task.what, payload=payload)
     order = sorted_runs.in_order(pairs, values)
     fresh = sorted_runs.write(store, "facts.run", SIMILARITIES, [(pairs[order], values[order])], 2)
     ranks = document_numbers.open_flat(store, partition.ranks, "<u8", rank_table.WIDTH)

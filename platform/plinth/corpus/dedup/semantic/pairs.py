@@ -1,8 +1,7 @@
-"""Pairs of vectors whose cosine reaches a threshold: SimHash nominates, integer arithmetic decides.
+"""Pairs of vectors that may be alike: SimHash nominates, a sketch of more bits sorts out.
 
-    keys    per part: `tables` SimHash keys of every vector
-    pairs   per range of keys: vectors that share a key
-    check   per part: its pairs that reach the threshold; one other part's vectors are held at a time
+    keys    per part: `tables` SimHash keys and a sketch of every vector
+    pairs   per range of keys: vectors that share a key and whose sketches are near; each pair is a group of its own
 
 A bit of a key says on which side of a random plane a vector lies; two vectors at angle a differ in it with
 probability a / π (Charikar 2002). The planes go through the mean of all vectors, for what every document has in
@@ -10,127 +9,157 @@ common (frequent words) would put all of them on one side. With b bits and L tab
 with probability 1 − (1 − (1 − acos(t) / π)^b)^L; L is chosen for the recall wanted, b so that a key is
 shared by about `CROWD` vectors of an even spread. Under a key of more than `ALL_PAIRS` vectors each is paired with
 the next `NEIGHBOURS` in an order of its own and with the first.
+
+Most of these pairs are chance: a pair stays whose `SKETCH_BITS` further bits differ in no more than those of a pair at
+the threshold do, `DEVIATIONS` standard deviations allowed. What stays is compared by `near.verify`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from numba import uint64
 
 from plinth.compiled import njit
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.corpus.dedup import shuffle
-from plinth.corpus.dedup.edits import I64, U64
-from plinth.corpus.dedup.semantic.vectors import Vectors, load
+from plinth.corpus.dedup import document_numbers, sorted_runs
+from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus.dedup.edits import I64, U64, Bools
+from plinth.corpus.dedup.near.candidates import GROUPS
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
+from plinth.corpus.dedup.semantic.vectors import raw
 from plinth.records import Part, Step
+from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth.text.words.bags import I16, SCALE
 from plinth.text.words.word_hashes import mix
 
+VERSION = "2"
+
 CROWD, ALL_PAIRS, NEIGHBOURS = 4, 64, 16
 MAX_BITS, MAX_TABLES = 24, 256
+SKETCH_BITS, DEVIATIONS = 256, 6
 
-_KEYS = pa.schema([("key", pa.uint64()), ("at", pa.uint64())])
-EDGES = pa.schema([("at", pa.uint64()), ("other", pa.uint64())])
+#: Runs of (key, row).
+KEYS = "simhash"
 
 _FIRST, _SECOND = np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB)
 
 
 @dataclass(frozen=True)
 class Search:
-    """Shape of the search for candidates: the mean of all vectors, rounded, and the keys' shape."""
+    """Shape of the search for candidates.
+
+    Args:
+        mean: of vectors, rounded: the planes go through it.
+        bits, tables: of the keys.
+        differing: so many bits of two sketches may differ.
+    """
 
     mean: tuple[int, ...]
     bits: int
     tables: int
+    differing: int
 
 
 def search(total: I64, count: int, threshold: float, recall: float) -> Search:
-    """The search for `count` vectors whose sum is `total`."""
+    """The search among vectors of which `count` sum to `total`."""
     mean = total / max(1, count)
     common = float(np.square(mean).sum()) / SCALE**2
     bits = int(np.clip(round(math.log2(max(2, count) / CROWD)), 4, MAX_BITS))
     near = max(0.0, 1 - (1 - threshold) / max(1e-3, 1 - common))  # the same distance, seen from the mean
-    same = (1 - math.acos(min(1.0, near)) / math.pi) ** bits
+    angle = math.acos(min(1.0, near)) / math.pi
+    same = (1 - angle) ** bits
     tables = 1 if same >= recall else math.ceil(math.log(1 - recall) / math.log(1 - same))
-    return Search(tuple(int(value) for value in np.rint(mean)), bits, min(tables, MAX_TABLES))
+    differing = math.ceil(SKETCH_BITS * angle + DEVIATIONS * math.sqrt(SKETCH_BITS * angle * (1 - angle)))
+    return Search(tuple(int(value) for value in np.rint(mean)), bits, min(tables, MAX_TABLES), differing)
 
 
 def find(
-    ctx: Context,
-    vectors: dict[int, Vectors],
-    shape: Search,
-    threshold: float,
-    version: str,
-    range_rows: int,
-) -> tuple[Part, ...]:
-    """Edges of all slots, by number of slot.
+    ctx: Context, vectors: Sequence[Part], shape: Search, mask: Part, layout: SlotNumbers, range_rows: int
+) -> list[Part]:
+    """Pairs that may be alike, as runs of `candidates.GROUPS`.
 
     Args:
-        vectors: by number of slot.
+        vectors: by slot.
+        mask: flat column of bytes: which documents are compared.
         range_rows: keys that one reduce task holds.
     """
     identity = {"mean": list(shape.mean), "bits": shape.bits, "tables": shape.tables}
-    step = Step(name="dedup/semantic/keys", version=version, params=identity)
-    items = [
-        Item((str(number), one.table.blob.sha256), _Keys(number, one.table, shape), one.table.rows)
-        for number, one in vectors.items()
-    ]
-    keys = tuple(made[0] for made in run_items(ctx, step, _keys, items, label="dedup/semantic keys"))
-    step = Step(name="dedup/semantic/pairs", version=version)
-    found = tuple(part.blob.sha256 for part in keys)
-    cuts = shuffle.ranges(sum(part.rows for part in keys), range_rows)
-    items = [Item((f"{low}-{high}", *found), _Range(keys, low, high)) for low, high in cuts]
-    pairs = tuple(made[0] for made in run_items(ctx, step, _pairs, items, label="dedup/semantic pairs"))
-    step = Step(name="dedup/semantic/check", version=version, params={"threshold": threshold})
-    tables = {number: one.table for number, one in vectors.items()}
-    found = tuple(part.blob.sha256 for part in (*pairs, *tables.values()))
-    items = [
-        Item((str(number), *found), _Check(number, tables, pairs, threshold), one.table.rows)
-        for number, one in vectors.items()
-    ]
-    return tuple(made[0] for made in run_items(ctx, step, _check, items, label="dedup/semantic check"))
+    step = Step(name="dedup/semantic/keys", version=VERSION, params=identity)
+    items = [Item((part.blob.sha256,), _Keys(part, shape), part.rows) for part in vectors]
+    made = run_items(ctx, step, _keys, items, label="dedup/semantic keys")
+    sketches = document_numbers.joined(ctx, "dedup/semantic sketches", [parts[1] for parts in made])
+    reader = RangeReader.over(ctx.store, KEYS, tree(ctx, KEYS, 2, [parts[0] for parts in made]), layout)
+    step = Step(name="dedup/semantic/pairs", version=VERSION, params={"differing": shape.differing})
+    differing = partial(_pairs, shape.differing)
+    return reduce(ctx, step, differing, reader, range_rows, "dedup/semantic pairs", mask, (sketches,))
 
 
 @dataclass(frozen=True)
 class _Keys:
-    number: int
-    table: Part
+    vectors: Part
     shape: Search
 
 
 def _keys(store: Store, task: _Keys) -> tuple[Part, ...]:
-    table, vectors = load(store, task.table)
-    keys = simhash(vectors, task.shape)
-    at = np.repeat(shuffle.address(task.number, table.column("row").to_numpy()), task.shape.tables)
-    found = pa.table([pa.array(keys.reshape(-1)), pa.array(at)], schema=_KEYS)
-    return (shuffle.write_sorted(store, "keys.parquet", found, ["key", "at"]),)
+    keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    sketches, first = [np.empty((0, _WORDS), np.uint64)], 0
+    for batch in iter_batches(store, task.vectors):
+        mine = np.flatnonzero(batch.column("has").to_numpy(zero_copy_only=False))
+        sketches.append(np.zeros((batch.num_rows, _WORDS), dtype=np.uint64))
+        if mine.size:
+            vectors = raw(batch.column("vector"))[mine].view("<i2")[:, : len(task.shape.mean)]
+            keys.append(simhash(vectors, task.shape).reshape(-1))
+            rows.append(np.repeat((first + mine).astype(np.uint64), task.shape.tables))
+            sketches[-1][mine] = sketched(vectors, task.shape)
+        first += batch.num_rows
+    key, row = np.concatenate(keys), np.concatenate(rows)
+    order = sorted_runs.in_order(key, row)
+    run = sorted_runs.write(store, "keys.run", KEYS, [(key[order], row[order])], 2)
+    return run, document_numbers.write(store, "sketches.flat", np.concatenate(sketches))
+
+
+_WORDS = SKETCH_BITS // 64
 
 
 def simhash(vectors: I16, shape: Search) -> U64:
-    """Keys [N, tables] of vectors [N, dimensions]: exact whole numbers up to their signs."""
-    centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
-    planes = _planes(vectors.shape[1], shape.tables * shape.bits)
+    """Keys [N, tables] of vectors [N, dimensions]."""
     out = np.empty((vectors.shape[0], shape.tables), dtype=np.uint64)
-    for first in range(0, vectors.shape[0], 4096):
-        sides = centred[first : first + 4096] @ planes > 0
+    for first, sides in _sides(vectors, shape, 0, shape.tables * shape.bits):
         _pack(sides, shape.bits, out[first : first + 4096])
     return out
 
 
+def sketched(vectors: I16, shape: Search) -> U64:
+    """Sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions], by other planes than the keys'."""
+    out = np.empty((vectors.shape[0], _WORDS), dtype=np.uint64)
+    for first, sides in _sides(vectors, shape, MAX_BITS * MAX_TABLES, SKETCH_BITS):
+        out[first : first + 4096] = np.packbits(sides, axis=1).view("<u8")
+    return out
+
+
+def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
+    """By 4,096 vectors: on which sides of so many planes they lie; exact whole numbers up to their signs."""
+    centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
+    planes = _planes(vectors.shape[1], plane, count)
+    for first in range(0, vectors.shape[0], 4096):
+        yield first, centred[first : first + 4096] @ planes > 0
+
+
 @njit(nogil=True, cache=True)
-def _planes(dimensions: int, count: int) -> npt.NDArray[np.float32]:
+def _planes(dimensions: int, first: int, count: int) -> npt.NDArray[np.float32]:
     """Random signs [dimensions, count]: a function of the place alone."""
     out = np.empty((dimensions, count), dtype=np.float32)
     for i in range(dimensions):
         for j in range(count):
-            bit = mix(uint64(i) * _FIRST ^ uint64(j + 1) * _SECOND) >> uint64(63)
+            bit = mix(uint64(i) * _FIRST ^ uint64(first + j + 1) * _SECOND) >> uint64(63)
             out[i, j] = np.float32(1.0) if bit else np.float32(-1.0)
     return out
 
@@ -143,24 +172,6 @@ def _pack(sides: npt.NDArray[np.bool_], bits: int, out: U64) -> None:
             for bit in range(table * bits, (table + 1) * bits):
                 key = (key << uint64(1)) | uint64(sides[row, bit])
             out[row, table] = mix(key)
-
-
-@dataclass(frozen=True)
-class _Range:
-    keys: tuple[Part, ...]
-    low: int
-    high: int
-
-
-def _pairs(store: Store, task: _Range) -> tuple[Part, ...]:
-    tables = [shuffle.read_range(store, part, "key", task.low, task.high) for part in task.keys]
-    table = pa.concat_tables([_KEYS.empty_table(), *tables])
-    key, at = table.column("key").to_numpy(), table.column("at").to_numpy()
-    order = np.lexsort((at, key))
-    left, right = nominate(key[order], at[order])
-    pairs = np.unique(np.stack([left, right], axis=1), axis=0)
-    found = pa.table([pa.array(pairs[:, 0]), pa.array(pairs[:, 1])], schema=EDGES)
-    return (shuffle.write_sorted(store, "pairs.parquet", found, ["at", "other"]),)
 
 
 def nominate(key: U64, at: U64) -> tuple[U64, U64]:
@@ -195,46 +206,32 @@ def _nominate(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int:
     return count
 
 
-@dataclass(frozen=True)
-class _Check:
-    number: int
-    tables: dict[int, Part]
-    pairs: tuple[Part, ...]
-    threshold: float
+def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
+    _, (key, at) = task.read(store)
+    left, right = nominate(key, at)
+    sketches = document_numbers.open_flat(store, task.given[0], "<u8", _WORDS)
+    pairs = np.unique(np.stack([left, right], axis=1), axis=0)
+    near = _differing(sketches, pairs) <= differing
+    left, right = pairs[near].T
+    keys = _pair_keys(left, right)
+    columns = np.repeat(keys, 2), np.stack([left, right], axis=1).reshape(-1)
+    order = sorted_runs.in_order(*columns)
+    return (sorted_runs.write(store, "groups.run", GROUPS, [[column[order] for column in columns]], 2),)
 
 
-def _check(store: Store, task: _Check) -> tuple[Part, ...]:
-    low, high = shuffle.slot_range(task.number)
-    tables = [shuffle.read_range(store, part, "at", low, high) for part in task.pairs]
-    table = pa.concat_tables([EDGES.empty_table(), *tables])
-    pairs = np.unique(np.stack([table.column(name).to_numpy() for name in EDGES.names], axis=1), axis=0)
-    at, other = pairs[:, 0], pairs[:, 1]
-    passed = np.zeros(at.size, dtype=np.bool_)
-    slots = (other >> np.uint64(32)).astype(np.int64)
-    mine = load(store, task.tables[task.number]) if at.size else None
-    for number in np.unique(slots).tolist():
-        theirs = mine if number == task.number else load(store, task.tables[number])
-        assert mine is not None
-        assert theirs is not None
-        here = np.flatnonzero(slots == number)
-        rows = np.searchsorted(mine[0].column("row").to_numpy(), at[here] & np.uint64(0xFFFFFFFF))
-        others = np.searchsorted(theirs[0].column("row").to_numpy(), other[here] & np.uint64(0xFFFFFFFF))
-        passed[here] = similar(mine[1], theirs[1], rows, others, task.threshold)
-    edges = pa.table([pa.array(at[passed]), pa.array(other[passed])], schema=EDGES)
-    return (shuffle.write_sorted(store, "edges.parquet", edges, ["at", "other"]),)
+def _differing(sketches: U64, pairs: U64) -> I64:
+    """[P] how many bits of the sketches of each pair differ."""
+    out = np.zeros(pairs.shape[0], dtype=np.int64)
+    for first in range(0, out.size, 2**20):
+        left, right = pairs[first : first + 2**20].T
+        out[first : first + 2**20] = np.bitwise_count(sketches[left] ^ sketches[right]).sum(axis=1)
+    return out
 
 
 @njit(nogil=True, cache=True)
-def similar(a: I16, b: I16, rows: I64, others: I64, threshold: float) -> npt.NDArray[np.bool_]:
-    """Whether each pair of vectors has a cosine of at least the threshold, from sums of whole numbers."""
-    out = np.zeros(rows.size, dtype=np.bool_)
-    for pair in range(rows.size):
-        x, y = a[rows[pair]], b[others[pair]]
-        product, left, right = np.int64(0), np.int64(0), np.int64(0)
-        for i in range(x.size):
-            p, q = np.int64(x[i]), np.int64(y[i])
-            product += p * q
-            left += p * p
-            right += q * q
-        out[pair] = product > 0 and product >= threshold * math.sqrt(float(left) * float(right)) - 1e-6 * SCALE * SCALE
+def _pair_keys(left: U64, right: U64) -> U64:
+    """A number for each pair; two that fall together cost a comparison more."""
+    out = np.empty(left.size, dtype=np.uint64)
+    for i in range(left.size):
+        out[i] = mix(mix(left[i]) + right[i])
     return out

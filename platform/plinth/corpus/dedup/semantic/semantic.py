@@ -1,20 +1,20 @@
 """Look-alikes that share words and not shingles: the embedding back-check of chosen, high-risk buckets.
 
     vectors   hashed TF-IDF learned here, or the user's own       `vectors`
-    pairs     SimHash candidates, exact cosines                   `pairs`
-    members   once: clusters by union-find; the longest document of each stays, ties go to the smallest id
+    pairs     SimHash candidates                                  `pairs`
+    verify    exact cosines, clusters; the longest document of each stays, ties go to the smallest id   `near.verify`
     sidecar   per part: the columns of `SCHEMA`
 
 Bags of words match the same vocabulary in about the same amounts, in any order: shuffled sentences, changed word order,
 some words exchanged. They miss synonyms throughout, translations and summaries, and they match forms filled in
 differently (same words but for a few names): choose the threshold with care.
 
-Memory is the vectors of two parts, and about 60 bytes for each document in a pair.
+Memory is the vectors of a part or of a partition of pairs, and 8 bytes for each document of the buckets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,20 +24,25 @@ import pyarrow.compute as pc
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items, sum_stats
-from plinth.corpus.dedup import shuffle
-from plinth.corpus.dedup.clusters import connect
+from plinth.corpus.dedup import clusters, document_numbers, exact, rank_table, shuffle, sorted_runs
+from plinth.corpus.dedup.near import candidates
+from plinth.corpus.dedup.near.linking import COSINES
+from plinth.corpus.dedup.near.verify import Comparison, cluster
+from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.dedup.semantic import pairs
 from plinth.corpus.dedup.semantic import vectors as semantic_vectors
-from plinth.corpus.dedup.semantic.vectors import Vectors
 from plinth.corpus.dedup.span_parameters import Semantic
 from plinth.corpus.sidecars import Slot, slots
-from plinth.errors import RecipeError, SourceError
+from plinth.errors import RecipeError
 from plinth.records import Manifest, Part, Step
-from plinth.storage.parts import iter_aligned, read_table, write_batches, write_table
+from plinth.storage.parts import iter_aligned, write_batches
 from plinth.storage.store import Store
 
 ASSET = "dedup/semantic"
-VERSION = "1"
+VERSION = "2"
+
+#: Bytes of vectors that one comparing task should hold.
+PARTITION_BYTES = 256 * 2**20
 
 #: `considered` documents have a vector. `text_bytes` is the length of the text in UTF-8.
 SCHEMA = pa.schema(
@@ -53,8 +58,6 @@ STATS = (
     "documents", "considered", "considered_bytes", "survivors", "survivor_bytes",
     "clusters", "removed", "removed_bytes",
 )  # fmt: skip
-
-_MEMBERS = pa.schema([("at", pa.uint64()), ("cluster", pa.binary(16)), ("size", pa.int32()), ("survivor", pa.bool_())])
 
 
 def run(
@@ -86,20 +89,23 @@ def run(
     if unknown:
         raise RecipeError(f"dedup.semantic: no bucket {unknown[0]}", expected=", ".join(sorted(documents)))
     places = slots(documents, before=before)
-    chosen = tuple(slot for slot in places if slot.bucket in params.buckets)
-    made = semantic_vectors.make(ctx, params, chosen, vectors, VERSION)
-    by_slot = {slot.number: one for slot, one in zip(chosen, made, strict=True) if one.table.rows}
-    totals = [semantic_vectors.numbers(ctx.store, one.total) for one in by_slot.values()]
-    if len({total.size for total in totals}) > 1:
-        raise SourceError("vectors differ in length", found=sorted({total.size for total in totals}))
-    count = sum(one.table.rows for one in by_slot.values())
-    shape = pairs.search(sum(totals, np.zeros(1, np.int64)), count, params.threshold, params.recall)
-    edges = pairs.find(ctx, by_slot, shape, params.threshold, VERSION, range_rows)
-    step = Step(name="dedup/semantic/members", version=VERSION)
-    inputs = tuple(part.blob.sha256 for part in (*edges, *(one.table for one in by_slot.values())))
-    item = Item((*map(str, by_slot), *inputs), _Members(edges, by_slot))
-    members = run_items(ctx, step, _members, [item], label="dedup/semantic clusters")[0][0]
-    parts = _sidecars(ctx, places, dict(zip((s.number for s in chosen), made, strict=True)), members)
+    chosen = [slot for slot in places if slot.bucket in params.buckets]
+    layout, sides = document_numbers.layout(chosen), [slot.sides["before"] for slot in chosen]
+    mask = document_numbers.mask(ctx, [(side, "survivor") for side in sides])
+    made = semantic_vectors.make(ctx, params, chosen, vectors, range_rows)
+    shape = pairs.search(made.total, made.count, params.threshold, params.recall)
+    groups = pairs.find(ctx, made.parts, shape, mask, layout, range_rows)
+    found = candidates.find(ctx, ASSET, groups, layout.documents, max(1, PARTITION_BYTES // (2 * made.total.size)))
+    longest = Dedup(keep="longest")
+    mine = {bucket: one for bucket, one in documents.items() if bucket in params.buckets}
+    ranks = rank_table.build(ctx, longest, mine, exact.text_lengths(ctx, chosen), None)
+    carry = Step(name=f"{ASSET}/carry", version=VERSION)
+    similarity = {"vectors": made.source, "dimensions": made.total.size}
+    how = Comparison(ASSET, COSINES, similarity, params.threshold, carry, semantic_vectors.values)
+    linked = cluster(ctx, how, longest.survivors(), made.parts, layout, found, ranks)
+    members = clusters.gather(ctx, ASSET, linked, layout)
+    compared = dict(zip([slot.number for slot in chosen], zip(made.parts, members, strict=True), strict=True))
+    parts = _sidecars(ctx, places, compared)
     names = {f"{bucket}/documents": one for bucket, one in documents.items()} | {before.asset: before}
     names |= {vectors.asset: vectors} if vectors else {}
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
@@ -107,53 +113,13 @@ def run(
     return manifest(ASSET, step, names, parts, stats)
 
 
-@dataclass(frozen=True)
-class _Members:
-    edges: tuple[Part, ...]
-    vectors: dict[int, Vectors]
-
-
-def _members(store: Store, task: _Members) -> tuple[Part, ...]:
-    """Members of clusters, by address."""
-    ends = [read_table(store, part) for part in task.edges if part.rows]
-    left, right = (np.concatenate([np.empty(0, np.uint64), *(t.column(n).to_numpy() for t in ends)]) for n in _ENDS)
-    known = np.unique(np.concatenate([left, right]))
-    tables = []
-    for number, one in task.vectors.items():
-        table = read_table(store, one.table, ["row", "id", "text_bytes"])
-        at = shuffle.address(number, table.column("row").to_numpy())
-        mine = pa.array(np.isin(at, known))
-        tables.append(table.append_column("at", pa.array(at)).filter(mine))
-    if not tables or known.size == 0:
-        return (write_table(store, "members.parquet", _MEMBERS.empty_table()),)
-    nodes = pa.concat_tables(tables).sort_by([("id", "ascending"), ("at", "ascending")]).combine_chunks()
-    at = nodes.column("at").to_numpy()
-    order = np.argsort(at)
-    roots = connect(at.size, *(order[np.searchsorted(at[order], one)].astype(np.int64) for one in (left, right)))
-    ranked = np.lexsort((np.arange(at.size), -nodes.column("text_bytes").to_numpy(), roots))
-    survivor = np.zeros(at.size, dtype=np.bool_)
-    survivor[ranked[np.r_[True, roots[ranked][1:] != roots[ranked][:-1]]]] = True
-    columns = {
-        "at": at,
-        "cluster": nodes.column("id").take(pa.array(roots)),
-        "size": np.bincount(roots, minlength=at.size)[roots].astype(np.int32),
-        "survivor": survivor,
-    }
-    return (shuffle.write_sorted(store, "members.parquet", pa.table(columns, schema=_MEMBERS), ["at"]),)
-
-
-_ENDS = pairs.EDGES.names
-
-
-def _sidecars(ctx: Context, places: tuple[Slot, ...], vectors: dict[int, Vectors], members: Part) -> list[Part]:
+def _sidecars(ctx: Context, places: Sequence[Slot], compared: Mapping[int, tuple[Part, Part]]) -> list[Part]:
     step = Step(name=ASSET, version=VERSION)
     items = []
     for slot in places:
-        one = vectors.get(slot.number)
-        table = one.table if one else None
-        inputs = (slot.documents.blob.sha256, slot.sides["before"].blob.sha256, str(slot.number))
-        found = (table.blob.sha256, members.blob.sha256) if table else ()
-        items.append(Item((*inputs, *found), _Emit(slot, table, members), slot.documents.rows))
+        found = compared.get(slot.number)
+        read = (slot.documents, slot.sides["before"], *(found or ()))
+        items.append(Item(tuple(part.blob.sha256 for part in read), _Emit(slot, found), slot.documents.rows))
     made = run_items(ctx, step, _sidecar, items, label=ASSET)
     return [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
 
@@ -161,8 +127,7 @@ def _sidecars(ctx: Context, places: tuple[Slot, ...], vectors: dict[int, Vectors
 @dataclass(frozen=True)
 class _Emit:
     slot: Slot
-    vectors: Part | None
-    members: Part
+    compared: tuple[Part, Part] | None  # vectors, members
 
 
 def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
@@ -172,28 +137,28 @@ def _sidecar(store: Store, task: _Emit) -> tuple[Part, ...]:
 
 
 def _batches(store: Store, task: _Emit, stats: dict[str, int]) -> Iterator[pa.RecordBatch]:
-    low, high = shuffle.slot_range(task.slot.number)
-    mine = shuffle.read_range(store, task.members, "at", low, high) if task.vectors else _MEMBERS.empty_table()
-    rows = (mine.column("at").to_numpy() & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    seen = read_table(store, task.vectors, ["row"]).column("row").to_numpy() if task.vectors else np.empty(0, np.int64)
+    rows, high, low, packed = [np.empty(0, np.uint64)] * 4
+    sources = [(task.slot.documents, ["id"]), (task.slot.sides["before"], ["survivor", "text_bytes"])]
+    if task.compared:
+        vectors, members = task.compared
+        sources.append((vectors, ["has"]))
+        with sorted_runs.SortedRun(store, members, clusters.MEMBERS) as opened:
+            rows, high, low, packed = opened.all()
     first = 0
-    sources = ((task.slot.documents, ["id"]), (task.slot.sides["before"], ["survivor", "text_bytes"]))
-    for ids, before in iter_aligned(store, *sources):
-        here = np.arange(first, first + ids.num_rows)
-        considered = np.isin(here, seen)
-        survivor = before.column("survivor").to_numpy(zero_copy_only=False).copy()
-        size, where = considered.astype(np.int32), np.full(here.size, -1)
-        begin, end = np.searchsorted(rows, [first, first + here.size])
-        where[rows[begin:end] - first] = np.arange(begin, end)
-        company = where >= 0
-        size[company] = mine.column("size").to_numpy()[where[company]]
-        survivor[company] &= mine.column("survivor").to_numpy()[where[company]]
-        cluster = mine.column("cluster").combine_chunks().take(pa.array(where, mask=~company))
-        cluster = pc.if_else(pa.array(considered & ~company), ids.column("id"), cluster)
-        text_bytes = before.column("text_bytes").to_numpy()
+    for ids, before, *vectors_of in iter_aligned(store, *sources):
         alive = before.column("survivor").to_numpy(zero_copy_only=False)
-        _count(stats, considered, alive, survivor, company, text_bytes)
-        arrays = [pa.array(considered), cluster, pa.array(size), pa.array(survivor), before.column("text_bytes")]
+        considered = alive & (vectors_of[0].column("has").to_numpy(zero_copy_only=False) if vectors_of else False)
+        begin, end = np.searchsorted(rows, np.array([first, first + ids.num_rows], dtype=np.uint64))
+        where = rows[begin:end].astype(np.int64) - first
+        size, survivor, company = considered.astype(np.int32), alive.copy(), np.zeros(alive.size, dtype=np.bool_)
+        size[where], survivor[where] = packed[begin:end] >> np.uint64(1), packed[begin:end] & np.uint64(1)
+        company[where] = True
+        halves = shuffle.halves(ids.column("id"))
+        for half, of_cluster in zip(halves, (high, low), strict=True):
+            half[where] = of_cluster[begin:end]
+        cluster_ids = pc.if_else(pa.array(considered), shuffle.binary16(*halves), pa.scalar(None, pa.binary(16)))
+        _count(stats, considered, alive, survivor, company, before.column("text_bytes").to_numpy())
+        arrays = [pa.array(considered), cluster_ids, pa.array(size), pa.array(survivor), before.column("text_bytes")]
         yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         first += ids.num_rows
 

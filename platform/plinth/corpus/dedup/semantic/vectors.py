@@ -1,234 +1,217 @@
-"""A vector for every document that is compared: hashed TF-IDF learned here, or the user's own.
+"""A vector for every document: hashed TF-IDF learned here, or the user's own (`given`).
 
-    frequencies   per part: in how many documents each word is
-    weights       once: their sum
-    vectors       per part: a row for each document that has a vector
+    frequencies   per part of `learnt`: in how many documents each word is
+    weights       their sum
+    vectors       per part: a vector for each document long enough, aligned with the documents
+
+Words are weighed by the oldest parts of each bucket, at least half of its documents: those that were there when it had
+grown to a power of two. So a snapshot that does not double a bucket leaves all vectors as they are; one that does
+has them made again. Vectors are of all documents; which are compared is a mask.
 
 Memory is one part's vectors, 2 bytes for each number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import run_merge, shuffle
+from plinth.corpus.dedup.edits import I64, U64, Bools
+from plinth.corpus.dedup.semantic import given
 from plinth.corpus.dedup.span_parameters import Semantic
 from plinth.corpus.sidecars import Slot
 from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
-from plinth.storage.parts import iter_aligned, read_table, write_table
+from plinth.storage.parts import iter_batches, write_batches
 from plinth.storage.store import Store
 from plinth.text.words import bags
 
-Bools = npt.NDArray[np.bool_]
+VERSION = "2"
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of one slot.
+    """Vectors of all slots.
 
     Args:
-        table: a row for each document that has one: `row`, `id`, `text_bytes`, `vector` (int16 as bytes).
-        total: their sum, int64 as bytes.
+        parts: by slot, aligned with the documents: `has`, `vector` (int16 as bytes, in eights).
+        source: digest of the weights or the user's files.
+        total, count: sum of the vectors of `learnt` slots, and how many they are.
     """
 
-    table: Part
-    total: Part
+    parts: tuple[Part, ...]
+    source: str
+    total: I64
+    count: int
 
 
-def schema(dimensions: int) -> pa.Schema:
-    """Columns of a table of vectors."""
-    return pa.schema(
-        [
-            ("row", pa.uint32()),
-            ("id", pa.binary(16)),
-            ("text_bytes", pa.int64()),
-            ("vector", pa.binary(2 * dimensions)),
-        ]
-    )
-
-
-def make(
-    ctx: Context, params: Semantic, places: tuple[Slot, ...], given: Manifest | None, version: str
-) -> list[Vectors]:
+def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest | None, range_rows: int) -> Vectors:
     """Vectors of all slots, which are those of the chosen buckets.
 
     Args:
-        given: files of the user's vectors.
+        files: the user's vectors.
+        range_rows: addresses that one reduce task holds.
 
     Raises:
         SourceError: the user's vectors cannot be read, or differ in length.
     """
-    if given is None:
-        return _learned(ctx, params, places, version)
-    step = Step(
-        name="dedup/semantic/given",
-        version=version,
-        params={"min_words": params.min_words},
-        libraries=fingerprint.UNICODE,
-    )
-    files = tuple(part.blob.sha256 for part in given.parts)
-    items = [Item((*_inputs(slot), *files), _Given(slot, given.parts), slot.documents.rows) for slot in places]
-    return [Vectors(*made) for made in run_items(ctx, step, _given, items, label="dedup/semantic vectors")]
+    oldest = learnt(places)
+    if files is None:
+        source, made = _learned(ctx, params, places, oldest)
+    else:
+        found, step = (
+            given.find(ctx, places, files.parts, range_rows),
+            Step(name="dedup/semantic/given", version=VERSION),
+        )
+        items = [Item(one.inputs, one, one.documents.rows) for one in found]
+        source, made = files.digest, run_items(ctx, step, _given, items, label=f"{_LABEL} vectors")
+    lengths = sorted({total.blob.bytes // 8 for _, total in made if total.rows})
+    if len(lengths) > 1:
+        raise SourceError("vectors differ in length", found=lengths, expected="one length in all files")
+    total = _sum(ctx, [made[i][1] for i in oldest if made[i][1].rows])
+    sums = numbers(ctx.store, total) if total else np.zeros(lengths[0] if lengths else 1, np.int64)
+    return Vectors(tuple(part for part, _ in made), source, sums, total.rows if total else 0)
 
 
-def load(store: Store, part: Part) -> tuple[pa.Table, bags.I16]:
-    """A table of vectors, and the vectors themselves [N, dimensions]."""
-    table = read_table(store, part).combine_chunks()
-    column = table.column("vector").combine_chunks()
-    width = column.type.byte_width
-    raw = np.frombuffer(column.buffers()[1], dtype="<i2") if len(column) else np.zeros(0, dtype="<i2")
-    return table, raw[: len(column) * width // 2].reshape(-1, width // 2)
+_LABEL = "dedup/semantic"
 
 
-def _inputs(slot: Slot) -> tuple[str, str]:
-    return slot.documents.blob.sha256, slot.sides["before"].blob.sha256
+def learnt(places: Sequence[Slot]) -> list[int]:
+    """Positions of each bucket's first parts: as many as have the largest power of two of its documents."""
+    found = []
+    for bucket in sorted({slot.bucket for slot in places}):
+        mine = [i for i, slot in enumerate(places) if slot.bucket == bucket]
+        rows = sum(places[i].documents.rows for i in mine)
+        wanted, held = 1 << max(0, rows.bit_length() - 1), 0
+        for i in mine:
+            if held < wanted:
+                found.append(i)
+                held += places[i].documents.rows
+    return found
 
 
-def _learned(ctx: Context, params: Semantic, places: tuple[Slot, ...], version: str) -> list[Vectors]:
-    step = Step(
-        name="dedup/semantic/frequencies",
-        version=version,
-        params={"min_words": params.min_words},
-        libraries=fingerprint.UNICODE,
-    )
-    items = [Item(_inputs(slot), _Learn(slot, params, None), slot.documents.rows) for slot in places]
-    counted = tuple(made[0] for made in run_items(ctx, step, _frequencies, items, label="dedup/semantic words"))
-    step = Step(name="dedup/semantic/weights", version=version)
-    item = Item(tuple(part.blob.sha256 for part in counted), counted)
-    weights = run_items(ctx, step, _weights, [item], label="dedup/semantic weights")[0][0]
-    shape = {"dimensions": params.dimensions, "min_words": params.min_words}
-    step = Step(name="dedup/semantic/vectors", version=version, params=shape, libraries=fingerprint.UNICODE)
-    items = [
-        Item((*_inputs(slot), weights.blob.sha256), _Learn(slot, params, weights), slot.documents.rows)
-        for slot in places
-    ]
-    return [Vectors(*made) for made in run_items(ctx, step, _vectors, items, label="dedup/semantic vectors")]
+def raw(column: pa.Array) -> U64:
+    """Vectors [rows, dimensions / 4], as the bits of four numbers each; rows without one hold anything."""
+    width = column.type.byte_width // 8
+    values = np.frombuffer(column.buffers()[1], dtype="<u8") if len(column) else np.empty(0, np.uint64)
+    return values[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
+
+
+def values(store: Store, part: Part, rows: I64) -> Iterator[U64]:
+    """The vectors of some rows, for `payloads`."""
+    for batch in shuffle.iter_rows(store, part, ["vector"], rows):
+        yield from raw(batch.column("vector"))
+
+
+def _learned(
+    ctx: Context, params: Semantic, places: Sequence[Slot], oldest: Sequence[int]
+) -> tuple[str, list[tuple[Part, ...]]]:
+    few = {"min_words": params.min_words}
+    step = Step(name="dedup/semantic/frequencies", version=VERSION, params=few, libraries=fingerprint.UNICODE)
+    tasks = [_Learn(places[i].documents, params, None) for i in oldest]
+    items = [Item((task.documents.blob.sha256,), task, task.documents.rows) for task in tasks]
+    counted = [made[0] for made in run_items(ctx, step, _frequencies, items, label=f"{_LABEL} words")]
+    weights = _sum(ctx, counted)
+    shape = few | {"dimensions": params.dimensions}
+    step = Step(name="dedup/semantic/vectors", version=VERSION, params=shape, libraries=fingerprint.UNICODE)
+    tasks = [_Learn(slot.documents, params, weights) for slot in places]
+    read = weights.blob.sha256 if weights else ""
+    items = [Item((task.documents.blob.sha256, read), task, task.documents.rows) for task in tasks]
+    return read, run_items(ctx, step, _vectors, items, label=f"{_LABEL} vectors")
 
 
 @dataclass(frozen=True)
 class _Learn:
-    slot: Slot
+    documents: Part
     params: Semantic
     weights: Part | None
 
 
-def _read(store: Store, slot: Slot, columns: list[str]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Rows of surviving documents, and those documents with `text_bytes`."""
-    first = 0
-    for documents, before in iter_aligned(
-        store, (slot.documents, ["id", *columns]), (slot.sides["before"], ["survivor", "text_bytes"])
-    ):
-        alive = before.column("survivor")
-        rows = np.flatnonzero(alive.to_numpy(zero_copy_only=False)) + first
-        yield rows, documents.append_column("text_bytes", before.column("text_bytes")).filter(alive)
-        first += documents.num_rows
-
-
 def _frequencies(store: Store, task: _Learn) -> tuple[Part, ...]:
     total, texts = np.zeros(1 << bags.TABLE_BITS, dtype=np.int64), 0
-    for _, documents in _read(store, task.slot, ["text"]):
-        found, count = bags.frequencies(documents.column("text"), task.params.min_words)
+    for batch in iter_batches(store, task.documents, ["text"]):
+        found, count = bags.frequencies(batch.column("text"), task.params.min_words)
         total += found
         texts += count
-    return (Part(name="words.bin", blob=store.put_bytes(total.astype("<i8").tobytes()), rows=texts),)
+    return (_numbers(store, total, texts),)
 
 
-def numbers(store: Store, part: Part) -> npt.NDArray[np.int64]:
+def numbers(store: Store, part: Part) -> I64:
     """Whole numbers that were stored as bytes."""
     return np.frombuffer(store.open_path(part.blob).read_bytes(), dtype="<i8").astype(np.int64)
 
 
-def _weights(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    total = np.zeros(1 << bags.TABLE_BITS, dtype=np.int64)
-    for part in parts:
+def _numbers(store: Store, total: I64, rows: int) -> Part:
+    return Part(name="numbers.bin", blob=store.put_bytes(total.astype("<i8").tobytes()), rows=rows)
+
+
+def _sum(ctx: Context, parts: Sequence[Part]) -> Part | None:
+    """The sum of columns of numbers and of their rows, a few at a time."""
+    step, found = Step(name="dedup/semantic/sum", version=VERSION), list(parts)
+    while len(found) > 1:
+        some = [tuple(found[at : at + run_merge.FAN]) for at in range(0, len(found), run_merge.FAN)]
+        items = [Item(tuple(f"{part.blob.sha256}:{part.rows}" for part in group), group) for group in some]
+        found = [made[0] for made in run_items(ctx, step, _added, items, label=f"{_LABEL} sums")]
+    return found[0] if found else None
+
+
+def _added(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    total = numbers(store, parts[0])
+    for part in parts[1:]:
         total += numbers(store, part)
-    rows = sum(part.rows for part in parts)
-    return (Part(name="words.bin", blob=store.put_bytes(total.astype("<i8").tobytes()), rows=rows),)
+    return (_numbers(store, total, sum(part.rows for part in parts)),)
 
 
 def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
-    assert task.weights is not None
-    df, params = numbers(store, task.weights), task.params
-    batches = []
-    for rows, documents in _read(store, task.slot, ["text"]):
-        texts = documents.column("text")
-        found, has = bags.vectors(texts, df, task.weights.rows, params.dimensions, params.min_words)
-        batches.append((rows, documents, found, has))
-    return _written(store, batches, params.dimensions)
+    params, weights = task.params, task.weights
+    assert weights is not None
+    df = numbers(store, weights)
+
+    def batches() -> Iterator[tuple[bags.I16, Bools]]:
+        for batch in iter_batches(store, task.documents, ["text"]):
+            yield bags.vectors(batch.column("text"), df, weights.rows, params.dimensions, params.min_words)
+
+    return _written(store, task.documents, params.dimensions, batches())
 
 
 def _written(
-    store: Store, batches: list[tuple[npt.NDArray[np.int64], pa.RecordBatch, bags.I16, Bools]], dimensions: int
+    store: Store, documents: Part, dimensions: int, found: Iterator[tuple[bags.I16, Bools]]
 ) -> tuple[Part, ...]:
-    columns = schema(dimensions)
-    tables, total = [columns.empty_table()], np.zeros(dimensions, dtype=np.int64)
-    for rows, documents, found, has in batches:
-        has = has & found.any(axis=1)  # a vector of zeros points nowhere
-        mine, raw = documents.filter(pa.array(has)), np.ascontiguousarray(found[has], dtype="<i2")
-        total += raw.sum(axis=0, dtype=np.int64)
-        packed = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(2 * dimensions), raw.shape[0], [None, pa.py_buffer(raw.tobytes())]
-        )
-        arrays = [pa.array(rows[has].astype(np.uint32)), mine.column("id"), mine.column("text_bytes"), packed]
-        tables.append(pa.Table.from_arrays(arrays, schema=columns))
-    table = write_table(store, "vectors.parquet", pa.concat_tables(tables))
-    return table, Part(name="total.bin", blob=store.put_bytes(total.astype("<i8").tobytes()), rows=table.rows)
+    """The vectors of a slot, and their sum; `rows` of the sum are the documents that have one."""
+    width = -(-dimensions // 4) * 4
+    schema = pa.schema([("has", pa.bool_()), ("vector", pa.binary(2 * width))])
+    total, count = np.zeros(dimensions, dtype=np.int64), 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        for vectors, long_enough in found:
+            has = long_enough & vectors.any(axis=1)  # a vector of zeros points nowhere
+            total[:] += vectors[has].sum(axis=0, dtype=np.int64)
+            count += int(has.sum())
+            padded = np.zeros((has.size, width), dtype="<i2")
+            padded[has, :dimensions] = vectors[has]
+            column = pa.FixedSizeBinaryArray.from_buffers(schema.field(1).type, has.size, [None, pa.py_buffer(padded)])
+            yield pa.RecordBatch.from_arrays([pa.array(has), column], schema=schema)
+
+    part = write_batches(store, documents.name, schema, batches())
+    return part, _numbers(store, total, count)
 
 
-@dataclass(frozen=True)
-class _Given:
-    slot: Slot
-    files: tuple[Part, ...]
+def _given(store: Store, task: given.Given) -> tuple[Part, ...]:
+    vectors, places = given.read(store, task)
 
+    def batches() -> Iterator[tuple[bags.I16, Bools]]:
+        for first in range(0, places.size, 4096):
+            mine = places[first : first + 4096]
+            rows = np.zeros((mine.size, vectors.shape[1]))
+            rows[mine >= 0] = vectors[mine[mine >= 0]]
+            yield bags.quantised(rows), mine >= 0
 
-def _given(store: Store, task: _Given) -> tuple[Part, ...]:
-    """The user's vectors of one slot: its URIs are held, the files are streamed past them."""
-    listed = list(_read(store, task.slot, ["uri"]))
-    where = {uri: (i, j) for i, (_, docs) in enumerate(listed) for j, uri in enumerate(docs.column("uri").to_pylist())}
-    found: dict[tuple[int, int], npt.NDArray[np.float64]] = {}
-    for file in task.files:
-        for uris, vectors in _embeddings(store, file):
-            for row in [row for row, uri in enumerate(uris) if uri in where]:
-                found[where[uris[row]]] = vectors[row]
-    lengths = {vector.size for vector in found.values()} or {1}
-    if len(lengths) > 1:
-        raise SourceError("vectors differ in length", found=sorted(lengths), expected="one length in all files")
-    dimensions = lengths.pop()
-    batches = []
-    for i, (rows, documents) in enumerate(listed):
-        values = np.zeros((rows.size, dimensions))
-        has = np.array([(i, j) in found for j in range(rows.size)], dtype=np.bool_)
-        for j in np.flatnonzero(has):
-            values[j] = found[i, int(j)]
-        batches.append((rows, documents, bags.quantised(values), has))
-    return _written(store, batches, dimensions)
-
-
-def _embeddings(store: Store, file: Part) -> Iterator[tuple[list[str], npt.NDArray[np.float64]]]:
-    """Batches of URIs and vectors."""
-    try:
-        with pq.ParquetFile(store.open_path(file.blob)) as opened:
-            for batch in opened.iter_batches(batch_size=4096, columns=["uri", "embedding"]):
-                lists = batch.column("embedding")
-                width = len(lists[0]) if len(lists) else 0
-                flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-                if flat.size != width * len(lists) or not np.isfinite(flat).all():
-                    raise SourceError(
-                        f"{file.name}: vectors cannot be used",
-                        found="lists of several lengths, nulls, or numbers that are not finite",
-                        expected="one length, finite numbers, none missing",
-                    )
-                yield batch.column("uri").to_pylist(), flat.reshape(len(lists), width)
-    except (pa.ArrowException, KeyError, OSError) as error:
-        raise SourceError(
-            f"{file.name}: no Parquet file of vectors", found=error, expected="columns `uri` and `embedding`"
-        ) from error
+    return _written(store, task.documents, vectors.shape[1], batches())

@@ -13,7 +13,7 @@ punctuation that clings to them, on code points: no character is cut. Text that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -24,11 +24,12 @@ import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
-from plinth.corpus.dedup import edits, shuffle
+from plinth.corpus.dedup import document_numbers, edits, shuffle
 from plinth.corpus.dedup.span_parameters import Substring
-from plinth.corpus.dedup.substring import substring_verify, windows
+from plinth.corpus.dedup.substring import windows
+from plinth.corpus.dedup.substring.substring_verify import SPANS, verify
 from plinth.corpus.dedup.substring.windows import SlotTexts
-from plinth.corpus.sidecars import slots
+from plinth.corpus.sidecars import Slot, slots
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_batches
 from plinth.storage.store import Store
@@ -61,64 +62,52 @@ def run(
     Raises:
         IntegrityError: `before` does not belong to the documents; a part is damaged.
     """
-    edited = "spans" in before.stats
-    sources = tuple(
-        SlotTexts(slot, params.min_tokens, slot.bucket in params.exclude, edited)
-        for slot in slots(documents, before=before)
+    places = slots(documents, before=before)
+    compared = [slot for slot in places if slot.bucket not in params.exclude]
+    sides = [slot.sides["before"] for slot in compared]
+    cuts: Sequence[Part | None] = (
+        edits.columns(ctx, sides, ["edits"]) if "spans" in before.stats else [None] * len(sides)
     )
-    later = windows.find(ctx, sources, VERSION, range_rows)
-    found = substring_verify.verify(ctx, sources, later, VERSION, range_rows)
+    sources = [SlotTexts(slot, params.min_tokens, cut) for slot, cut in zip(compared, cuts, strict=True)]
+    layout, mask = document_numbers.layout(compared), document_numbers.mask(ctx, [(side, "survivor") for side in sides])
+    later = windows.find(ctx, sources, mask, layout, range_rows)
+    found = dict(zip([slot.number for slot in compared], verify(ctx, sources, later, layout), strict=True))
     step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
-    items = [
-        Item(
-            (*source.inputs, runs.blob.sha256, found.wrong.blob.sha256),
-            _Task(source, runs, found.wrong, params),
-            source.slot.documents.rows,
-        )
-        for source, runs in zip(sources, found.runs, strict=True)
-    ]
+    items = []
+    for slot in places:
+        runs, side = found.get(slot.number), slot.sides["before"]
+        keys = (slot.documents.blob.sha256, side.blob.sha256, runs.blob.sha256 if runs else "")
+        items.append(Item(keys, _Task(slot, runs, "spans" in before.stats, params), slot.documents.rows))
     made = run_items(ctx, step, _sidecar, items, label=ASSET)
-    parts = [one[0].model_copy(update={"name": source.slot.name}) for source, one in zip(sources, made, strict=True)]
+    parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/documents": one for bucket, one in documents.items()} | {before.asset: before}
-    return manifest(ASSET, step, inputs, parts, edits.summary(parts, REASONS) | {"differing": found.wrong.rows})
+    differing = sum(part.stats["differing"] for part in found.values())
+    return manifest(ASSET, step, inputs, parts, edits.summary(parts, REASONS) | {"differing": differing})
 
 
 @dataclass(frozen=True)
 class _Task:
-    source: SlotTexts
-    runs: Part
-    wrong: Part
+    slot: Slot
+    passages: Part | None  # none where the bucket is excluded
+    edited: bool  # whether the stage before has edits
     params: Substring
 
 
 def _sidecar(store: Store, task: _Task) -> tuple[Part, ...]:
-    runs = _proved(store, task)
+    runs = read_table(store, task.passages) if task.passages else SPANS.empty_table()
     stats = edits.no_stats(REASONS)
-    name = task.source.slot.documents.name
-    part = write_batches(store, name, SCHEMA, _batches(store, task, runs, stats))
+    part = write_batches(store, task.slot.documents.name, SCHEMA, _batches(store, task, runs, stats))
     return (part.model_copy(update={"stats": stats}),)
-
-
-def _proved(store: Store, task: _Task) -> pa.Table:
-    """The passages of the slot, less the wrong ones, with `row` instead of the address."""
-    runs = read_table(store, task.runs)
-    wrong = shuffle.read_range(store, task.wrong, "at", *shuffle.slot_range(task.source.slot.number))
-    at = runs.column("at").to_numpy()
-    if wrong.num_rows:
-        refuted = set(zip(wrong.column("at").to_pylist(), wrong.column("word").to_pylist(), strict=True))
-        keep = [one not in refuted for one in zip(at.tolist(), runs.column("word").to_pylist(), strict=True)]
-        runs, at = runs.filter(pa.array(keep)), at[keep]
-    return runs.append_column("row", pa.array((at & np.uint64(0xFFFFFFFF)).astype(np.int64)))
 
 
 def _batches(store: Store, task: _Task, runs: pa.Table, stats: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     rows, first = runs.column("row").to_numpy(), 0
-    names = ["survivor", "text_bytes"] + (["edits"] if task.source.edited else [])
-    for before in iter_batches(store, task.source.slot.sides["before"], names):
+    names = ["survivor", "text_bytes"] + (["edits"] if task.edited else [])
+    for before in iter_batches(store, task.slot.sides["before"], names):
         begin, end = np.searchsorted(rows, [first, first + before.num_rows])
-        considered = before.column("survivor").to_numpy(zero_copy_only=False) & (not task.source.excluded)
+        considered = before.column("survivor").to_numpy(zero_copy_only=False) & (task.passages is not None)
         cuts = [
-            _Cuts(row - first, mine, before.column("edits")[row - first].as_py() if task.source.edited else [])
+            _Cuts(row - first, mine, before.column("edits")[row - first].as_py() if task.edited else [])
             for row, mine in _by_row(runs.slice(begin, end - begin))
         ]
         short = np.zeros(before.num_rows, dtype=np.bool_)

@@ -1,166 +1,160 @@
 """Repeated windows as passages, each compared with its first occurrence on the words themselves.
 
-    runs      per part: windows that follow one another in both places are one passage; its place in the text
-              and a SHA-256 of its words
-    exchange  per group of parts: the passages by where they were first
-    check     per part: the same SHA-256 of the first occurrences in it; passages that differ
-    join      once: all that differ (none, unless 128-bit keys collided)
+    join      per part: windows that follow one another in both places are one passage
+    spans     per part: where its own passages lie, and those that other passages repeat
+    passages  per part: the place of each span in the text and a SHA-256 of its words
+    answers   per part: the digests of what it has first, for the passages that repeat it
+    proof     per part: its passages, but those whose first occurrence has another digest (none, unless 128-bit keys
+              collided)
 
 So nothing is cut because hashes of windows collided: what is cut has been compared word for word, as far as
-SHA-256 distinguishes words. Every part is read once for its own passages and once for those of others.
+SHA-256 distinguishes words. Only `passages` reads text, of the documents that have spans, and it knows nothing of
+other parts: the same spans are never looked up again.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, run_items
-from plinth.corpus.dedup import shuffle
-from plinth.corpus.dedup.edits import I64, U64
+from plinth.corpus.dedup import clusters, sorted_runs
+from plinth.corpus.dedup.document_numbers import SlotNumbers
+from plinth.corpus.dedup.edits import U64
 from plinth.corpus.dedup.substring.windows import LATER, SlotTexts
 from plinth.records import Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth.text.similarity.passages import WordPositions, word_positions
 
-_PLACE = [("at", pa.uint64()), ("word", pa.uint32())]
-_CLAIM = [("first", pa.uint64()), ("first_word", pa.uint32()), ("length", pa.uint32()), ("digest", pa.binary(16))]
+VERSION = "2"
 
-#: A passage of `length` words; spans in the text as the stages before left it, widened to what goes with them.
-RUNS = pa.schema(
-    [
-        *_PLACE,
-        ("length", pa.uint32()),
-        ("start_cp", pa.int32()),
-        ("end_cp", pa.int32()),
-        ("start_byte", pa.int64()),
-        ("end_byte", pa.int64()),
-        ("words", pa.int32()),  # of the document
-        ("characters", pa.int32()),  # of the document
+#: Runs of (row, word, length); of (document, word, length, document and word that repeat it); of (document, word,
+#: halves of the digest of what it repeats).
+OWN, ASKED, ANSWERS = "passages", "asked passages", "answers"
+
+_SPAN = [("row", pa.int64()), ("word", pa.int64()), ("length", pa.int64())]
+_DIGEST = [("high", pa.uint64()), ("low", pa.uint64())]
+_PLACE = [
+    ("start_cp", pa.int64()),
+    ("end_cp", pa.int64()),
+    ("start_byte", pa.int64()),
+    ("end_byte", pa.int64()),
+    ("words", pa.int64()),  # of the document
+    ("characters", pa.int64()),  # of the document
+]
+#: `length` words from `word` on; where they lie in the text as the stages before left it, with what goes with them.
+#: Of spans that are not the part's `own`, the digest alone counts.
+SPANS = pa.schema([*_SPAN, ("own", pa.bool_()), *_DIGEST, *_PLACE])
+
+
+def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], layout: SlotNumbers) -> list[Part]:
+    """The proved passages of every slot, from its later windows.
+
+    Returns:
+        Parts of `SPANS`; their statistics count those that turned out not to be repeated, as `differing`.
+    """
+    tokens = sources[0].tokens if sources else 0
+    joined = _each(ctx, "join", _join, [(part, base, tokens) for part, base in zip(later, layout.bases, strict=False)])
+    asked = clusters.gather(ctx, "dedup/substring asked", [one[1] for one in joined], layout, ASKED, 5)
+    spans = _each(ctx, "spans", _spans, [(own, mine) for (own, _), mine in zip(joined, asked, strict=True)])
+    step = Step(name="dedup/substring/passages", version=VERSION)
+    items = [
+        Item((*source.inputs, mine.blob.sha256), _Task(source, mine), source.slot.documents.rows)
+        for source, (mine,) in zip(sources, spans, strict=True)
     ]
-)
-_LOOKUPS = pa.schema([*_CLAIM, *_PLACE])
-_ORDER = ["first", "first_word", "length", "at", "word"]
-WRONG = pa.schema(_PLACE)
+    found = [made[0] for made in run_items(ctx, step, _passages, items, label="dedup/substring passages")]
+    answered = _each(ctx, "answers", _answers, list(zip(found, asked, strict=True)))
+    answers = clusters.gather(ctx, "dedup/substring answers", [one[0] for one in answered], layout, ANSWERS, 4)
+    return [one[0] for one in _each(ctx, "proof", _proof, list(zip(found, answers, strict=True)))]
+
+
+def _each(
+    ctx: Context, name: str, fn: Callable[[Store, Any], tuple[Part, ...]], tasks: Sequence[tuple[Part | int, ...]]
+) -> list[tuple[Part, ...]]:
+    """A step for each slot, of parts and numbers."""
+    step = Step(name=f"dedup/substring/{name}", version=VERSION)
+    items = [
+        Item(tuple(one.blob.sha256 if isinstance(one, Part) else str(one) for one in task), task) for task in tasks
+    ]
+    return run_items(ctx, step, fn, items, label=f"dedup/substring {name}")
+
+
+def _all(store: Store, part: Part, kind: str) -> tuple[U64, ...]:
+    with sorted_runs.SortedRun(store, part, kind) as opened:
+        return opened.all()
+
+
+def _join(store: Store, task: tuple[Part, int, int]) -> tuple[Part, ...]:
+    later, base, tokens = task
+    found = runs_of(*_all(store, later, LATER), tokens=tokens)
+    own = sorted_runs.write(store, "own.run", OWN, [(found.at, found.word, found.length)], 3)
+    columns = (found.first, found.first_word, found.length, found.at + np.uint64(base), found.word)
+    order = sorted_runs.in_order(*columns)
+    return own, sorted_runs.write(store, "asked.run", ASKED, [[column[order] for column in columns]], 5)
 
 
 @dataclass(frozen=True)
-class Passages:
-    """The passages of every slot, and those that turned out not to be repeated."""
+class Runs:
+    """Passages in order of place; R of them: document, first word, document and first word of the source, words."""
 
-    runs: tuple[Part, ...]
-    wrong: Part
-
-
-def verify(
-    ctx: Context, sources: tuple[SlotTexts, ...], later: tuple[Part, ...], version: str, range_rows: int
-) -> Passages:
-    """Passages from later windows, checked."""
-    tokens = {"min_tokens": sources[0].tokens} if sources else {}
-    keys = tuple(part.blob.sha256 for part in later)
-    step = Step(name="dedup/substring/runs", version=version, params=tokens)
-    items = [
-        Item((*source.inputs, str(source.slot.number), *keys), _Task(source, later), source.slot.documents.rows)
-        for source in sources
-    ]
-    made = run_items(ctx, step, _runs, items, label="dedup/substring passages")
-    runs, lookups = (tuple(parts[which] for parts in made) for which in (0, 1))
-    groups = _exchange(ctx, lookups, version, range_rows)
-    step = Step(name="dedup/substring/check", version=version)
-    items = [
-        Item((*source.inputs, str(source.slot.number), groups[source.slot.number].blob.sha256), one)
-        for source in sources
-        for one in [_Task(source, (groups[source.slot.number],))]
-    ]
-    wrong = tuple(parts[0] for parts in run_items(ctx, step, _check, items, label="dedup/substring check"))
-    step = Step(name="dedup/substring/join", version=version)
-    item = Item(tuple(part.blob.sha256 for part in wrong), wrong)
-    return Passages(runs, run_items(ctx, step, _join, [item], label="dedup/substring join")[0][0])
+    at: U64
+    word: U64
+    first: U64
+    first_word: U64
+    length: U64
 
 
-def _exchange(ctx: Context, lookups: tuple[Part, ...], version: str, range_rows: int) -> list[Part]:
-    """For each slot, a part that has all passages which were first in it."""
-    count = min(len(lookups), max(1, -(-sum(part.rows for part in lookups) // range_rows)))
-    cuts = [len(lookups) * i // count for i in range(count + 1)] if count else [0]
-    keys = tuple(part.blob.sha256 for part in lookups)
-    step = Step(name="dedup/substring/exchange", version=version)
-    spans = list(pairwise(cuts))
-    items = [Item((f"{low}-{high}", *keys), _Group(lookups, low << 32, high << 32)) for low, high in spans]
-    made = run_items(ctx, step, _gather, items, label="dedup/substring exchange")
-    return [parts[0] for (low, high), parts in zip(spans, made, strict=True) for _ in range(low, high)]
+def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> Runs:
+    """Join later windows (`LATER`) that follow one another in both places."""
+    order = np.lexsort((word, at))
+    at, word, first, first_word = at[order], word[order], first[order], first_word[order]
+    goes_on = (at[1:] == at[:-1]) & (word[1:] == word[:-1] + np.uint64(1))
+    goes_on &= (first[1:] == first[:-1]) & (first_word[1:] == first_word[:-1] + np.uint64(1))
+    begins = np.flatnonzero(np.r_[True, ~goes_on][: at.size])
+    length = (np.diff(np.append(begins, at.size)) + tokens - 1).astype(np.uint64)
+    return Runs(at[begins], word[begins], first[begins], first_word[begins], length)
+
+
+def _spans(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
+    """The different spans in order, with a last column: whether it is the part's own."""
+    own, asked = _all(store, task[0], OWN), _all(store, task[1], ASKED)[:3]
+    mine = np.repeat(np.array([1, 0], dtype=np.uint64), [own[0].size, asked[0].size])
+    columns = [*(np.concatenate(both) for both in zip(own, asked, strict=True)), mine]
+    order = np.lexsort((~mine, *reversed(columns[:3])))  # of equal ones, the own first
+    columns = [column[order] for column in columns]
+    new = np.ones(order.size, dtype=np.bool_)
+    new[1:] = np.any([column[1:] != column[:-1] for column in columns[:3]], axis=0)
+    return (sorted_runs.write(store, "spans.run", "spans", [[column[new] for column in columns]], 4),)
 
 
 @dataclass(frozen=True)
 class _Task:
     source: SlotTexts
-    parts: tuple[Part, ...]
-
-    @property
-    def addresses(self) -> tuple[int, int]:
-        return shuffle.slot_range(self.source.slot.number)
+    spans: Part
 
 
-def _texts(store: Store, source: SlotTexts, at: U64) -> Iterator[tuple[int, str, WordPositions]]:
-    """Of the rows with these addresses: address, text, where its words are; in order."""
-    rows = np.unique(at & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    for found, texts in source.read(store, rows) if rows.size else ():
-        for row, text in zip(found.tolist(), texts.to_pylist(), strict=True):
-            yield (source.slot.number << 32) | row, text, word_positions(text)
-
-
-def _by_address(at: U64) -> dict[int, range]:
-    """The rows, sorted by address, of each address."""
-    addresses, begins = np.unique(at, return_index=True)
-    bounds = [*begins.tolist(), at.size]
-    return {address: range(*bounds[i : i + 2]) for i, address in enumerate(addresses.tolist())}
-
-
-def _runs(store: Store, task: _Task) -> tuple[Part, ...]:
-    tables = [shuffle.read_range(store, part, "at", *task.addresses) for part in task.parts]
-    found = runs_of(pa.concat_tables([LATER.empty_table(), *tables]), task.source.tokens)
-    of = _by_address(found.at)
-    places, digests = np.zeros((found.at.size, 6), dtype=np.int64), [b""] * found.at.size
-    for address, text, words in _texts(store, task.source, found.at):
-        for i in of[address]:
-            first, length = int(found.word[i]), int(found.length[i])
-            places[i] = *_place(text, words, first, first + length - 1), words.start_cp.size, len(text)
-            digests[i] = _digest(words, first, length)
-    columns = [found.at, found.word, found.length, *places.T]
-    runs = pa.table([pa.array(column) for column in columns], names=RUNS.names).cast(RUNS)
-    columns = [found.first, found.first_word, found.length, pa.array(digests, pa.binary(16)), found.at, found.word]
-    lookups = pa.table(columns, names=_LOOKUPS.names).cast(_LOOKUPS)
-    return write_table(store, "runs.parquet", runs), shuffle.write_sorted(store, "asked.parquet", lookups, _ORDER)
-
-
-@dataclass(frozen=True)
-class Runs:
-    """Passages in order of place; R of them: address, first word, address and first word of the source, words."""
-
-    at: U64
-    word: I64
-    first: U64
-    first_word: I64
-    length: I64
-
-
-def runs_of(later: pa.Table, tokens: int) -> Runs:
-    """Join later windows (`LATER`) that follow one another in both places."""
-    at, first = later.column("at").to_numpy(), later.column("first").to_numpy()
-    word, first_word = (later.column(name).to_numpy().astype(np.int64) for name in ("word", "first_word"))
-    order = np.lexsort((word, at))
-    at, word, first, first_word = at[order], word[order], first[order], first_word[order]
-    goes_on = (at[1:] == at[:-1]) & (word[1:] == word[:-1] + 1)
-    goes_on &= (first[1:] == first[:-1]) & (first_word[1:] == first_word[:-1] + 1)
-    begins = np.flatnonzero(np.r_[True, ~goes_on][: at.size])
-    length = np.diff(np.append(begins, at.size)) + tokens - 1
-    return Runs(at[begins], word[begins], first[begins], first_word[begins], length)
+def _passages(store: Store, task: _Task) -> tuple[Part, ...]:
+    row, word, length, own = (column.astype(np.int64) for column in _all(store, task.spans, "spans"))
+    digests, places = np.zeros((row.size, 2), dtype=np.uint64), np.zeros((row.size, len(_PLACE)), dtype=np.int64)
+    rows, begins = np.unique(row, return_index=True)
+    spans = dict(zip(rows.tolist(), map(range, begins.tolist(), [*begins[1:].tolist(), row.size]), strict=True))
+    for numbers, texts in task.source.read_rows(store, rows):
+        for number, text in zip(numbers.tolist(), texts.to_pylist(), strict=True):
+            words = word_positions(text)
+            for i in spans[number]:
+                first, count = int(word[i]), int(length[i])
+                digests[i] = np.frombuffer(_digest(words, first, count), dtype=">u8")
+                if own[i]:
+                    places[i] = *_place(text, words, first, first + count - 1), words.start_cp.size, len(text)
+    columns = [row, word, length, own.astype(np.bool_), *digests.T, *places.T]
+    return (write_table(store, "passages.parquet", pa.table([pa.array(one) for one in columns], schema=SPANS)),)
 
 
 def _digest(words: WordPositions, first: int, length: int) -> bytes:
@@ -207,31 +201,21 @@ def widened(text: str, low: int, start: int, end: int, high: int) -> tuple[int, 
     return start, end
 
 
-@dataclass(frozen=True)
-class _Group:
-    lookups: tuple[Part, ...]
-    low: int
-    high: int
+def _answers(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
+    found, asked = read_table(store, task[0], ["row", "word", "length", "high", "low"]), _all(store, task[1], ASKED)
+    spans = np.stack([found.column(i).to_numpy() for i in range(3)], axis=1)
+    wanted = np.stack([column.astype(np.int64) for column in asked[:3]], axis=1)
+    # spans has all that are wanted, each once and in order: its places are those of the different ones
+    _, place = np.unique(np.concatenate([spans, wanted]), axis=0, return_inverse=True)
+    place = place.reshape(-1)[spans.shape[0] :]
+    columns = (*asked[3:], *(found.column(name).to_numpy()[place] for name in ("high", "low")))
+    order = sorted_runs.in_order(*columns)
+    return (sorted_runs.write(store, "answers.run", ANSWERS, [[column[order] for column in columns]], 4),)
 
 
-def _gather(store: Store, task: _Group) -> tuple[Part, ...]:
-    tables = [shuffle.read_range(store, part, "first", task.low, task.high) for part in task.lookups]
-    table = pa.concat_tables([_LOOKUPS.empty_table(), *tables])
-    return (shuffle.write_sorted(store, "asked.parquet", table, _ORDER),)
-
-
-def _check(store: Store, task: _Task) -> tuple[Part, ...]:
-    table = shuffle.read_range(store, task.parts[0], "first", *task.addresses)
-    first, word, length = (table.column(name).to_numpy() for name in ("first", "first_word", "length"))
-    claimed = table.column("digest").to_pylist()
-    of = _by_address(first)
-    wrong = np.ones(first.size, dtype=np.bool_)
-    for address, _, words in _texts(store, task.source, first):
-        for i in of[address]:
-            wrong[i] = _digest(words, int(word[i]), int(length[i])) != claimed[i]
-    return (write_table(store, "wrong.parquet", table.select(WRONG.names).filter(pa.array(wrong))),)
-
-
-def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    table = pa.concat_tables([WRONG.empty_table(), *(read_table(store, part) for part in parts if part.rows)])
-    return (shuffle.write_sorted(store, "wrong.parquet", table, WRONG.names),)
+def _proof(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
+    found, (_, _, high, low) = read_table(store, task[0]), _all(store, task[1], ANSWERS)
+    own = found.filter(found.column("own"))  # in order of row and word, as its answers are
+    proved = (own.column("high").to_numpy() == high) & (own.column("low").to_numpy() == low)
+    part = write_table(store, "proved.parquet", own.filter(pa.array(proved)))
+    return (part.model_copy(update={"stats": {"differing": int((~proved).sum())}}),)

@@ -1,17 +1,20 @@
 """Windows of n words that occurred before: candidates by their anchors, then by 128-bit keys.
 
-    anchors   per part: the distinct anchors of its windows, and whether it has one twice
-    repeats   per range of anchors: those that occur twice anywhere, addressed to the parts that have them
-    windows   per part: keys of the windows whose anchor is repeated
+    anchors   per part, once and for all: the anchors of its windows and the rows that have them
+    repeats   per range of anchors: those that occur twice anywhere, by the documents that have them
+    windows   per part: keys of the windows whose anchor is repeated; the text of those documents alone is read
     first     per range of keys: every window that is not the first of its key, with the first one
 
 A window that is repeated has a repeated anchor, so nothing is missed; anchors are a twelfth of the words (n = 50)
 and keys are made only of text that may well be repeated. Order is that of bucket, part, row and word.
+
+Anchors are of all documents; which of them are compared is a mask. So a document that another one drops, or takes the
+place of, costs no reading of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,56 +23,71 @@ import pyarrow.compute as pc
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.compute.stage import Item, TaskFn, run_items
-from plinth.corpus.dedup import edits as spans
-from plinth.corpus.dedup import shuffle
+from plinth.compute.stage import Item, run_items
+from plinth.corpus.dedup import clusters, shuffle, sorted_runs
+from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.edits import I64, Bools
+from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
 from plinth.corpus.sidecars import Slot
-from plinth.records import Part, Step
-from plinth.storage.parts import iter_aligned, write_table
+from plinth.records import EDIT_TYPE, Part, Step
+from plinth.storage.parts import iter_aligned, iter_batches
 from plinth.storage.store import Store
 from plinth.text.similarity.passages import Windows, window_keys, windows
 from plinth.text.words.hash_lookup import HashLookup
 
-_ANCHORS = pa.schema([("key", pa.uint64()), ("twice", pa.bool_())])
-_REPEATED = pa.schema([("at", pa.uint64()), ("key", pa.uint64())])
-_WINDOWS = pa.schema([("key", pa.uint64()), ("low", pa.uint64()), ("row", pa.uint32()), ("word", pa.uint32())])
+VERSION = "2"
 
-#: A window at word `word` of row `at` that was at word `first_word` of row `first` before.
-LATER = pa.schema([("at", pa.uint64()), ("word", pa.uint32()), ("first", pa.uint64()), ("first_word", pa.uint32())])
+#: Runs of (anchor, row), at most two alike; and of (document, anchor).
+ANCHORS, REPEATED = "anchors", "repeated anchors"
+#: Runs of (key, row, other half of the key, word).
+WINDOWS = "windows"
+#: Runs of (document, word, document, word): a window, and where it was first.
+LATER = "later windows"
 
 
 @dataclass(frozen=True)
 class SlotTexts:
-    """The considered texts of one slot, as the stages before left them."""
+    """The texts of one slot, as the stages before left them.
+
+    Args:
+        edits: column of what the stage before cuts, where it does.
+    """
 
     slot: Slot
     tokens: int
-    excluded: bool
-    edited: bool  # whether the stage before has edits
+    edits: Part | None
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Digests of what is read."""
-        return (self.slot.documents.blob.sha256, self.slot.sides["before"].blob.sha256, str(self.excluded))
+        return (self.slot.documents.blob.sha256, self.edits.blob.sha256 if self.edits else "")
 
-    def read(self, store: Store, rows: I64 | None = None) -> Iterator[tuple[I64, pa.Array]]:
-        """By batch: rows, and their texts with earlier cuts blanked; only some rows, sorted, where given."""
-        before, first = self.slot.sides["before"], 0
-        names = ["survivor", "edits"] if self.edited else ["survivor"]
-        for documents, side in iter_aligned(store, (self.slot.documents, ["text"]), (before, names)):
-            mask = side.column("survivor").to_numpy(zero_copy_only=False) & (not self.excluded)
-            if rows is not None:
-                begin, end = np.searchsorted(rows, [first, first + documents.num_rows])
-                chosen = np.zeros_like(mask)
-                chosen[rows[begin:end] - first] = True
-                mask &= chosen
-            wanted = pa.array(mask)
-            texts = documents.column("text").filter(wanted)
-            if self.edited and len(texts):
-                texts = blanked(texts, side.column("edits").filter(wanted))
-            yield np.flatnonzero(mask) + first, texts
-            first += documents.num_rows
+    def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:
+        """By batch: rows, and their texts with earlier cuts blanked."""
+        sides = [(self.edits, ["edits"])] if self.edits else []
+        first = 0
+        for documents, *cuts in iter_aligned(store, (self.slot.documents, ["text"]), *sides):
+            texts = documents.column("text")
+            yield np.arange(first, first + len(texts)), blanked(texts, cuts[0].column("edits")) if cuts else texts
+            first += len(texts)
+
+    def read_rows(self, store: Store, rows: I64) -> Iterator[tuple[I64, pa.Array]]:
+        """The same of some rows, ascending; row groups of text that have none of them are not read."""
+        chosen = np.zeros(self.slot.documents.rows, dtype=np.bool_)
+        chosen[rows] = True
+        cuts, first = _some(store, self.edits, chosen), 0
+        for documents in shuffle.iter_rows(store, self.slot.documents, ["text"], rows):
+            texts, mine = documents.column("text"), rows[first : first + documents.num_rows]
+            yield mine, blanked(texts, cuts.slice(first, len(texts)).combine_chunks()) if self.edits else texts
+            first += len(texts)
+
+
+def _some(store: Store, edits: Part | None, chosen: Bools) -> pa.ChunkedArray:
+    found, first = [], 0
+    for batch in iter_batches(store, edits, ["edits"]) if edits and chosen.any() else ():
+        found.append(batch.column("edits").filter(pa.array(chosen[first : first + batch.num_rows])))
+        first += batch.num_rows
+    return pa.chunked_array(found, EDIT_TYPE)
 
 
 def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
@@ -87,94 +105,79 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, pa.array(mask), pa.array(changed, pa.large_string()))
 
 
-def find(ctx: Context, sources: tuple[SlotTexts, ...], version: str, range_rows: int) -> tuple[Part, ...]:
-    """The later windows of all slots: parts of `LATER`, sorted by address."""
+def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
+    """The later windows of every slot: runs of `LATER` by row.
+
+    Args:
+        mask: flat column of bytes: which documents are compared.
+        range_rows: rows one reduce task holds.
+    """
     tokens = {"min_tokens": sources[0].tokens} if sources else {}
-    step = Step(name="dedup/substring/anchors", version=version, params=tokens, libraries=fingerprint.UNICODE)
+    step = Step(name="dedup/substring/anchors", version=VERSION, params=tokens, libraries=fingerprint.UNICODE)
     items = [Item(source.inputs, source, source.slot.documents.rows) for source in sources]
-    anchors = tuple(made[0] for made in run_items(ctx, step, _anchors, items, label="dedup/substring anchors"))
-    step = Step(name="dedup/substring/repeats", version=version)
-    repeats = _reduce(ctx, step, _repeats, anchors, range_rows)
-    step = Step(name="dedup/substring/windows", version=version, params=tokens, libraries=fingerprint.UNICODE)
-    found = tuple(part.blob.sha256 for part in repeats)
+    anchors = [made[0] for made in run_items(ctx, step, _anchors, items, label="dedup/substring anchors")]
+    reader = RangeReader.over(ctx.store, ANCHORS, tree(ctx, ANCHORS, 2, anchors), layout)
+    step = Step(name="dedup/substring/repeats", version=VERSION)
+    ranges = reduce(ctx, step, _repeats, reader, range_rows, "dedup/substring repeats", mask)
+    repeats = clusters.gather(ctx, "dedup/substring repeats", ranges, layout, REPEATED, 2)
+    step = Step(name="dedup/substring/windows", version=VERSION, params=tokens, libraries=fingerprint.UNICODE)
     items = [
-        Item(
-            (*source.inputs, str(source.slot.number), *found), _Candidates(source, repeats), source.slot.documents.rows
-        )
-        for source in sources
+        Item((*source.inputs, mine.blob.sha256), _Candidates(source, mine), source.slot.documents.rows)
+        for source, mine in zip(sources, repeats, strict=True)
     ]
-    listed = tuple(made[0] for made in run_items(ctx, step, _windows, items, label="dedup/substring windows"))
-    return _reduce(ctx, Step(name="dedup/substring/first", version=version), _first, listed, range_rows)
-
-
-def _reduce(ctx: Context, step: Step, fn: TaskFn, parts: tuple[Part, ...], range_rows: int) -> tuple[Part, ...]:
-    keys = tuple(part.blob.sha256 for part in parts)
-    cuts = shuffle.ranges(sum(part.rows for part in parts), range_rows)
-    items = [Item((f"{low}-{high}", *keys), _Range(parts, low, high)) for low, high in cuts]
-    return tuple(made[0] for made in run_items(ctx, step, fn, items, label=step.name.replace("/", " ", 2)))
+    listed = [made[0] for made in run_items(ctx, step, _windows, items, label="dedup/substring windows")]
+    reader = RangeReader.over(ctx.store, WINDOWS, tree(ctx, WINDOWS, 4, listed), layout)
+    step = Step(name="dedup/substring/first", version=VERSION)
+    later = reduce(ctx, step, _first, reader, range_rows, "dedup/substring first")
+    return clusters.gather(ctx, "dedup/substring first", later, layout, LATER, 4)
 
 
 def _anchors(store: Store, source: SlotTexts) -> tuple[Part, ...]:
-    found = [np.empty(0, dtype=np.uint64)]
-    for _, texts in source.read(store):
+    keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+    for numbers, texts in source.read(store):
         mine = windows(texts, source.tokens)
-        found.append(mine.anchors[mine.fresh])
-    keys, counts = np.unique(np.concatenate(found), return_counts=True)
-    table = pa.table([pa.array(keys), pa.array(counts > 1)], schema=_ANCHORS)
-    return (write_table(store, "anchors.parquet", table),)
+        fresh = np.flatnonzero(mine.fresh)
+        keys.append(mine.anchors[fresh])
+        rows.append(numbers[np.searchsorted(mine.starts, fresh, side="right") - 1].astype(np.uint64))
+    key, row = np.concatenate(keys), np.concatenate(rows)
+    order = sorted_runs.in_order(key, row)
+    key, row = key[order], row[order]
+    more = np.ones(key.size, dtype=np.bool_)  # a third one in a document tells nothing that two do not
+    more[2:] = (key[2:] != key[:-2]) | (row[2:] != row[:-2])
+    return (sorted_runs.write(store, "anchors.run", ANCHORS, [(key[more], row[more])], 2),)
 
 
-@dataclass(frozen=True)
-class _Range:
-    parts: tuple[Part, ...]
-    low: int
-    high: int
-
-
-def _read(store: Store, task: _Range, schema: pa.Schema) -> tuple[pa.Table, I64]:
-    """The rows of a range, and the slot of each, in order of slots."""
-    tables, slots = [schema.empty_table()], [np.zeros(0, dtype=np.int64)]
-    for slot, part in enumerate(task.parts):
-        tables.append(shuffle.read_range(store, part, "key", task.low, task.high))
-        slots.append(np.full(tables[-1].num_rows, slot, dtype=np.int64))
-    return pa.concat_tables(tables).combine_chunks(), np.concatenate(slots)
-
-
-def _repeats(store: Store, task: _Range) -> tuple[Part, ...]:
-    table, slots = _read(store, task, _ANCHORS)
-    key, twice = table.column("key").to_numpy(), table.column("twice").to_numpy(zero_copy_only=False)
-    order = np.argsort(key, kind="stable")
-    same = key[order][1:] == key[order][:-1]
-    repeated = twice[order].copy()
-    repeated[1:] |= same
-    repeated[:-1] |= same
-    rows = order[repeated]
-    columns = [pa.array(slots[rows].astype(np.uint64) << np.uint64(32)), pa.array(key[rows])]
-    return (shuffle.write_sorted(store, "repeats.parquet", pa.table(columns, schema=_REPEATED), ["at", "key"]),)
+def _repeats(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (key, at) = task.read(store)
+    repeated = ~first
+    repeated[:-1] |= ~first[1:]
+    repeated[1:] &= first[1:] | (at[1:] != at[:-1])  # each document once
+    key, at = key[repeated], at[repeated]
+    order = sorted_runs.in_order(at, key)
+    return (sorted_runs.write(store, "repeats.run", REPEATED, [(at[order], key[order])], 2),)
 
 
 @dataclass(frozen=True)
 class _Candidates:
     source: SlotTexts
-    repeats: tuple[Part, ...]
+    repeats: Part
 
 
 def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
-    at = shuffle.slot_range(task.source.slot.number)
-    mine = [shuffle.read_range(store, part, "at", *at).column("key").to_numpy() for part in task.repeats]
-    repeated = HashLookup(np.concatenate([np.empty(0, np.uint64), *mine]))  # ranges ascend, so the whole does
-    tables = [_WINDOWS.empty_table()]
-    for rows, texts in task.source.read(store) if repeated.table.size else ():
+    with sorted_runs.SortedRun(store, task.repeats, REPEATED) as opened:
+        rows, keys = opened.all()
+    repeated = HashLookup(np.unique(keys))
+    table = [[np.empty(0, np.uint64)] * 4]
+    for numbers, texts in task.source.read_rows(store, np.unique(rows).astype(np.int64)):
         found = windows(texts, task.source.tokens)
         wanted = _wanted(found, repeated)
         high, low = window_keys(found, task.source.tokens, wanted)
         index = np.flatnonzero(wanted)
         doc = np.searchsorted(found.starts, index, side="right") - 1
-        columns = (high, low, rows[doc].astype(np.uint32), (index - found.starts[doc]).astype(np.uint32))
-        tables.append(pa.table([pa.array(column) for column in columns], schema=_WINDOWS))
-    table = pa.concat_tables(tables).combine_chunks()
-    order = np.argsort(table.column("key").to_numpy(), kind="stable")  # within a key, rows and words stay in order
-    return (write_table(store, "windows.parquet", table.take(pa.array(order))),)
+        table.append([high, numbers[doc].astype(np.uint64), low, (index - found.starts[doc]).astype(np.uint64)])
+    columns = [np.concatenate(column) for column in zip(*table, strict=True)]
+    order = sorted_runs.in_order(*columns)
+    return (sorted_runs.write(store, "windows.run", WINDOWS, [[column[order] for column in columns]], 4),)
 
 
 def _wanted(found: Windows, repeated: HashLookup) -> Bools:
@@ -186,14 +189,9 @@ def _wanted(found: Windows, repeated: HashLookup) -> Bools:
     return wanted
 
 
-def _first(store: Store, task: _Range) -> tuple[Part, ...]:
-    table, slots = _read(store, task, _WINDOWS)
-    order, starts = spans.equal_keys(table.column("key").to_numpy(), table.column("low").to_numpy())
-    firsts = np.repeat(order[starts[:-1]], np.diff(starts))
-    later = np.ones(order.size, dtype=np.bool_)
-    later[starts[:-1]] = False
-    rows, firsts = order[later], firsts[later]
-    row, word = (table.column(name).to_numpy() for name in ("row", "word"))
-    at = (slots.astype(np.uint64) << np.uint64(32)) | row
-    columns = {"at": at[rows], "word": word[rows], "first": at[firsts], "first_word": word[firsts]}
-    return (shuffle.write_sorted(store, "later.parquet", pa.table(columns, schema=LATER), ["at", "word"]),)
+def _first(store: Store, task: Range) -> tuple[Part, ...]:
+    first, (_, at, _, word) = task.read(store)
+    firsts = np.flatnonzero(first)[np.cumsum(first) - 1]
+    columns = [column[~first] for column in (at, word, at[firsts], word[firsts])]
+    order = sorted_runs.in_order(*columns)
+    return (sorted_runs.write(store, "later.run", LATER, [[column[order] for column in columns]], 4),)

@@ -44,6 +44,53 @@ PIPELINE = Profile(
     rules=(*GOPHER.rules, *C4_FINEWEB.rules, *FINEWEB.rules),
 )
 
+#: FineWeb-2's rules, in its order. The scores of `fineweb2` stand over the limits of a document's language.
+_ANY_LANGUAGE = {
+    "duplicate_lines": "fineweb2.duplicate_lines > 1",
+    "top_n_grams": "fineweb2.top_n_grams > 1",
+    "duplicate_n_grams": "fineweb2.duplicate_n_grams > 1",
+    "unended_lines": "fineweb2.ended_lines < 1",
+    "duplicate_characters": "fineweb2.duplicate_characters > 0.1",
+    "list_like": "fineweb2.newlines_per_word > 1",
+    "too_few_words": "fineweb2.word_count < 50",
+    "too_many_words": "fineweb2.word_count > 100000",
+    "word_length": "fineweb2.short_words < 1 or fineweb2.long_words > 1",
+    "symbols": "fineweb2.hash_ratio > 0.1 or fineweb2.ellipsis_ratio > 0.1",
+    "bullets": "fineweb2.bullet_lines > 0.9",
+    "ellipsis_lines": "fineweb2.ellipsis_lines > 0.3",
+    "few_letters": "fineweb2.letter_words < 1",
+    "few_stop_words": "fineweb2.stop_words < 2",
+}
+
+FINEWEB2 = Profile(
+    name="fineweb2/scripts",
+    version="1",
+    description="FineWeb-2's rules by language, on words of any script; English has none here.",
+    source="Penedo et al. 2025 (FineWeb-2); its fineweb-2-pipeline.py and configs/.",
+    annotators={"fineweb2": {}},
+    rules=tuple(_ANY_LANGUAGE.items()),
+)
+
+
+def _by_language() -> tuple[tuple[str, str], ...]:
+    """FineWeb's rules for English, FineWeb-2's for all others: a reason that both have is one rule."""
+    english = {reason: f"language.label in ['en', 'eng_Latn'] and ({drop})" for reason, drop in PIPELINE.rules}
+    both = {reason: f"{drop} or {_ANY_LANGUAGE[reason]}" for reason, drop in english.items() if reason in _ANY_LANGUAGE}
+    # It reads the label too, so that a recipe's rule on languages takes its place.
+    # It reads the label too, so that a recipe's rule on languages takes its place.
+    sure = {"language": "not language.accepted or language.label == 'und'"}
+    return tuple((sure | english | _ANY_LANGUAGE | both).items())
+
+
+LANGUAGES = Profile(
+    name="fineweb/languages",
+    version="1",
+    description="English by FineWeb's rules, every other language by FineWeb-2's; the language must be sure.",
+    source="Penedo et al. 2024 (FineWeb) and 2025 (FineWeb-2).",
+    annotators={"language": {}, **PIPELINE.annotators, **FINEWEB2.annotators},
+    rules=_by_language(),
+)
+
 REFINEDWEB = Profile(
     name="refinedweb/dclm",
     version="1",
@@ -80,4 +127,4 @@ CODE = Profile(
     ),
 )
 
-ALL = (FINEWEB, FINEWEB_WHITE_SPACE, PIPELINE, REFINEDWEB, DOLMA, CODE)
+ALL = (FINEWEB, FINEWEB_WHITE_SPACE, PIPELINE, FINEWEB2, LANGUAGES, REFINEDWEB, DOLMA, CODE)

@@ -9,7 +9,6 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ class CountTask:
     slot: Slot
     part: int
     policy: Policy
-    rights: Rights | None
+    rights: Rights
     before: Policy | None  # the published verdicts are of this policy, from the same sidecars
     annotators: tuple[str, ...]
     samples: int
@@ -68,9 +67,9 @@ class Answer:
     flips: tuple[Flip, ...]
 
 
-def judge(root: Path, task: CountTask) -> Answer:
+def judge(store: Store, task: CountTask) -> Answer:
     """Judge one part; reads no text."""
-    store, counts, flips = Store(root), no_counts(), list[Flip]()
+    counts, flips = no_counts(), list[Flip]()
     ids = Later(store, task.slot.documents, ["id"])
     verdicts = Later(store, task.slot.sides["verdicts"], ["decision", "cluster_size"], ["decision"])
     rules = rules_of(task.policy, task.rights, task.before, task.annotators, "policy")
@@ -97,9 +96,9 @@ def judge(root: Path, task: CountTask) -> Answer:
 
 
 def rules_of(
-    policy: Policy, rights: Rights | None, before: Policy | None, annotators: tuple[str, ...], where: str
+    policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[str, ...], where: str
 ) -> CompiledPolicy:
-    """The new policy behind the same rights, with the published outcome of rules that did not change."""
+    """The new policy behind the new rights, with the published outcome of rules that did not change."""
     rules = compile_policy(policy, annotators, where, rights)
     return rules.reusing(before) if before else rules
 

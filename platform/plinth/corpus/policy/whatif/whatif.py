@@ -23,6 +23,7 @@ from plinth.corpus.policy.compiled_policy import compile_policy
 from plinth.corpus.policy.explanation import annotations_of, rule_values
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
+from plinth.corpus.policy.rights import Rights
 from plinth.corpus.policy.whatif.count import CountTask, Flip, best, judge, no_counts, no_rule, rules_of
 from plinth.corpus.sampling import excerpt
 from plinth.corpus.sidecars import slots
@@ -70,6 +71,7 @@ def compare(
     ctx: Context,
     buckets: Mapping[str, PublishedBucket],
     policies: Mapping[str, Policy],
+    rights: Rights,
     samples: int = 5,
     seed: int = 1,
 ) -> tuple[dict[str, Any], list[Flip]]:
@@ -78,6 +80,7 @@ def compare(
     Args:
         buckets: published manifests, by bucket.
         policies: the new policy of each.
+        rights: the new licence gate; terms of sources are taken from the documents' manifests.
         samples: documents per direction, over all buckets.
         seed: key of the hash that chooses them.
 
@@ -89,11 +92,13 @@ def compare(
         RecipeError: a rule that cannot be read, or names a column that is not stored.
         IntegrityError: a sidecar does not belong to the documents.
     """
-    tasks = [task for name in sorted(buckets) for task in _tasks(name, buckets[name], policies[name], samples, seed)]
+    tasks = [
+        task for name in sorted(buckets) for task in _tasks(name, buckets[name], policies[name], rights, samples, seed)
+    ]
     counts: dict[str, dict[str, Any]] = {name: no_counts() for name in sorted(buckets)}
     flips: list[Flip] = []
     with ctx.progress.meter("policy try", sum(task.slot.documents.rows for task in tasks)) as meter:
-        for task, answer in zip(tasks, ctx.engine.map(partial(judge, ctx.workspace.store), tasks), strict=True):
+        for task, answer in zip(tasks, ctx.engine.map(partial(judge, ctx.store), tasks), strict=True):
             counts[answer.bucket] = sum_stats([counts[answer.bucket], answer.counts])
             flips = best([*flips, *answer.flips], samples)
             meter.advance(task.slot.documents.rows)
@@ -101,10 +106,11 @@ def compare(
     return {"buckets": made, "total": sum_stats(made.values())}, flips
 
 
-def _tasks(name: str, bucket: PublishedBucket, policy: Policy, samples: int, seed: int) -> Iterator[CountTask]:
-    names = tuple(sorted(bucket.annotations))
-    judged, rights = published(bucket.policy)
-    before = judged if _same_sidecars(name, bucket) else None
+def _tasks(
+    name: str, bucket: PublishedBucket, policy: Policy, rights: Rights, samples: int, seed: int
+) -> Iterator[CountTask]:
+    names, rights = tuple(sorted(bucket.annotations)), rights.within(bucket.documents)
+    before = published(bucket.policy)[0] if _same_sidecars(name, bucket) else None
     rules = rules_of(policy, rights, before, names, f"corpus.policies (bucket {name})")
     read = {one: {name: bucket.annotations[one]} for one in names if one in rules.sidecars}
     sides: dict[str, Any] = {"policy": {name: bucket.policy}, "verdicts": {name: bucket.verdicts}}
@@ -135,7 +141,11 @@ def _finished(bucket: PublishedBucket, policy: Policy, counts: dict[str, Any]) -
 
 
 def shown(
-    ctx: Context, buckets: Mapping[str, PublishedBucket], policies: Mapping[str, Policy], flips: Sequence[Flip]
+    ctx: Context,
+    buckets: Mapping[str, PublishedBucket],
+    policies: Mapping[str, Policy],
+    rights: Rights,
+    flips: Sequence[Flip],
 ) -> list[dict[str, Any]]:
     """Flips as a person reads them: where from, an excerpt, and the values that made the rule fire."""
     rows = []
@@ -144,10 +154,9 @@ def shown(
         document = read_row(
             ctx.store, bucket.documents.named("part-")[flip.part], flip.row, ["id", "uri", "licence", "text"]
         )
-        judged, rights = published(bucket.policy)
-        judging = policy if flip.after else judged
+        judging, gate = (policy, rights.within(bucket.documents)) if flip.after else published(bucket.policy)
         reason = str(flip.after or flip.before)
-        rule = compile_policy(judging, tuple(sorted(bucket.annotations)), "policy", rights).rule(reason)
+        rule = compile_policy(judging, tuple(sorted(bucket.annotations)), "policy", gate).rule(reason)
         assert rule is not None  # it is the rule that fired
         values = rule_values(ctx.store, rule, bucket.documents, bucket.annotations, flip.part, flip.row)
         rows.append(

@@ -192,7 +192,7 @@ def test_the_lines_that_c4_leaves_are_datatrove_s(texts: list[str], params: dict
 
     chosen = C4QualityFilter(**params, min_num_sentences=-1)
     lines = c4_pages.Lines(3, 1000, params.get("filter_no_terminal_punct", True))
-    data, starts = c4_pages.kept_lines(pa.array(texts, pa.large_string()), lines)
+    data, starts, _ = c4_pages.kept_lines(pa.array(texts, pa.large_string()), lines)
     checked = 0
     for text, start, end in zip(texts, starts[:-1], starts[1:], strict=True):
         document = Document(text=text, id="0")
@@ -206,5 +206,3 @@ def test_c4_without_terminal_punctuation_agrees(texts: list[str], same_words: No
     peer = {"filter_no_terminal_punct": False, "min_words_per_line": 5, "max_word_length": 60}
     mine = {"profile": "white-space", "terminal_punctuation": False, "min_words_per_line": 5, "max_word_characters": 60}
     assert agreement("c4", texts, peer, **mine) == (1.0, 1.0)
-
-

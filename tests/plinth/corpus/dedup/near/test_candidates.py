@@ -118,7 +118,7 @@ def test_components_and_partitions_agree_with_python(
     run = sorted_runs.write(ctx.store, "leaf", "bands", [columns], 2)
     mask = document_numbers.write(ctx.store, "mask", np.ones(20, np.uint8))
     reader = RangeReader.over(ctx.store, "bands", (Branch(run, (0,)),), document_numbers.SlotNumbers((0, 20)))
-    found = candidates.find(ctx, reader, mask, range_rows, partition_rows)
+    found = candidates.find(ctx, "test", candidates.groups(ctx, reader, mask, range_rows), 20, partition_rows)
     root = list(range(20))
     for (key, a), (other, b) in itertools.pairwise(unique):
         if key == other:

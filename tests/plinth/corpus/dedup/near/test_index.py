@@ -196,9 +196,9 @@ def test_old_texts_that_have_no_new_neighbour_are_not_read_again(tiny: Any, monk
     read: list[int] = []
     original = payloads._values
 
-    def values(store: Any, task: Any, rows: Any) -> Any:
+    def values(params: Any, store: Any, part: Any, rows: Any) -> Any:
         read.append(rows.size)
-        return original(store, task, rows)
+        return original(params, store, part, rows)
 
     monkeypatch.setattr(payloads, "_values", values)
     made = tiny.corpus({"a": [first[:30], first[30:], lonely]}).through_near()

@@ -1,5 +1,6 @@
 """Look-alikes: planted rewordings that MinHash misses are found, strangers of the same topic are not."""
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
 from plinth.compute.stage import manifest
 from plinth.corpus.dedup.parameters import Dedup
+from plinth.corpus.dedup.semantic import given as semantic_given
 from plinth.corpus.dedup.semantic import pairs as semantic_pairs
 from plinth.corpus.dedup.semantic import semantic
 from plinth.corpus.dedup.span_parameters import Semantic
+from plinth.corpus.sidecars import slots
 from plinth.errors import RecipeError, SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage.workspace import Workspace
@@ -178,6 +181,20 @@ def test_vectors_of_the_user(tiny: Any, tmp_path: Path) -> None:
     assert corpus.semantic.inputs["lists/mine"]
 
 
+def test_of_several_vectors_of_an_address_the_last_counts_for_all_its_documents(tiny: Any, tmp_path: Path) -> None:
+    docs = [[tiny.Doc(f"text {n}", f"{n}") for n in range(3)] for _ in range(2)]
+    files = [{"0": [1.0, 0.0], "1": [0.0, 1.0]}, {"1": [1.0, 0.1], "2": [-1.0, 0.0]}]
+    parts = [part for one in files for part in given_vectors(tiny, tmp_path, one).parts]
+    listed = manifest("lists/mine", Step(name="lists", version="1"), {}, parts)
+    corpus = tiny.corpus({"a": docs})
+    found = semantic_given.find(corpus.ctx, slots(corpus.documents), listed.parts, 2)
+    for one, part in zip(found, docs, strict=True):
+        vectors, places = semantic_given.read(corpus.ctx.store, one)
+        assert vectors[places].tolist() == [[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0]]
+        assert one.documents.rows == len(part)
+        assert [file.blob for file in one.files] == [file.blob for file in parts]
+
+
 @pytest.mark.parametrize(
     "vectors", [{"0": [1.0, 2.0], "1": [1.0]}, {"0": [1.0, float("nan")], "1": [1.0, 2.0]}, {"0": [None], "1": [1.0]}]
 )
@@ -214,16 +231,14 @@ def test_vectors_hand_worked() -> None:
 @given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=2, max_size=6), st.floats(0.1, 1.0))
 def test_cosines_are_exact(rows: list[list[float]], threshold: float) -> None:
     vectors = bags.quantised(np.array(rows))
-    index = np.arange(len(rows))
-    got = semantic_pairs.similar(vectors, vectors, index, index[::-1].copy(), threshold)
-    for i, j in zip(index, index[::-1], strict=True):
-        x, y = [int(v) for v in vectors[i]], [int(v) for v in vectors[j]]
+    for one, other in itertools.combinations(vectors, 2):
+        x, y = one.tolist(), other.tolist()
         dot, length = (
             sum(a * b for a, b in zip(x, y, strict=True)),
             (sum(a * a for a in x) * sum(b * b for b in y)) ** 0.5,
         )
         if abs(dot - threshold * length) > 20:
-            assert got[i] == (dot > 0 and dot >= threshold * length)
+            assert (bags.cosine(one, other) >= np.float32(threshold)) == (dot > 0 and dot >= threshold * length)
 
 
 def test_recall_of_the_search_is_what_its_theory_says() -> None:
@@ -242,6 +257,12 @@ def test_recall_of_the_search_is_what_its_theory_says() -> None:
         keys = semantic_pairs.simhash(vectors, shape)
         found = (keys[:count] == keys[count:]).any(axis=1).mean()
         assert recall - 0.03 < found
+        sketches = semantic_pairs.sketched(vectors, shape)
+        numbers = np.arange(count, dtype=np.uint64)
+        differing = semantic_pairs._differing(sketches, np.stack([numbers, numbers + np.uint64(count)], axis=1))
+        assert (differing <= shape.differing).all()  # a true pair stays
+        strangers = semantic_pairs._differing(sketches, np.stack([numbers[1:], numbers[:-1]], axis=1))
+        assert (strangers <= shape.differing).sum() < 3  # chance does not
         flat = keys.reshape(-1)
         order = np.argsort(flat, kind="stable")
         at = np.repeat(np.arange(2 * count, dtype=np.uint64), shape.tables)[order]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -245,7 +244,8 @@ def test_keys_that_collide_cut_nothing(tiny: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_runs_join_where_both_places_go_on() -> None:
     rows = [(5, 3, 1, 8), (5, 4, 1, 9), (5, 5, 2, 0), (7, 6, 2, 1), (5, 7, 2, 2)]
-    found = substring_verify.runs_of(pa.table(list(map(list, zip(*rows, strict=True))), schema=windows.LATER), 10)
+    columns = [np.array(column, dtype=np.uint64) for column in zip(*rows, strict=True)]
+    found = substring_verify.runs_of(*columns, tokens=10)
     assert list(zip(found.at, found.word, found.first, found.first_word, found.length, strict=True)) == [
         (5, 3, 1, 8, 11), (5, 5, 2, 0, 10), (5, 7, 2, 2, 10), (7, 6, 2, 1, 10),
     ]  # fmt: skip

@@ -102,11 +102,16 @@ def test_on_five_thousand_documents_too(name: str) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("datatrove") is None, reason="a peer of the benchmarks")
 @pytest.mark.parametrize("name", DATATROVE)
 def test_datatrove_at_white_space_agrees_on_five_thousand_documents(name: str, monkeypatch: Any) -> None:
-    from datatrove.pipeline.filters import c4_filters, gopher_quality_filter, gopher_repetition_filter
+    from datatrove.pipeline.filters import (
+        c4_filters,
+        fineweb_quality_filter,
+        gopher_quality_filter,
+        gopher_repetition_filter,
+    )
 
     # the peer replaces them for its process, which is ours here
     monkeypatch.setattr(c4_filters, "split_into_sentences", c4_filters.split_into_sentences)
-    for module in (gopher_quality_filter, gopher_repetition_filter):
+    for module in (fineweb_quality_filter, gopher_quality_filter, gopher_repetition_filter):
         monkeypatch.setattr(module, "split_into_words", module.split_into_words)
     texts = real_documents(5000, 6000)
     judge = peer.PEERS[name]("")

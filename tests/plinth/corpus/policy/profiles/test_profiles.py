@@ -61,7 +61,11 @@ def test_profiles_of_datatrove_were_run_beside_it_as_released(name: str) -> None
     assert 0 < entry["kept"] < sum(made["documents"].values())
 
 
-@pytest.mark.parametrize("name", sorted(set(PROFILES) - set(FILTERS)))
+#: Beside datatrove with its splitters by language, whose words are others: tests/benchmarks/bench_languages.py.
+LANGUAGES = {"fineweb2/scripts", "fineweb/languages"}
+
+
+@pytest.mark.parametrize("name", sorted(set(PROFILES) - set(FILTERS) - LANGUAGES))
 def test_every_profile_was_run_beside_its_project(name: str) -> None:
     """Measured by tests/agreement/compare.py. No verdict differs, so nothing is left to explain."""
     entry = json.loads(RESULTS.read_text())[name]
@@ -154,14 +158,34 @@ def test_another_counting_than_the_project_has_is_named() -> None:
     assert what == "c4/datatrove needs `corpus.annotate.c4.terminal_punctuation` = True, found False"
 
 
-def test_the_default_policy_is_fineweb_s_order_with_language_before() -> None:
-    """They stand written out in base.yaml because language comes first there."""
+def test_the_default_policy_is_a_profile_written_out() -> None:
+    """So that rules of a recipe replace them all, as lists do, and opt-outs come first."""
     base = yaml.safe_load((ROOT / "jobs" / "recipes" / "base.yaml").read_text())["corpus"]
-    rules, edits = resolved(["fineweb/pipeline"], (), ())
+    rules, edits = resolved(["fineweb/languages"], (), ())
     written = [(rule["reason"], rule["drop"]) for rule in base["policies"]["default"]["rules"]]
+    assert written[0][0] == "opted_out"
     assert written[1:] == list(rules)
     assert edits == ()
-    assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/pipeline") == []
+    assert problems(base["annotate"], "gopher/datatrove", "c4/fineweb", "fineweb/pipeline", "fineweb/languages") == []
+
+
+def test_english_is_judged_by_fineweb_s_rules_alone() -> None:
+    """Scores of other languages are missing there, and nothing compares with what is missing."""
+    rules, english = profile("fineweb/languages").rules, dict(profile("fineweb/pipeline").rules)
+    assert [reason for reason, _ in rules][: len(english) + 1] == ["language", *english]
+    for reason, drop in rules[1:]:
+        stated, _, other = drop.partition(" or fineweb2.")
+        expected = f"language.label in ['en', 'eng_Latn'] and ({english[reason]})" if reason in english else drop
+        assert (stated if reason in english else drop) == expected
+        assert other or reason in english or "fineweb2." in drop or "c4." in drop
+
+
+def test_one_rule_of_a_recipe_names_the_languages_that_are_wanted() -> None:
+    """The rule for the language stands first, so it is the reason of whatever is unwanted."""
+    wanted = "not language.accepted or language.label not in ['en', 'ja']"
+    made = policy(profiles=["fineweb/languages"], rules=[{"reason": "language", "drop": wanted}])
+    assert (made.rules[0].reason, made.rules[0].drop) == ("language", wanted)
+    assert len(made.rules) == len(profile("fineweb/languages").rules)
 
 
 def test_a_profile_goes_through_the_line(tiny: Any) -> None:

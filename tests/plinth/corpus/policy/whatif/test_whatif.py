@@ -17,6 +17,7 @@ from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.policy import policy
 from plinth.corpus.policy.parameters import Policy
+from plinth.corpus.policy.rights import Rights
 from plinth.corpus.policy.whatif import whatif
 from plinth.corpus.sampling import Smallest, rank
 from plinth.errors import IntegrityError, RecipeError
@@ -25,6 +26,7 @@ from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 from tests import judged_corpus
 from tests.judged_corpus import PLANTED, POLICY, RIGHTS
+from tests.rights import permitting
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +42,11 @@ def changed(**drops: str) -> Policy:
     return Policy.model_validate({"rules": (*kept, *more), "edits": POLICY.model_dump()["edits"]})
 
 
-def tried(ctx: Context, new: Policy, **options: Any) -> tuple[dict[str, Any], list[whatif.Flip]]:
+def tried(
+    ctx: Context, new: Policy, rights: Rights = RIGHTS, **options: Any
+) -> tuple[dict[str, Any], list[whatif.Flip]]:
     buckets = {name: whatif.published_bucket(ctx, name) for name in PLANTED}
-    return whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), **options)
+    return whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), rights, **options)
 
 
 def test_the_same_policy_changes_nothing(ctx: Context) -> None:
@@ -122,6 +126,17 @@ def test_a_policy_without_the_licence_rule_lets_nothing_forbidden_in(ctx: Contex
     assert {flip.before for flip in flips} == {"too_few_words"}
 
 
+def test_the_licence_gate_is_that_of_the_new_recipe(ctx: Context) -> None:
+    """Not the published one, nor its outcome under the name of a rule that did not change."""
+    found, flips = tried(ctx, changed(licence=""), permitting("MIT", "CC0-1.0", "GPL-3.0-only"), samples=100)
+    assert found["buckets"]["web"]["newly_kept"]["reasons"]["licence"]["documents"] == PLANTED["web"][2]
+    assert {flip.before for flip in flips} == {"licence"}
+    found, flips = tried(ctx, changed(licence=""), permitting("CC0-1.0"), samples=1)
+    assert (found["total"]["kept"], flips[0].after) == (0, "licence")
+    found, _ = tried(ctx, POLICY, permitting("CC0-1.0"))
+    assert found["total"]["kept"] == 0
+
+
 def test_a_dropped_survivor_is_counted(ctx: Context) -> None:
     found, _ = tried(ctx, changed(all_of_it="gopher_quality.word_count > 0"))
     assert found["buckets"]["web"]["newly_dropped"]["survivors"] == PLANTED["web"][3]
@@ -130,8 +145,8 @@ def test_a_dropped_survivor_is_counted(ctx: Context) -> None:
 def test_samples_are_those_of_the_smallest_hashes_with_what_made_the_rule_fire(ctx: Context) -> None:
     new = changed(too_few_words="gopher_quality.word_count < 31")
     buckets = {name: whatif.published_bucket(ctx, name) for name in PLANTED}
-    found, flips = whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), samples=4, seed=9)
-    shown = whatif.shown(ctx, buckets, dict.fromkeys(PLANTED, new), flips)
+    found, flips = whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), RIGHTS, samples=4, seed=9)
+    shown = whatif.shown(ctx, buckets, dict.fromkeys(PLANTED, new), RIGHTS, flips)
     dropped = Smallest(4)
     for name in PLANTED:
         rows = ctx.refs.current(f"{name}/documents").named("part-")
@@ -149,7 +164,7 @@ def test_samples_are_those_of_the_smallest_hashes_with_what_made_the_rule_fire(c
         assert row["values"] == {"gopher_quality.word_count": 30}
         assert row["uri"].startswith(f"https://{row['bucket']}.example/")
         assert row["excerpt"]
-    again, _ = whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), samples=4, seed=10)
+    again, _ = whatif.compare(ctx, buckets, dict.fromkeys(PLANTED, new), RIGHTS, samples=4, seed=10)
     assert again == found
 
 

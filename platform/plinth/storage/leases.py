@@ -27,6 +27,10 @@ class Lease:
             self._stream.write(f"{md5}\n")
             self._stream.flush()
 
+    def end(self) -> None:
+        """Give all of them back."""
+        self._stream.close()
+
 
 def leases(folder: Path) -> set[str]:
     """Blobs that living processes have leased; leases of dead processes are removed."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Blob
 from plinth.storage.atomic import named_failures
+from plinth.storage.leases import Lease, leases
 from plinth.storage.locks import held, locked
+from plinth.storage.remote_blobs import CHUNK_BYTES, RemoteBlobs, RemoteTraffic
 from plinth.storage.store import Store
-from plinth.tokens.reading.leases import Lease, leases
-from plinth.tokens.reading.remote_blobs import CHUNK_BYTES, RemoteBlobs, RemoteTraffic
 
 
 class CachedStore(Store):
@@ -37,7 +37,20 @@ class CachedStore(Store):
     def __init__(self, root: Path | str, remote: RemoteBlobs, limit_bytes: int) -> None:
         super().__init__(root)
         self.remote, self.limit_bytes = remote, limit_bytes
-        self._lease = Lease(self.root / "leases")
+        self.headroom_bytes = 0  # evicted beyond what is needed: where blobs are many, files are counted seldom
+        self.bound_remedy = "raise training.reading.cache_bytes, or read by spans: training.reading.fetch: span"
+        self._held: Lease | None = None
+
+    @property
+    def _lease(self) -> Lease:
+        self._held = self._held or Lease(self.root / "leases")
+        return self._held
+
+    def release(self) -> None:
+        """What was opened may be evicted from now on."""
+        if self._held:
+            self._held.end()
+            self._held = None
 
     @property
     def traffic(self) -> RemoteTraffic:
@@ -45,7 +58,7 @@ class CachedStore(Store):
         return self.remote.traffic
 
     def open_path(self, blob: Blob) -> Path:
-        """The path of a blob, fetched and checked if it is not cached. It stays until this process ends.
+        """The path of a blob, fetched and checked if it is not cached. It stays until this process ends, or `release`.
 
         Raises:
             MissingError, StorageError: it cannot be fetched.
@@ -53,6 +66,7 @@ class CachedStore(Store):
         """
         started = time.perf_counter()
         path = self.fill(blob)
+        self.opened += 1
         self.traffic.add(wait_s=time.perf_counter() - started)
         return path
 
@@ -76,6 +90,16 @@ class CachedStore(Store):
                 partial.unlink(missing_ok=True)
         return self.path(blob)
 
+    def keep(self, path: Path, blob: Blob) -> None:
+        """Move a file with a blob's content into the cache, where it fits; `path` is gone afterwards."""
+        with locked(self.root / "lock"), named_failures(path):
+            if self._cached(blob) or not self._make_room(blob):
+                path.unlink()
+                return
+            self.path(blob).parent.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o444)
+            path.replace(self.path(blob))
+
     def held_bytes(self) -> int:
         """Bytes of cached blobs and of blobs being fetched."""
         return sum(size for _, _, size in self._files()) + sum(size for _, size in self._partial())
@@ -83,11 +107,14 @@ class CachedStore(Store):
     def _lease_cached(self, blob: Blob) -> bool:
         """Lease a blob if it is cached."""
         with locked(self.root / "lock"):
-            if not self.has(blob):
+            if not self._cached(blob):
                 return False
             self._lease.add(blob.md5)
             os.utime(self.path(blob))
         return True
+
+    def _cached(self, blob: Blob) -> bool:
+        return Store.has(self, blob)
 
     def _reserve(self, blob: Blob) -> Path:
         """A file of the blob's length, once enough is evicted."""
@@ -95,31 +122,48 @@ class CachedStore(Store):
         with locked(self.root / "lock"), named_failures(partial):
             partial.parent.mkdir(parents=True, exist_ok=True)
             partial.unlink(missing_ok=True)
-            self._evict_for(blob)
+            if not self._make_room(blob):
+                raise StorageError(
+                    f"the cache {self.root} is too small",
+                    found=f"{self.held_bytes():,} bytes in use, {blob.bytes:,} more needed",
+                    expected=f"at most {self.limit_bytes:,} bytes",
+                    remedy=self.bound_remedy,
+                )
             with partial.open("wb") as stream:
                 stream.truncate(blob.bytes)
         return partial
 
-    def _evict_for(self, blob: Blob) -> None:
+    def _make_room(self, blob: Blob) -> bool:
+        """Evict what a further blob needs, and note that it is coming; whether it fits. The caller holds the lock."""
+        used = self._noted_bytes()
+        if used is None or used + blob.bytes > self.limit_bytes:
+            used = self._evict_for(blob)
+        fits = used + blob.bytes <= self.limit_bytes
+        (self.root / "usage").write_text(str(used + blob.bytes if fits else used))
+        return fits
+
+    def _noted_bytes(self) -> int | None:
+        try:
+            return int((self.root / "usage").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _evict_for(self, blob: Blob) -> int:
+        """Evict until the blob fits, and the headroom if possible; the bytes still in use."""
         for path, _ in self._partial():
             if not held(self.root / "locks" / path.name):  # its process is gone
                 path.unlink(missing_ok=True)
         files, used = sorted(self._files()), self.held_bytes()
         leased = leases(self.root / "leases")
+        wanted = self.limit_bytes - (self.headroom_bytes if used + blob.bytes > self.limit_bytes else 0)
         for _, path, size in files:
-            if used + blob.bytes <= self.limit_bytes:
-                return
+            if used + blob.bytes <= wanted:
+                break
             if path.parent.name + path.name not in leased:
                 path.unlink(missing_ok=True)
                 used -= size
                 self.traffic.add(evicted=1)
-        if used + blob.bytes > self.limit_bytes:
-            raise StorageError(
-                f"the cache {self.root} is too small",
-                found=f"{used:,} bytes in use, {blob.bytes:,} more needed",
-                expected=f"at most {self.limit_bytes:,} bytes",
-                remedy="raise training.reading.cache_bytes, or read by spans: training.reading.fetch: span",
-            )
+        return used
 
     def _fetch(self, blob: Blob, partial: Path) -> None:
         digest = hashlib.sha256()
@@ -128,12 +172,14 @@ class CachedStore(Store):
                 data = self.remote.read(blob, start, min(start + CHUNK_BYTES, blob.bytes))
                 digest.update(data)
                 stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
         if digest.hexdigest() != blob.sha256:
             raise IntegrityError(
                 f"{self.remote.uri(blob)} has other bytes than were written",
                 found=f"SHA-256 {digest.hexdigest()}",
                 expected=f"SHA-256 {blob.sha256}",
-                remedy="push or export the shards again; the wrong bytes were not kept",
+                remedy=self.remote.wrong_remedy,
             )
 
     def _files(self) -> Iterator[tuple[int, Path, int]]:

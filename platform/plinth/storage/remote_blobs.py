@@ -63,6 +63,10 @@ class RemoteBlobs:
         attempts, backoff_s: of one request; the pause doubles each time.
     """
 
+    #: What to do about a blob that is not there, and about one with other bytes.
+    remedy = "push or export the shards again"
+    wrong_remedy = "push or export the shards again; the wrong bytes were not kept"
+
     def __init__(
         self,
         uri: str,
@@ -119,7 +123,7 @@ class RemoteBlobs:
             try:
                 return request()
             except FileNotFoundError as error:
-                raise MissingError(f"there is no {uri}", remedy="push or export the shards again") from error
+                raise MissingError(f"there is no {uri}", remedy=self.remedy) from error
             except PermissionError as error:
                 raise StorageError(f"may not read {uri}", found=error, remedy="check the credentials") from error
             except Exception as error:  # drivers raise any type

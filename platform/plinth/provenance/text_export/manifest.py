@@ -1,0 +1,131 @@
+"""What lies at the place of an export: the manifest of a finished one, and the plan and progress of one under way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from plinth import fingerprint
+from plinth.errors import IntegrityError, StorageError
+from plinth.records import Frozen
+from plinth.storage.destination import read_file, remove_file, sizes, write_file
+
+VERSION = "1"
+MANIFEST, CARD, DATA, PROGRESS = "manifest.json", "README.md", "data/", ".progress/"
+PLAN = f"{PROGRESS}plan.json"
+
+
+class ExportFile(Frozen):
+    """A file of an export: its key, length and digest, what is counted of its rows, and how many documents it does not
+    have because their licence does not allow to pass them on."""
+
+    key: str
+    bytes: int
+    sha256: str
+    documents: int = 0
+    text_bytes: int = 0
+    withheld: int = 0
+    licences: Mapping[str, int] = {}
+    languages: Mapping[str, int] = {}
+
+
+class TextExport(Frozen):
+    """What `manifest.json` says, and its digest."""
+
+    format: str
+    version: str
+    inputs: Mapping[str, str]
+    files: Mapping[str, ExportFile]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `manifest.json`."""
+        return fingerprint.digest(self)
+
+
+def load(to: str) -> TextExport:
+    """The manifest of a finished export.
+
+    Raises:
+        StorageError: there is none.
+        IntegrityError: it is not what an export writes.
+    """
+    try:
+        return TextExport.model_validate_json(b"".join(read_file(f"{to}/{MANIFEST}")))
+    except ValueError as error:
+        raise IntegrityError(f"{to}/{MANIFEST} is not the manifest of an export", found=error) from error
+
+
+def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
+    """Plan an export; by name the files of earlier attempts that are whole and still wanted.
+
+    Args:
+        wanted: keys of the files of text, by name.
+
+    Raises:
+        StorageError: files lie there that no export wrote.
+    """
+    there = sizes(to)
+    done, ours = _recorded(to, there)
+    ours |= {name for name in there if _half_written(name, ours)}
+    strange = sorted(name for name in there if (name.startswith(DATA) or name == CARD) and name not in ours)
+    if strange:
+        raise StorageError(
+            f"{to} has files that no export wrote",
+            found=", ".join(strange[:3]),
+            expected="an empty folder, or one that `plinth export text` wrote",
+            remedy="name another folder",
+        )
+    known = {
+        name: file for name, file in done.items() if wanted.get(name) == file.key and there.get(name) == file.bytes
+    }
+    plan = {
+        "files": sorted(ours | set(wanted) | {CARD}),
+        "done": {name: file.model_dump() for name, file in known.items()},
+    }
+    write_file(f"{to}/{PLAN}", lambda out: out.write(fingerprint.canonical(plan)))
+    for name in (MANIFEST, *sorted(set(there) & ours - set(known))):
+        remove_file(f"{to}/{name}")
+    return known
+
+
+def record(to: str, name: str, file: ExportFile) -> None:
+    """Note that a file is whole."""
+    note = {"name": name, "file": file.model_dump()}
+    write_file(f"{to}/{PROGRESS}{file.key}.json", lambda out: out.write(fingerprint.canonical(note)))
+
+
+def finish(to: str, kind: str, files: Mapping[str, ExportFile], inputs: Mapping[str, str]) -> TextExport:
+    """Write the manifest, then clear what only served to go on."""
+    made = TextExport(format=kind, version=VERSION, inputs=inputs, files=files)
+    write_file(f"{to}/{MANIFEST}", lambda out: out.write(fingerprint.canonical(made)))
+    for name in sizes(f"{to}/{PROGRESS.rstrip('/')}"):
+        remove_file(f"{to}/{PROGRESS}{name}")
+    if (folder := Path(to) / PROGRESS).is_dir():
+        folder.rmdir()
+    return made
+
+
+def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile], set[str]]:
+    """By name the files that are recorded as whole, and the names of all that exports wrote or planned."""
+    done, ours = dict[str, ExportFile](), set[str]()
+    if MANIFEST in there:
+        done |= load(to).files
+        ours |= set(done)
+    if PLAN in there:
+        plan = json.loads(b"".join(read_file(f"{to}/{PLAN}")))
+        done |= {name: ExportFile(**file) for name, file in plan["done"].items()}
+        ours |= set(plan["files"])
+    for name in there:
+        if name.startswith(PROGRESS) and name != PLAN:
+            one = json.loads(b"".join(read_file(f"{to}/{name}")))
+            done[one["name"]] = ExportFile(**one["file"])
+    return done, ours
+
+
+def _half_written(name: str, ours: set[str]) -> bool:
+    """Whether it is what a killed process left of one of these files in a folder (`storage.atomic`)."""
+    folder, _, last = name.rpartition("/")
+    own = last.removeprefix(".").rpartition(".")[0].rpartition(".")[0]
+    return last.startswith(".") and last.endswith(".tmp") and f"{folder}/{own}".lstrip("/") in ours

@@ -1,0 +1,185 @@
+"""`https://` as a file system: files by address, read in ranges, over lines that break, from servers that are busy.
+
+A request that fails, or that is answered with 429 or a 5xx, is made again: at once, then after 2, 4, 8 … seconds, or
+when `Retry-After` says. An answer that breaks off is continued where it broke. A file whose entity tag is another one
+than at its opening is refused. Servers without ranges send what comes before a block once more.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import fsspec
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
+from urllib3.util.retry import Retry
+
+ATTEMPTS, BACKOFF_S, TIMEOUT_S = 6, 1.0, 60.0
+BUSY = (429, 500, 502, 503, 504)
+BLOCK_BYTES = 8 * 2**20
+CHUNK_BYTES = 1 << 18
+
+
+class ChangedError(OSError):
+    """The file is not the one that was opened."""
+
+
+class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Files by address. An address is a file: nothing is listed."""
+
+    protocol = ("http", "https")
+    cachable = False
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path
+
+    def unstrip_protocol(self, name: str) -> str:
+        """The address itself."""
+        return name
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Length and entity tag.
+
+        Raises:
+            FileNotFoundError, OSError: the server has no such file, does not answer, or does not tell the length: a
+                file of unknown length that ends early would look whole.
+        """
+        with _request("HEAD", path) as found:
+            tag = found.headers.get("ETag") or found.headers.get("Last-Modified") or ""
+            length = found.headers.get("Content-Length", "")
+            if not length.isdecimal():
+                raise OSError(f"{path}: the server does not say how long the file is (no Content-Length)")
+            return {"name": path, "size": int(length), "type": "file", "ETag": tag.strip('"')}
+
+    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
+        """The file itself."""
+        found = {path: self.info(path)}
+        return found if detail else list(found)
+
+    def open(self, path: str, mode: str = "rb", block_size: int | None = None, **_: Any) -> io.BufferedReader:
+        """A file for reading, `block_size` bytes at a request."""
+        if mode != "rb":
+            raise OSError("files of a web server are read, not written")
+        return io.BufferedReader(HttpStream(path, self.info(path), block_size or BLOCK_BYTES), CHUNK_BYTES)
+
+
+class HttpStream(io.RawIOBase):
+    """A file of a web server, from any byte on.
+
+    Args:
+        url, info: of the file, as `HttpFiles.info` has found it.
+        block_bytes: of one request.
+    """
+
+    def __init__(self, url: str, info: dict[str, Any], block_bytes: int) -> None:
+        self._url, self._size, self._tag, self._block = url, info["size"], info["ETag"], block_bytes
+        self._position, self._held = 0, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if start + offset != self._position:
+            self._position, self._held = start + offset, memoryview(b"")
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._held and self._position < self._size:
+            self._held = memoryview(self._fetch(min(self._size, self._position + self._block)))
+        taken = min(len(buffer), len(self._held))
+        buffer[:taken] = self._held[:taken]
+        self._held, self._position = self._held[taken:], self._position + taken
+        return taken
+
+    def _fetch(self, end: int) -> bytes:
+        """The bytes from the position up to `end`; what an answer that breaks off has brought is kept."""
+        found, failures = bytearray(), 0
+        while self._position + len(found) < end:
+            had = len(found)
+            try:
+                for data in self._range(self._position + had, end):
+                    found += data
+            except (requests.RequestException, HTTPError) as error:
+                failures = 0 if len(found) > had else failures + 1
+                if failures == ATTEMPTS:
+                    raise OSError(f"{self._url}: {error}") from error
+                time.sleep(BACKOFF_S * 2**failures if failures else 0)
+                continue
+            if len(found) == had:
+                raise OSError(f"{self._url} ends at byte {self._position + had} of {self._size}")
+        return bytes(found)
+
+    def _range(self, start: int, end: int) -> Iterator[bytes]:
+        with _request("GET", self._url, {"Range": f"bytes={start}-{end - 1}"}) as found:
+            tag = (found.headers.get("ETag") or found.headers.get("Last-Modified") or "").strip('"')
+            if tag != self._tag:
+                raise ChangedError(f"{self._url} changed: entity tag {tag}, opened with {self._tag}")
+            skip = start if found.status_code == 200 else 0  # a server without ranges begins at the beginning
+            left = end - start
+            # `read1` gives what has come: of an answer that breaks off, `iter_content` would lose the last piece.
+            while received := found.raw.read1(CHUNK_BYTES, decode_content=False):
+                data, skip = received[skip:], max(0, skip - len(received))
+                yield data[:left]
+                left -= len(data[:left])
+                if not left:
+                    return
+
+
+def serves(uri: str) -> bool:
+    """Whether it is an address of a web server."""
+    return uri.startswith(("http://", "https://"))
+
+
+def get(url: str) -> bytes:
+    """A small file, whole.
+
+    Raises:
+        FileNotFoundError, OSError: the server has no such file, or does not answer.
+    """
+    with _request("GET", url) as found:
+        try:
+            return found.content
+        except requests.RequestException as error:
+            raise OSError(f"{url}: {error}") from error
+
+
+def _request(method: str, url: str, headers: dict[str, str] | None = None) -> requests.Response:
+    """An answer that is good; its body is still to be read."""
+    wanted = {"Accept-Encoding": "identity", **(headers or {})}
+    try:
+        found = _session().request(method, url, headers=wanted, timeout=TIMEOUT_S, stream=True, allow_redirects=True)
+    except requests.RequestException as error:
+        raise OSError(f"{url}: {error}") from error
+    if found.status_code in (404, 410):
+        raise FileNotFoundError(url)
+    if found.status_code not in (200, 206):
+        raise OSError(f"{url}: the server answers {found.status_code} {found.reason}")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _session() -> requests.Session:
+    retry = Retry(
+        ATTEMPTS,
+        backoff_factor=BACKOFF_S,
+        status_forcelist=BUSY,
+        allowed_methods=("HEAD", "GET"),
+        raise_on_status=False,
+    )
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=retry, pool_maxsize=16))
+    return session

@@ -1,0 +1,141 @@
+"""The content store of a shared workspace: blobs in a bucket, behind a bounded cache on the disk of each machine.
+
+A blob is in the store when it is in the bucket. What a task writes goes to the cache and up; what it opens comes down
+once for a machine, and its digest is compared on the way. Nothing is locked: content has one name everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import StorageError, WorkspaceError
+from plinth.records import Blob
+from plinth.storage.atomic import named_failures
+from plinth.storage.blob_cache import CachedStore
+from plinth.storage.objects import at_once
+from plinth.storage.remote_blobs import RemoteBlobs
+from plinth.storage.s3_objects import S3Objects
+from plinth.storage.store import Store, hash_stream, require_unchanged
+from plinth.storage.workspace import Workspace, folder_of
+
+#: Names the bound of a machine's cache of a shared workspace, in bytes.
+BOUND_VARIABLE = "PLINTH_CACHE_BYTES"
+BOUND_BYTES = 256 * 2**30
+
+
+def open_store(workspace: Workspace) -> Store:
+    """The store of a workspace: its folder, or a bucket behind a cache in that folder."""
+    return SharedStore(workspace.store, workspace.uri) if workspace.uri else Store(workspace.store)
+
+
+def store_at(uri: str) -> Store:
+    """The store of the shared workspace at `uri`, behind this machine's cache of it."""
+    return open_store(Workspace(folder_of(uri)))
+
+
+class S3Blobs(RemoteBlobs):
+    """Blobs of a bucket, which tries failed requests again itself."""
+
+    wrong_remedy = "delete that object and run the same command again: it is made again; the wrong bytes were not kept"
+
+    def __init__(self, objects: S3Objects) -> None:
+        super().__init__(objects.uri)
+        self.objects = objects
+
+    def read(self, blob: Blob, start: int, stop: int) -> bytes:
+        data = self.objects.read(address(blob), start, stop)
+        self.traffic.add(requests=1, bytes=len(data))
+        return data
+
+
+class SharedStore(CachedStore):
+    """The store of the workspace at `uri`, behind a cache below `root`."""
+
+    def __init__(self, root: Path, uri: str) -> None:
+        self.workspace_uri, self.objects = uri, S3Objects(f"{uri}/store")
+        super().__init__(root, S3Blobs(self.objects), bound())
+        self.headroom_bytes = self.limit_bytes // 8
+        self.bound_remedy = f"raise {BOUND_VARIABLE}, or run fewer workers on this machine"
+        self._present: set[str] = set()  # blobs that were in the bucket when this process looked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return store_at, (self.workspace_uri,)
+
+    @contextmanager
+    def for_task(self) -> Iterator[Store]:
+        own = SharedStore(self.root, self.workspace_uri)
+        own._present = self._present
+        try:
+            yield own
+        finally:
+            own.release()
+
+    def require_folder(self, doing: str) -> None:
+        raise StorageError(
+            f"{doing} works on the files of a store",
+            found=f"the shared workspace {self.workspace_uri}",
+            expected="a workspace that is a folder",
+            remedy=f"blobs lie below {self.objects.uri} as DVC lays them: `plinth push` copies published ones",
+        )
+
+    def has(self, blob: Blob) -> bool:
+        """Whether the blob is in the bucket with its recorded length; looked up once, as long as it is."""
+        if blob.md5 not in self._present and self.objects.size(address(blob)) == blob.bytes:
+            self._present.add(blob.md5)
+        return blob.md5 in self._present
+
+    def has_all(self, blobs: Iterable[Blob]) -> bool:
+        return all(at_once(self.objects, self.has, blobs))
+
+    def put_file(self, path: Path) -> Blob:
+        with named_failures(path), path.open("rb") as stream:
+            blob = hash_stream(stream)
+            os.fsync(stream.fileno())
+        if not self.has(blob):
+            self.objects.upload(address(blob), path, blob)
+            self._present.add(blob.md5)
+        self.keep(path, blob)
+        self.written, self.written_bytes = self.written + 1, self.written_bytes + blob.bytes
+        return blob
+
+    def keep_scratch(self, path: Path, name: str) -> None:
+        with named_failures(path), path.open("rb") as stream:
+            self.objects.upload(f"staging/{name}", path, hash_stream(stream))
+        super().keep_scratch(path, name)
+
+    def has_scratch(self, name: str, size: int) -> bool:
+        return self.objects.size(f"staging/{name}") == size
+
+    def open_scratch(self, name: str, blob: Blob) -> Path:
+        if not super().has_scratch(name, blob.bytes):
+            with self.staging(".scratch") as path:
+                with named_failures(path), path.open("wb") as stream:
+                    self.objects.read_into(f"staging/{name}", blob.bytes, stream.write)
+                require_unchanged(path, blob)
+                super().keep_scratch(path, name)
+        return self.scratch(name)
+
+    def remove_scratch(self, name: str) -> None:
+        self.objects.remove(f"staging/{name}")
+        super().remove_scratch(name)
+
+
+def address(blob: Blob) -> str:
+    """The name of a blob's object, as DVC lays them."""
+    return f"files/md5/{blob.md5[:2]}/{blob.md5[2:]}"
+
+
+def bound() -> int:
+    """The bound of a cache, as the environment gives it.
+
+    Raises:
+        WorkspaceError: it is no number of bytes.
+    """
+    given = os.environ.get(BOUND_VARIABLE, str(BOUND_BYTES))
+    if not given.isdigit():
+        raise WorkspaceError(f"{BOUND_VARIABLE} is no number", found=given, expected=f"bytes, such as {BOUND_BYTES}")
+    return int(given)

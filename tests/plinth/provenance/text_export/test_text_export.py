@@ -1,0 +1,259 @@
+"""Curated text for others: columns, terms, the same bytes again, going on after a kill, digests, readers of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.cli.root import call
+from plinth.compute.context import Context
+from plinth.compute.engine import InlineEngine, LocalEngine
+from plinth.compute.stage import manifest
+from plinth.corpus.sources.readers import read
+from plinth.errors import IntegrityError, SourceError, StorageError
+from plinth.provenance.ledger import ledger
+from plinth.provenance.text_export import export as exports
+from plinth.provenance.text_export.export import export
+from plinth.provenance.text_export.manifest import TextExport
+from plinth.provenance.text_export.verify import verify
+from plinth.records import Manifest, Part, Step
+from plinth.report.hub_card import hub_licence, size_category
+from plinth.storage import listing
+from plinth.storage.parts import read_table
+from tests import judged_corpus
+from tests.judged_corpus import PLANTED, ledger_of
+from tests.plinth.corpus.sources.conftest import make_source
+from tests.rights import permitting
+from tests.s3_server import serving
+
+PAGE = "# Data card: judged\n"
+
+
+@pytest.fixture(scope="module")
+def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(judged_corpus.SOURCE["terms"], "redistribute", True)
+        ctx = judged_corpus.build(tmp_path_factory.mktemp("judged"))
+    ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
+    ctx.refs.publish(card_of(ctx), "key")
+    return ctx
+
+
+def card_of(ctx: Context) -> Manifest:
+    part = Part(name="data_card.md", blob=ctx.store.put_bytes(PAGE.encode()))
+    texts = {f"{bucket}/curated": ctx.refs.current(f"{bucket}/curated") for bucket in PLANTED}
+    return manifest("data_card", Step(name="data_card", version="1"), texts, [part], {"name": "judged"})
+
+
+def run(ctx: Context, to: object, kind: str = "parquet", buckets: tuple[str, ...] = tuple(PLANTED)) -> TextExport:
+    return export(ctx, buckets, kind, str(to), "judged", ctx.refs.current("data_card"), PAGE)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_rows_are_curated_text_with_the_ledger(ctx: Context, tmp_path: Path) -> None:
+    made = run(ctx, tmp_path)
+    by_id = {}
+    for bucket in PLANTED:
+        curated = ctx.refs.current(f"{bucket}/curated")
+        paths = sorted((tmp_path / "data" / bucket).iterdir())
+        assert [path.name for path in paths] == [f"train-0000{i}-of-00002.parquet" for i in range(2)]
+        for path, part in zip(paths, curated.named("part-"), strict=True):
+            rows, texts = pq.read_table(path).to_pylist(), read_table(ctx.store, part).to_pylist()
+            assert [row["text"] for row in rows] == [text["text"] for text in texts]
+            assert [row["id"] for row in rows] == [text["id"].hex() for text in texts]
+            by_id |= {row["id"]: row for row in rows}
+    assert sum(file.documents for file in made.files.values()) == len(by_id)
+    for part in ctx.refs.current("ledger").named("web/part-"):
+        for told in read_table(ctx.store, part).to_pylist():
+            if told["decision"] != "train":
+                assert told["id"] not in by_id
+                continue
+            row = by_id[told["id"]]
+            same = ("bucket", "uri", "snapshot", "licence", "cluster", "edits", "gopher_quality__word_count")
+            assert {name: row[name] for name in same} == {name: told[name] for name in same}
+            assert (row["source"], json.loads(row["metadata"])) == ("a.example", {"domain": "a.example"})
+    assert not {"shard", "tokens", "mixture_weight"} & set(next(iter(by_id.values())))
+
+
+def test_text_that_may_not_be_passed_on_stays(tmp_path: Path) -> None:
+    ctx = judged_corpus.build(tmp_path)
+    ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
+    ctx.refs.publish(card_of(ctx), "key")
+    with pytest.raises(SourceError, match=r"bucket web may not be passed on[\s\S]*a\.example, 2026-46"):
+        run(ctx, tmp_path / "out", buckets=("web",))
+    assert not (tmp_path / "out").exists()
+
+
+def test_documents_under_a_licence_that_may_not_be_passed_on_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(judged_corpus.SOURCE["terms"], "redistribute", True)
+    monkeypatch.setattr(judged_corpus, "RIGHTS", permitting("MIT", "CC0-1.0", redistribute=("CC0-1.0",)))
+    ctx = judged_corpus.build(tmp_path)
+    ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
+    ctx.refs.publish(card_of(ctx), "key")
+    made = run(ctx, tmp_path / "out", buckets=("prose",))
+    trained = ctx.refs.current("prose/curated").stats["documents"]
+    assert trained > 0
+    assert sum(file.documents for file in made.files.values()) == 0
+    assert sum(file.withheld for file in made.files.values()) == trained
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"])
+def test_the_same_bytes_on_any_number_of_workers_and_again(ctx: Context, tmp_path: Path, kind: str) -> None:
+    one = run(ctx, tmp_path / "one", kind)
+    with LocalEngine(2) if kind == "parquet" else nullcontext(InlineEngine()) as engine:
+        two = run(Context(ctx.workspace, engine), tmp_path / "two", kind)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert one == two == run(ctx, tmp_path / "one", kind)
+    assert set(files(tmp_path / "one")) == {*one.files, "manifest.json"}
+    assert verify(str(tmp_path / "one"), one.digest) == one
+
+
+def test_a_killed_export_goes_on_where_it_was(ctx: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    original = exports.write_text
+
+    def dying(store: Path, task: Any) -> Any:
+        if len(written) == 2:
+            half = tmp_path / f"out/data/prose/.{task.name.rpartition('/')[2]}.x1.tmp"
+            half.parent.mkdir()
+            half.write_bytes(b"half")
+            raise KeyboardInterrupt
+        written.append(task.name)
+        return original(store, task)
+
+    whole = run(ctx, tmp_path / "whole")
+    monkeypatch.setattr(exports, "write_text", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(ctx, tmp_path / "out")
+    assert not (tmp_path / "out/manifest.json").exists()
+    monkeypatch.setattr(exports, "write_text", lambda store, task: written.append(task.name) or original(store, task))
+    assert run(ctx, tmp_path / "out") == whole
+    assert len(written) == len(set(written)) == 4
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+    before = (tmp_path / "out/data/web/train-00000-of-00002.parquet").stat().st_mtime_ns
+    run(ctx, tmp_path / "out", buckets=("web",))  # what is no longer wanted goes, what is stays as it is
+    assert not list((tmp_path / "out/data").rglob("*-of-00002.parquet.*"))
+    assert {path.parent.name for path in (tmp_path / "out/data").rglob("*.parquet")} == {"web"}
+    assert (tmp_path / "out/data/web/train-00000-of-00002.parquet").stat().st_mtime_ns == before
+
+
+def test_files_of_others_are_left_alone(ctx: Context, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mine.parquet").write_bytes(b"mine")
+    with pytest.raises(StorageError, match=r"no export wrote[\s\S]*data/mine\.parquet"):
+        run(ctx, tmp_path)
+    assert files(tmp_path) == {"data/mine.parquet": b"mine"}
+
+
+def test_verify_finds_what_changed(ctx: Context, tmp_path: Path) -> None:
+    made = run(ctx, tmp_path)
+    name = "data/web/train-00001-of-00002.parquet"
+    data = bytearray((tmp_path / name).read_bytes())
+    data[40] ^= 1
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / "data/web/extra.parquet").write_bytes(b"")
+    (tmp_path / "README.md").unlink()
+    with pytest.raises(IntegrityError) as error:
+        verify(str(tmp_path))
+    found = f"README.md is missing; data/web/extra.parquet was added; {name} has changed"
+    assert str(error.value.found) == found
+    with pytest.raises(IntegrityError, match="the manifest has SHA-256"):
+        verify(str(tmp_path), "0" * 64)
+    assert call(["export", "verify", str(tmp_path), "--digest", made.digest]) == 5
+
+
+def test_a_ledger_or_card_of_other_text_is_refused(ctx: Context, tmp_path: Path) -> None:
+    card = card_of(ctx)
+    other = manifest("data_card", Step(name="data_card", version="1"), {"web/curated": "0" * 64}, card.parts)
+    with pytest.raises(IntegrityError, match="data_card speaks of other text than web/curated"):
+        export(ctx, ("web",), "parquet", str(tmp_path), "judged", other, PAGE)
+
+
+def test_s3_takes_it_and_verifies(ctx: Context, tmp_path: Path) -> None:
+    made = run(ctx, tmp_path, "jsonl.gz")
+    with serving() as bucket:
+        assert run(ctx, bucket.uri("corpus"), "jsonl.gz") == made == run(ctx, bucket.uri("corpus"), "jsonl.gz")
+        assert verify(bucket.uri("corpus")) == made
+        fs = fsspec.filesystem("s3")
+        found = {path.partition("/corpus/")[2]: fs.cat_file(path) for path in fs.find(bucket.uri("corpus"))}
+        assert found == files(tmp_path)
+        with pytest.raises(StorageError, match="cannot"):
+            run(ctx, "s3://no-such-bucket-here/x")
+
+
+def test_the_card_is_one_that_the_hub_reads(ctx: Context, tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    run(ctx, tmp_path)
+    card = hub.DatasetCard.load(tmp_path / "README.md")
+    assert card.text.strip() == PAGE.strip()
+    assert card.data.license == "mit"
+    assert card.data.size_categories == ["n<1K"]
+    for config in card.data.configs:
+        (data,) = config["data_files"]
+        patterns = data["path"] if isinstance(data["path"], list) else [data["path"]]
+        found = {path for pattern in patterns for path in tmp_path.glob(pattern)}
+        bucket = {"default": "*"}.get(config["config_name"], config["config_name"])
+        assert found == set(tmp_path.glob(f"data/{bucket}/*.parquet"))
+        assert found
+    assert [config["config_name"] for config in card.data.configs] == ["default", *PLANTED]
+
+
+@pytest.mark.parametrize(("documents", "words"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**12, "n>1T")])
+def test_size_categories(documents: int, words: str) -> None:
+    assert size_category(documents) == words
+
+
+def test_licences_of_the_hub() -> None:
+    own = ["MIT", "CC-BY-SA-4.0", "GPL-3.0-only", "ODC-By-1.0", "LicenseRef-mine"]
+    assert [hub_licence(one) for one in own] == ["mit", "cc-by-sa-4.0", "gpl-3.0", "odc-by", "other"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.gz"])
+def test_datatrove_reads_it(ctx: Context, tmp_path: Path, kind: str) -> None:
+    readers = pytest.importorskip("datatrove.pipeline.readers")
+    run(ctx, tmp_path, kind, ("web",))
+    reader = readers.ParquetReader if kind == "parquet" else readers.JsonlReader
+    found = {one.id: one for one in reader(str(tmp_path / "data"), recursive=True).run()}
+    texts = [
+        row
+        for part in ctx.refs.current("web/curated").named("part-")
+        for row in read_table(ctx.store, part).to_pylist()
+    ]
+    assert {key: one.text for key, one in found.items()} == {row["id"].hex(): row["text"] for row in texts}
+    for row in texts:
+        metadata = found[row["id"].hex()].metadata
+        assert (metadata["domain"], metadata["uri"], metadata["licence"]) == ("a.example", row["uri"], row["licence"])
+
+
+def test_the_command(ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["-w", str(ctx.workspace.root), "export"]
+    assert call([*given, "text", "--to", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert call([*given, "verify", str(tmp_path / "out"), "--digest", told["digest"]]) == 0
+    assert call([*given, "text", "nobody", "--to", str(tmp_path / "no")]) == 3
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.zst"])
+def test_it_is_a_source_again(ctx: Context, tmp_path: Path, kind: str) -> None:
+    run(ctx, tmp_path, kind, ("web",))
+    source = make_source(kind.partition(".")[0], path=str(tmp_path / "data"), licence="per-document")
+    files = listing.inventory(source.path, tmp_path)
+    found = {item.extra["id"]: item for file in files for item in read(file, source, "per-document", 1 << 20)}
+    for part in ctx.refs.current("web/curated").named("part-"):
+        for row in read_table(ctx.store, part).to_pylist():
+            item = found.pop(row["id"].hex())
+            assert (item.content, item.uri, item.licence) == (row["text"], row["uri"], row["licence"])
+            assert item.extra["gopher_quality__word_count"] > 0
+    assert not found
