@@ -1,7 +1,7 @@
 """One rank of a run: `python -m plinth.training CONFIG --attempt N [--audit]`, started by the supervisor.
 
-Exit status: 0 done, 75 left after a signal with the state committed, a PlinthError's own for a named
-failure that another try would not cure, anything else for a crash.
+Exit status: 0 done, 75 left after a signal with the state committed, 77 another rank has gone, a PlinthError's own
+for a named failure that another try would not cure, anything else for a crash.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from plinth.errors import PlinthError
 from plinth.training import config as configuration
 from plinth.training.supervise.rank_failure import RankFailure
-from plinth.training.supervise.watch import EXIT_PREEMPTED
+from plinth.training.supervise.watch import EXIT_PARTNER_LOST, EXIT_PREEMPTED
 from plinth.training.telemetry.timeline import Timeline
 
 _PR_SET_PDEATHSIG = 1
@@ -48,7 +48,7 @@ def main() -> int:
         if "gloo/transport" not in str(error):  # gloo's error when the other end of a connection is gone
             raise
         print(f"rank {rank}: another rank has gone, and this one cannot go on without it", file=sys.stderr, flush=True)
-        return 1
+        return EXIT_PARTNER_LOST
 
 
 def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int | None) -> int:

@@ -38,7 +38,15 @@ from plinth.training.supervise.nodes import NodeOrder, NodePlace, start_rank
 from plinth.training.supervise.rank_failure import RankFailure
 from plinth.training.supervise.result import Ending, JobResult
 from plinth.training.supervise.run_lock import hold
-from plinth.training.supervise.watch import EXIT_PREEMPTED, NODE_LOST, POLL_S, Process, describe_exit, watch
+from plinth.training.supervise.watch import (
+    EXIT_PARTNER_LOST,
+    EXIT_PREEMPTED,
+    NODE_LOST,
+    POLL_S,
+    Process,
+    describe_exit,
+    watch,
+)
 from plinth.training.telemetry.lost_work import LostWork
 from plinth.training.telemetry.timeline import Timeline
 
@@ -132,7 +140,9 @@ class Supervisor:
         self.lost.update()
         if not self.first_failed:  # ranks that failed by themselves: their siblings are ended afterwards
             self.first_failed = [
-                rank for rank, process in enumerate(ranks) if process.poll() not in (None, 0, EXIT_PREEMPTED)
+                rank
+                for rank, process in enumerate(ranks)
+                if process.poll() not in (None, 0, EXIT_PREEMPTED, EXIT_PARTNER_LOST)
             ]
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
         if self.uploader is not None:
@@ -171,6 +181,7 @@ class Supervisor:
             return NODE_LOST, describe_exit(codes.index(NODE_LOST), NODE_LOST)
         bad = [(rank, code) for rank, code in enumerate(codes) if code not in (0, EXIT_PREEMPTED)]
         bad = [(rank, code) for rank, code in bad if rank in self.first_failed] or bad
+        bad = [(rank, code) for rank, code in bad if code != EXIT_PARTNER_LOST] or bad
         bad = [(rank, code) for rank, code in bad if code < 0] or bad  # killed: the others lost a partner by it
         if bad:
             return 1, "; ".join(describe_exit(rank, code) for rank, code in bad)

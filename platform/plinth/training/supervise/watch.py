@@ -16,6 +16,9 @@ EXIT_PREEMPTED = 75
 #: Stands for the exit status of a rank whose node sends no heartbeat.
 NODE_LOST = 76
 
+#: Exit status of a rank whose connection to another one broke: what failed is the other one.
+EXIT_PARTNER_LOST = 77
+
 POLL_S = 0.1
 
 #: After one rank has failed, its siblings wait in a collective and will not leave by themselves.
@@ -94,6 +97,8 @@ def describe_exit(rank: int, code: int) -> str:
     """The end of a rank in words."""
     if code == NODE_LOST:
         return f"the node of rank {rank} sends no heartbeat"
+    if code == EXIT_PARTNER_LOST:
+        return f"rank {rank} lost its connection to another rank"
     if code < 0:
         return f"rank {rank} was killed by {signal.Signals(-code).name}"
     return f"rank {rank} ended with status {code}"

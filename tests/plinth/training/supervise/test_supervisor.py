@@ -31,6 +31,8 @@ SCRIPTS = {
     "ok": "pass",
     "crash": "raise SystemExit(1)",
     "killed": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "killed_late": "import os, signal, time; time.sleep(0.4); os.kill(os.getpid(), signal.SIGKILL)",
+    "partner_lost": "raise SystemExit(77)",
     "named": "raise SystemExit(7)",
     "full": "full",
     "hang": "import time; time.sleep(600)",
@@ -109,6 +111,20 @@ def test_restarts_until_it_ends_well(make: Make) -> None:
     assert (result.status, result.restarts) == ("finished", 2)
     reasons = [event["reason"] for event in timeline(config.directory.events).of("restart")]
     assert reasons == ["rank 1 was killed by SIGKILL", "rank 0 ended with status 1"]
+
+
+@pytest.mark.parametrize(
+    ("culprit", "blamed"), [("killed_late", "rank 1 was killed by SIGKILL"), ("crash", "rank 1 ended with status 1")]
+)
+def test_rank_that_lost_its_partner_is_not_blamed(make: Make, culprit: str, blamed: str) -> None:
+    """On another node the one that failed may be reported after its partner has ended."""
+    result = rehearse(make(supervision=supervision(max_restarts=0)), ("partner_lost", culprit))
+    assert (result.status, result.reason) == ("failed", blamed)
+
+
+def test_lost_connection_between_living_ranks_is_the_reason(make: Make) -> None:
+    result = rehearse(make(supervision=supervision(max_restarts=0)), ("partner_lost", "partner_lost"))
+    assert result.reason == "; ".join(f"rank {rank} lost its connection to another rank" for rank in range(2))
 
 
 def test_gives_up_within_bounds(make: Make) -> None:
