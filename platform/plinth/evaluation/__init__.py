@@ -8,6 +8,7 @@
     tables      scores as parts, and their totals
     job         the asset: choose, run the child, build one manifest (no torch)
     score       the child's work: total -log2 p of each document (torch)
+    probes/     small sets of items, scored by likelihood, in the loop and after it
     __main__    `python -m plinth.evaluation CONFIG`: the child process
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with
