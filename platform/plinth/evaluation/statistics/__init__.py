@@ -1,0 +1,49 @@
+"""Every interval, test and correction of Plinth: no other package makes one.
+
+    estimate     a number with its interval, counts, method and flags; values summed by cluster
+    means        means and paired or unpaired differences, standard errors clustered by document
+    ratios       ratios of sums, as bits per byte is, by a studentised bootstrap over clusters
+    shares       Wilson and Clopper-Pearson intervals of shares; bounds where items are missing
+    pairs        McNemar's test and Tango's interval where few pairs differ
+    trend        slope of a straight line
+    planning     Holm's correction, smallest detectable effect, number of items needed
+    sequential   a test that may be looked at after every observation
+
+A *cluster* is what was sampled: the document of several spans, the item of several samples, the template of several
+pairs. Rows of one cluster are not independent, and their number is no evidence.
+
+Coverage at 30, 100 and 300 clusters is measured by simulation in `tests/plinth/evaluation/statistics/`.
+
+Wilson's formula itself stands in `plinth.corpus.slices.rates`, which the corpus needs and which lies below.
+"""
+
+from plinth.evaluation.statistics.estimate import DEGENERATE, FEW_CLUSTERS, MISSING, Estimate
+from plinth.evaluation.statistics.means import difference, mean, paired_difference
+from plinth.evaluation.statistics.pairs import mcnemar
+from plinth.evaluation.statistics.planning import holm, sample_size, smallest_effect
+from plinth.evaluation.statistics.ratios import ratio, ratio_difference
+from plinth.evaluation.statistics.sequential import Sequential
+from plinth.evaluation.statistics.shares import lower_share, share, share_with_missing, upper_share
+from plinth.evaluation.statistics.trend import slope
+
+__all__ = [
+    "DEGENERATE",
+    "FEW_CLUSTERS",
+    "MISSING",
+    "Estimate",
+    "Sequential",
+    "difference",
+    "holm",
+    "lower_share",
+    "mcnemar",
+    "mean",
+    "paired_difference",
+    "ratio",
+    "ratio_difference",
+    "sample_size",
+    "share",
+    "share_with_missing",
+    "slope",
+    "smallest_effect",
+    "upper_share",
+]

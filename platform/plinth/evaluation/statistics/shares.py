@@ -1,0 +1,82 @@
+"""Shares of items, of all or of those that could be scored."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import betaincinv, ndtr, ndtri  # type: ignore[import-untyped]
+
+from plinth.corpus.slices.rates import wilson
+from plinth.evaluation.statistics.estimate import FEW, FEW_CLUSTERS, MISSING, Estimate, rounded
+
+
+def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
+    """A share with Wilson's interval (1927), of items that were sampled one by one.
+
+    Raises:
+        ValueError: no items, or more successes than items.
+    """
+    _check(successes, n)
+    low, high = wilson(successes, n, float(ndtri((1 + level) / 2)))
+    return Estimate(
+        value=rounded(successes / n), low=rounded(low), high=rounded(high), level=level, n=n, clusters=n,
+        method="Wilson", flags=(FEW_CLUSTERS,) if n < FEW else (),
+    )  # fmt: skip
+
+
+def upper_share(successes: int, n: int, *, level: float = 0.95) -> float:
+    """One-sided upper limit of a share that holds at least as often as `level` says (Clopper and Pearson 1934).
+
+    Raises:
+        ValueError: as `share`.
+    """
+    _check(successes, n)
+    return 1.0 if successes == n else rounded(float(betaincinv(successes + 1, n - successes, level)))
+
+
+def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
+    """One-sided lower limit of a share (Clopper and Pearson 1934).
+
+    Raises:
+        ValueError: as `share`.
+    """
+    return rounded(1 - upper_share(n - successes, n, level=level))
+
+
+def share_with_missing(successes: int, scored: int, missing: int, *, level: float = 0.95) -> Estimate:
+    """The share of all items, of which some have no score: with nothing assumed of those.
+
+    The value is the share of the scored. The interval holds whatever the missing would have scored: from Wilson's
+    interval of the scored to both extremes, at the critical value of Imbens and Manski (2004), which lies between the
+    one-sided one (many missing) and the two-sided one (none).
+
+    Raises:
+        ValueError: as `share`.
+    """
+    _check(successes, scored)
+    if missing < 0:
+        raise ValueError("a number of items is not negative")
+    if not missing:
+        return share(successes, scored, level=level)
+    known = scored / (scored + missing)
+    of_scored = successes / scored
+    error = known * math.sqrt(max(of_scored * (1 - of_scored), 0.25 / scored) / scored)
+    low, high = wilson(successes, scored, _imbens_manski((1 - known) / error, level))
+    return Estimate(
+        value=rounded(of_scored), low=rounded(known * low), high=rounded(known * high + 1 - known), level=level,
+        n=scored + missing, clusters=scored + missing, method="Imbens-Manski, Wilson", flags=(MISSING,),
+    )  # fmt: skip
+
+
+def _imbens_manski(width: float, level: float) -> float:
+    """c with Phi(c + width) - Phi(-c) = level; `width` of the unknown part is in standard errors."""
+    low, high = float(ndtri(level)), float(ndtri((1 + level) / 2))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ndtr(middle + width) - ndtr(-middle) < level else (low, middle)
+    return high
+
+
+def _check(successes: int, n: int) -> None:
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError(f"{successes} of {n} is no share")

@@ -1,0 +1,28 @@
+"""The slope of a straight line through points, as of a loss over tokens."""
+
+from __future__ import annotations
+
+import math
+
+from numpy.typing import ArrayLike
+
+from plinth.evaluation.statistics.estimate import Estimate, checked, student
+
+
+def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """Slope of y over x by ordinary least squares, [N] both, with Student's interval of N - 2 degrees of freedom.
+
+    Raises:
+        ValueError: fewer than three points, or all at one place.
+    """
+    along = checked(x)
+    values = checked(y, along)
+    n, from_middle = len(along), along - math.fsum(along) / len(along)
+    apart = math.fsum(from_middle**2)
+    if n < 3 or not apart:
+        raise ValueError("a slope needs three points, not all at one place")
+    about = values - math.fsum(values) / n
+    found = math.fsum(from_middle * about) / apart
+    residual = math.fsum((about - found * from_middle) ** 2)
+    error = math.sqrt(residual / (n - 2) / apart)
+    return student(found, error, n - 2, level, n=n, clusters=n, method="least squares", test=True)
