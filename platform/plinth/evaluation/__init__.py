@@ -10,6 +10,7 @@
     score       the child's work: total -log2 p of each document (torch)
     probes/     small sets of items, scored by likelihood, in the loop and after it
     __main__    `python -m plinth.evaluation CONFIG`: the child process
+    statistics/ every interval, test and correction of Plinth
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with
 different tokenizers, and compressors without any, can be compared on the same text.
