@@ -6,10 +6,9 @@
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over
     tables      scores as parts, and their totals
-    job         the asset: choose, run the child, build one manifest (no torch)
-    score       the child's work: total -log2 p of each document (torch)
+    engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
+    job         the asset: choose, score, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
-    __main__    `python -m plinth.evaluation CONFIG`: the child process
     statistics/ every interval, test and correction of Plinth
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from plinth.records import Frozen, internal
+from plinth.records import Frozen
 
 
 class Evaluation(Frozen):
@@ -15,4 +15,3 @@ class Evaluation(Frozen):
         gt=0,
         description="At most this much held-out text per slice, and of the items of a protected set of each status.",
     )
-    batch_sequences: int = internal(8, ge=1, description="Sequences scored at once.")

@@ -31,9 +31,15 @@ def carried(sequence_tokens: int) -> int:
     return sequence_tokens // 8
 
 
-def windows(tokens: int, sequence_tokens: int) -> Iterator[ScoringWindow]:
-    """The windows over a document of `tokens` tokens (without the end-of-text before it)."""
-    scored = 1
+def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[ScoringWindow]:
+    """The windows over a stream of `tokens` tokens and the one before them, of which those from `first` on count.
+
+    Where those that count fit into one window, what precedes them is cut at its beginning to fit too.
+    """
+    scored = first
+    if 1 < first <= tokens and tokens - first < sequence_tokens:
+        yield ScoringWindow(max(0, tokens - sequence_tokens), tokens, first)
+        return
     while scored <= tokens:
         start = max(0, scored - 1 - (carried(sequence_tokens) if scored > 1 else 0))
         end = min(start + sequence_tokens, tokens)

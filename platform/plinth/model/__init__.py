@@ -17,6 +17,8 @@ With torch:
     division        how parameters divide over ranks, and which part a rank holds
     initialisation  initial weights of any part of any parameter
     loss            cross-entropy without all logits
+    layout          positions, masks and outputs of a forward pass that scores
+    token_losses    the loss of every single target
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
     folder          model folders, read
     export          a checkpoint as a folder that other programs load

@@ -127,12 +127,14 @@ def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
-    """Cosine and sine [S, E] of positions [S], computed in FP32 (Su et al., arXiv:2104.09864)."""
+    """Cosine and sine [S, E] of positions [S], or [B, 1, S, E] of [B, S]; in FP32 (Su et al., arXiv:2104.09864)."""
     width, device = config.head_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     if config.rope_scaling is not None:
         frequency = scaled(frequency, config.rope_scaling)
-    angle = torch.outer(positions.to(torch.float32), frequency).repeat(1, 2)
+    angle = positions.to(torch.float32).unsqueeze(-1) * frequency
+    angle = torch.cat((angle, angle), dim=-1)
+    angle = angle.unsqueeze(1) if positions.dim() == 2 else angle
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 

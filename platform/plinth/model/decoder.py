@@ -1,6 +1,6 @@
 """The decoder: embedding, blocks of its architecture, head. Whole, or the part of it that one rank holds.
 
-    B  sequences    S  tokens of a sequence    n  ranks that share a sequence    V  vocabulary    D  model width
+B  sequences    S  tokens of a sequence    n  ranks that share a sequence    V  vocabulary    D  model width
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from plinth.model.attention import attention_mask, rotary
 from plinth.model.blocks import Block
 from plinth.model.division import GAIN, UNDIVIDED, VOCABULARY, Declaration, Division, Placement, declarations
 from plinth.model.initialisation import Initial, initialise
+from plinth.model.layout import Layout
 from plinth.model.loss import cross_entropy
 from plinth.model.parameters import Model
+from plinth.model.token_losses import token_losses
 from plinth.model.vocabulary import divided_cross_entropy, divided_embedding
 
 __all__ = ["Decoder", "build", "empty"]
@@ -64,6 +66,7 @@ class Decoder(nn.Module):
         *,
         x: Tensor | None = None,
         whole: bool | None = None,
+        layout: Layout | None = None,
     ) -> Tensor:
         """Logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32) over `targets`.
 
@@ -77,7 +80,10 @@ class Decoder(nn.Module):
             targets: next ids [B, S]; -100 is not scored.
             x: activations of the stage before [B, S/n, D]; None on the first stage.
             whole: no document ends within a sequence, so that no mask is needed; None: not known.
+            layout: positions, mask and outputs other than training's (`arranged` says what is returned).
         """
+        if layout is not None:
+            return self.arranged(tokens, layout)
         ranks = self.division.sequence
         if x is None:
             x = self.embed(ranks.slice(tokens))
@@ -93,6 +99,19 @@ class Decoder(nn.Module):
             return self.logits(x)
         loss = self.loss(x, ranks.slice(targets))
         return loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
+
+    def arranged(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """Logits [U, V] of outputs, or [N, 2] of targets (`token_losses`); of whole sequences, all layers."""
+        x = self.embed(tokens)
+        rotation = rotary(self.config, layout.positions, x.dtype)
+        for block in self.layers.values():
+            x = block(x, rotation, layout.mask)
+        x = self.norm(x).flatten(0, 1)
+        x = x if layout.outputs is None else x[layout.outputs]
+        if layout.which is None or layout.targets is None:
+            return self.logits(x)
+        ranks, scale = self.division.tensor, self.config.logit_scale
+        return token_losses(x, self.output_matrix, layout.which, layout.targets, self.held_ids[0], ranks, scale)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids [B, S] to [B, S, D]."""

@@ -16,13 +16,15 @@ from plinth.corpus.protected import item_table, sets
 from plinth.errors import CheckpointError, IntegrityError, TrainingError
 from plinth.evaluation import job
 from plinth.evaluation.baselines import Trigram
+from plinth.evaluation.engine.client import Engine
+from plinth.evaluation.engine.records import Scores
 from plinth.evaluation.parameters import Evaluation
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 
 Curated = Callable[..., Manifest]
-PARAMS = Evaluation(max_bytes_per_slice=2000, batch_sequences=4)
+PARAMS = Evaluation(max_bytes_per_slice=2000)
 
 
 def zero(model: Decoder) -> None:
@@ -110,9 +112,9 @@ def test_languages_of_a_bucket_with_several(
     labels = write_table(ctx.store, "part-00000.parquet", pa.table({"label": ["en", "de", "fr"]}))
     language = Manifest(asset="web/language", step="s", version="1", params={}, inputs={}, parts=(labels,))
     monkeypatch.setattr(
-        job,
-        "_model",
-        lambda ctx, files, chosen, params: (np.ones(3, int), np.array([8.0 * len(c.text) for c in chosen])),
+        Engine,
+        "documents",
+        lambda engine, texts: Scores(np.ones(3, int), np.array([8.0 * len(text) for text in texts])),
     )
     made = job.run(
         ctx,

@@ -11,7 +11,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import RecipeError, StageError, TrainingError
-from plinth.evaluation import score, slices
+from plinth.evaluation import slices
+from plinth.evaluation.engine.checkpoint import Checkpoint
 from plinth.launch.parameters import Launch
 from plinth.model.decoder import build
 from plinth.records import Manifest
@@ -56,11 +57,12 @@ def expected(ctx: Context, config: RunConfig, curated: dict[str, Manifest], trai
     """Bits per byte of the run's initial weights, by `plinth.evaluation`."""
     (file,) = trained.named("tokenizer.json")
     model = build(config.model, config.vocab_size, config.seed).eval()
-    whole = score.Checkpoint(model, encode.load(ctx.store, file.blob), config.end_of_text, config.sequence_tokens)
+    end, tokenizer = config.end_of_text, encode.load(ctx.store, file.blob)
+    whole = Checkpoint(model, tokenizer, end, (end,), config.sequence_tokens)
     found = {}
     for name in curated:
         chosen = slices.choose(ctx.store, {name: curated[name]}, LOOK.bytes_per_slice)
-        bits = score.score(whole, [each.text for each in chosen], 4, 1).bits
+        bits = whole.documents([each.text for each in chosen]).bits
         found[name] = float(bits.sum() / sum(len(each.data) for each in chosen))
     return found
 

@@ -1,0 +1,85 @@
+"""The child process: `python -m plinth.evaluation.engine FOLDER WORKERS`.
+
+It loads the model in FOLDER and answers one call for each line of standard input, a JSON object: `call` (documents,
+likelihoods), `asked` and `answer` (files), and the options of the call. Each line of standard output is one too:
+`ready`, then for each call `done` and `total` while it works, and in the end `answered` or `error`. What libraries
+print goes to standard error. The process ends with its input.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# One thread computes one batch; set before torch reads it.
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[name] = "1"
+
+if TYPE_CHECKING:
+    from plinth.evaluation.engine.checkpoint import Checkpoint
+
+
+class _Lines:
+    """Standard output for our lines alone: file descriptor 1 becomes that of errors."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+
+    def say(self, **content: Any) -> None:
+        self._stream.write(json.dumps(content) + "\n")
+
+    def progress(self, done: int, total: int) -> None:
+        self.say(done=done, total=total)
+
+
+def main(folder: str, workers: int) -> int:
+    """Answer calls until the input ends."""
+    lines = _Lines()
+    gc.disable()  # a quarter of the time of these imports is collections
+    from plinth.errors import PlinthError
+    from plinth.evaluation.engine import checkpoint
+
+    gc.enable()
+    try:
+        loaded = checkpoint.load(Path(folder))
+    except PlinthError as error:
+        lines.say(error=_described(error))
+        return error.exit_code
+    lines.say(ready={"device": loaded.device.type, "sequence_tokens": loaded.sequence_tokens})
+    for line in sys.stdin:
+        call = json.loads(line)
+        try:
+            _answer(loaded, call, workers, lines)
+        except PlinthError as error:
+            lines.say(error=_described(error))
+        else:
+            lines.say(answered=True)
+    return 0
+
+
+def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Lines) -> None:
+    from plinth.evaluation.engine import exchange
+
+    kind, asked, answer = call.pop("call"), Path(call.pop("asked")), Path(call.pop("answer"))
+    options = {**call, "workers": workers, "progress": lines.progress}
+    if kind == "documents":
+        exchange.write_scores(answer, loaded.documents(exchange.read_texts(asked), **options))
+    elif kind == "likelihoods":
+        exchange.write_likelihoods(answer, loaded.likelihoods(exchange.read_requests(asked), **options))
+    else:
+        raise ValueError(f"unknown call {kind!r}")
+
+
+def _described(error: Any) -> dict[str, Any]:
+    found, expected = (value if value is None else str(value) for value in (error.found, error.expected))
+    kind = type(error).__name__
+    return {"kind": kind, "what": error.what, "found": found, "expected": expected, "remedy": error.remedy}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], int(sys.argv[2])))

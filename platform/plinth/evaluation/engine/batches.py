@@ -1,0 +1,173 @@
+"""Streams as batches that nothing but their content decides: not their order, not how many processes share the work.
+
+    S  tokens of a row    B  rows of a batch    U  outputs asked    N  targets
+
+A row is one sequence of inputs: a prefix, then branches, each of which continues it and sees no other. A stream that
+shares its prompt with none is a row of one branch; answers to one question share the row of the question, so that the
+question is computed once. Equal requests are computed once. Rows of like length share a batch. Free of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.evaluation.engine.encode import Stream
+from plinth.evaluation.windows import ScoringWindow, windows
+
+#: Tokens of a batch, padding included.
+BATCH_TOKENS = 4096
+
+#: Branches of one row are together at most so long, or as the prefix: attention within a row is quadratic.
+BRANCH_TOKENS = 128
+
+I64 = NDArray[np.int64]
+
+
+class Job(NamedTuple):
+    """Where the targets of a window go: `offset` is the position among the tokens of its stream that are scored."""
+
+    stream: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Targets [n] after a prefix; the inputs are the prefix and all targets but the last."""
+
+    targets: I64
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prefix and what continues it."""
+
+    prefix: I64
+    branches: tuple[Branch, ...]
+
+    @property
+    def length(self) -> int:
+        """Tokens of input."""
+        return len(self.prefix) + sum(len(one.targets) - 1 for one in self.branches)
+
+    @property
+    def targets(self) -> int:
+        """Targets that are scored."""
+        return sum(len(one.targets) for one in self.branches)
+
+    @property
+    def shared(self) -> bool:
+        """Whether it needs a mask."""
+        return len(self.branches) > 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that are computed together: all with one branch, or all with several."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def targets(self) -> int:
+        """Targets that are scored."""
+        return sum(row.targets for row in self.rows)
+
+    def arrays(self) -> BatchArrays:
+        """The batch as a model takes it."""
+        longest = max(row.length for row in self.rows)
+        tokens = np.zeros((len(self.rows), longest), np.int64)
+        positions, branches = np.zeros_like(tokens), np.full_like(tokens, -1)
+        asked: list[int] = []  # of each target, the flat index of the output that predicts it
+        for number, row in enumerate(self.rows):
+            at, size = len(row.prefix), len(row.prefix)
+            tokens[number, :size], positions[number, :size], branches[number, :size] = row.prefix, np.arange(size), 0
+            for which, branch in enumerate(row.branches, start=1):
+                more = len(branch.targets) - 1
+                tokens[number, at : at + more] = branch.targets[:-1]
+                positions[number, at : at + more] = np.arange(size, size + more)
+                branches[number, at : at + more] = which
+                asked += [number * longest + size - 1, *range(number * longest + at, number * longest + at + more)]
+                at += more
+        order = np.argsort(asked, kind="stable")
+        outputs, which_output = np.unique(np.array(asked, np.int64)[order], return_inverse=True)
+        targets = np.concatenate([one.targets for row in self.rows for one in row.branches])[order]
+        shared = branches if self.rows[0].shared else None
+        return BatchArrays(tokens, positions, shared, outputs, which_output.astype(np.int64), targets, order)
+
+
+class BatchArrays(NamedTuple):
+    """Arrays of a batch; targets are in the order of their outputs, and `order` says which of the batch's each is."""
+
+    tokens: I64  # [B, S]
+    positions: I64  # [B, S]
+    branches: I64 | None  # [B, S]; 0 the prefix, -1 padding; None where no row has two
+    outputs: I64  # flat indices into [B x S], ascending [U]
+    which: I64  # into `outputs`, ascending [N]
+    targets: I64  # [N]
+    order: I64  # [N]
+
+
+def plan(streams: Sequence[Stream], sequence_tokens: int, batch_tokens: int = BATCH_TOKENS) -> list[Batch]:
+    """The batches that score streams.
+
+    Args:
+        streams: in any order.
+        sequence_tokens: tokens of a window at most.
+        batch_tokens: tokens of a batch, unless one row is longer.
+    """
+    rows = [row for group in _groups(streams, sequence_tokens) for row in _rows(*group)]
+    rows.sort(key=lambda row: (row.shared, -row.length, _identity(row)))
+    batches: list[list[Row]] = []
+    for row in rows:  # by falling length: the first row of a batch is its longest
+        last = batches[-1] if batches else None
+        fits = last is not None and (len(last) + 1) * last[0].length <= batch_tokens and last[0].shared == row.shared
+        if last is not None and fits:
+            last.append(row)
+        else:
+            batches.append([row])
+    return [Batch(tuple(one)) for one in batches]
+
+
+def _groups(streams: Sequence[Stream], sequence_tokens: int) -> Iterator[tuple[I64, list[Branch]]]:
+    """Prefixes, and the different branches of each in the order of their content."""
+    found: dict[bytes, dict[bytes, list[Job]]] = {}
+    for number, stream in enumerate(streams):
+        for window in windows(len(stream.ids) - 1, sequence_tokens, stream.first):
+            prefix, targets = _parts(stream.ids, window)
+            jobs = found.setdefault(prefix.tobytes(), {}).setdefault(targets.tobytes(), [])
+            jobs.append(Job(number, window.scored - stream.first))
+    for before, own in found.items():
+        branches = [Branch(np.frombuffer(after, np.int64), tuple(jobs)) for after, jobs in own.items()]
+        branches.sort(key=lambda one: (len(one.targets), one.targets.tobytes()))
+        yield np.frombuffer(before, np.int64), branches
+
+
+def _parts(ids: I64, window: ScoringWindow) -> tuple[I64, I64]:
+    return ids[window.start : window.scored], ids[window.scored : window.end + 1]
+
+
+def _rows(prefix: I64, branches: Sequence[Branch]) -> Iterator[Row]:
+    """Rows of bounded length; what has only the first token of a document in common shares nothing."""
+    limit = max(len(prefix), BRANCH_TOKENS) if len(prefix) > 1 else 0
+    held: list[Branch] = []
+    size = 0
+    for branch in branches:
+        if held and size + len(branch.targets) > limit:
+            yield Row(prefix, tuple(held))
+            held, size = [], 0
+        held.append(branch)
+        size += len(branch.targets)
+    yield Row(prefix, tuple(held))
+
+
+def _identity(row: Row) -> bytes:
+    digest = hashlib.blake2b(row.prefix.tobytes())
+    for branch in row.branches:
+        digest.update(len(branch.targets).to_bytes(8, "big") + branch.targets.tobytes())
+    return digest.digest()

@@ -1,0 +1,37 @@
+"""How tokens stand in a forward pass that is not plain training, and which outputs are asked of it.
+
+    B  sequences    S  tokens of a sequence given    K  keys that may be seen    N  targets    U  outputs asked
+
+A row of likelihoods may hold a prefix and several continuations of it, each at the positions that follow the prefix
+and blind to the others. Does not belong here: what builds such rows (evaluation.engine).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Layout(NamedTuple):
+    """A forward pass of whole sequences on a rank that holds all layers."""
+
+    positions: Tensor  # [B, S]
+    mask: Tensor | None = None  # additive [B, 1, S, K]; None: causal over the sequence
+    outputs: Tensor | None = None  # flat indices into [B x S], ascending [U]; None: all
+    which: Tensor | None = None  # the output that predicts each target, ascending indices into `outputs` [N]
+    targets: Tensor | None = None  # ids [N]; None: logits are wanted
+
+
+def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive mask [B, 1, S, S]: a token sees earlier ones of the prefix (branch 0) and of its own branch.
+
+    Args:
+        branches: of each token [B, S]; the tokens of a branch come after the prefix.
+        dtype: of the queries.
+    """
+    query, key = branches[:, :, None], branches[:, None, :]
+    seen = ((key == 0) | (key == query)).tril()
+    mask = torch.zeros(seen.shape, dtype=dtype, device=branches.device)
+    return mask.masked_fill_(~seen, -torch.inf).unsqueeze(1)

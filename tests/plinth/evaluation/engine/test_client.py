@@ -1,0 +1,50 @@
+"""The child process: the numbers of this one, one load for many calls, and every failure by name."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plinth.compute.context import Context
+from plinth.errors import CheckpointError, TrainingError
+from plinth.evaluation.engine.checkpoint import load
+from plinth.evaluation.engine.client import Engine
+from plinth.evaluation.engine.records import Request
+
+TEXTS = ["the fox jumps", "", "größte", "the lazy dog runs away " * 8]
+REQUESTS = [Request("the fox", " jumps"), Request((0, 4), (7, 8)), Request("the", ""), Request("", "the lazy dog")]
+ModelDirectory = Callable[..., Path]
+
+
+@pytest.mark.slow
+def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
+    ctx: Context, model_directory: ModelDirectory
+) -> None:
+    folder = model_directory()
+    here = load(folder)
+    with Engine.of_folder(ctx, folder, workers=2) as engine:
+        scores, answers = engine.documents(TEXTS, per_token=True), engine.likelihoods(REQUESTS)
+        for there, own in ((scores, here.documents(TEXTS, per_token=True)), (answers, here.likelihoods(REQUESTS))):
+            for column, expected in zip(there, own, strict=True):
+                assert np.array_equal(column, expected)
+        assert engine.documents([]).bits.size == engine.likelihoods([]).bits.size == 0
+        assert engine.facts == {"device": here.device.type, "sequence_tokens": 32}
+        os.kill(engine._child.pid, signal.SIGKILL)
+        with pytest.raises(TrainingError, match=r"could not be evaluated[\s\S]*ended with signal 9"):
+            engine.documents(TEXTS)
+    assert list(ctx.workspace.tmp.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_load_is_named(ctx: Context, model_directory: ModelDirectory) -> None:
+    folder = model_directory()
+    (folder / "model.safetensors").write_bytes(b"not tensors")
+    with (
+        Engine.of_folder(ctx, folder) as engine,
+        pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"),
+    ):
+        engine.likelihoods(REQUESTS)
+    assert list(ctx.workspace.tmp.iterdir()) == []
