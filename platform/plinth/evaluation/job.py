@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.evaluation import items, slices, tables
-from plinth.evaluation.engine.client import Engine
+from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import Evaluation
 from plinth.records import Manifest, Step
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
@@ -67,7 +67,7 @@ def run(
         if documents is not None and language is not None:
             chosen = slices.with_languages(ctx, chosen, documents, language, column)
         asked = items.choose(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
-        with Engine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
+        with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
             trigram = _trigram(ctx, curated)
             tokens, bits, *_ = engine.documents([one.text for one in chosen] + [one.text for one in asked])
         parts = (tables.documents(ctx, chosen, tokens[: len(chosen)], bits[: len(chosen)], trigram),)

@@ -16,7 +16,7 @@ from plinth.corpus.protected import item_table, sets
 from plinth.errors import CheckpointError, IntegrityError, TrainingError
 from plinth.evaluation import job
 from plinth.evaluation.baselines import Trigram
-from plinth.evaluation.engine.client import Engine
+from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Scores
 from plinth.evaluation.parameters import Evaluation
 from plinth.model.decoder import Decoder
@@ -112,7 +112,7 @@ def test_languages_of_a_bucket_with_several(
     labels = write_table(ctx.store, "part-00000.parquet", pa.table({"label": ["en", "de", "fr"]}))
     language = Manifest(asset="web/language", step="s", version="1", params={}, inputs={}, parts=(labels,))
     monkeypatch.setattr(
-        Engine,
+        ModelEngine,
         "documents",
         lambda engine, texts: Scores(np.ones(3, int), np.array([8.0 * len(text) for text in texts])),
     )

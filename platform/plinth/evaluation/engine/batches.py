@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.evaluation.engine.encode import Stream
+from plinth.evaluation.engine.encode import ScoredStream
 from plinth.evaluation.windows import ScoringWindow, windows
 
 #: Tokens of a batch, padding included.
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Branch:
+class Continuation:
     """Targets [n] after a prefix; the inputs are the prefix and all targets but the last."""
 
     targets: I64
@@ -49,7 +49,7 @@ class Row:
     """A prefix and what continues it."""
 
     prefix: I64
-    branches: tuple[Branch, ...]
+    branches: tuple[Continuation, ...]
 
     @property
     def length(self) -> int:
@@ -113,7 +113,7 @@ class BatchArrays(NamedTuple):
     order: I64  # [N]
 
 
-def plan(streams: Sequence[Stream], sequence_tokens: int, batch_tokens: int = BATCH_TOKENS) -> list[Batch]:
+def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: int = BATCH_TOKENS) -> list[Batch]:
     """The batches that score streams.
 
     Args:
@@ -134,7 +134,7 @@ def plan(streams: Sequence[Stream], sequence_tokens: int, batch_tokens: int = BA
     return [Batch(tuple(one)) for one in batches]
 
 
-def _groups(streams: Sequence[Stream], sequence_tokens: int) -> Iterator[tuple[I64, list[Branch]]]:
+def _groups(streams: Sequence[ScoredStream], sequence_tokens: int) -> Iterator[tuple[I64, list[Continuation]]]:
     """Prefixes, and the different branches of each in the order of their content."""
     found: dict[bytes, dict[bytes, list[Job]]] = {}
     for number, stream in enumerate(streams):
@@ -143,7 +143,7 @@ def _groups(streams: Sequence[Stream], sequence_tokens: int) -> Iterator[tuple[I
             jobs = found.setdefault(prefix.tobytes(), {}).setdefault(targets.tobytes(), [])
             jobs.append(Job(number, window.scored - stream.first))
     for before, own in found.items():
-        branches = [Branch(np.frombuffer(after, np.int64), tuple(jobs)) for after, jobs in own.items()]
+        branches = [Continuation(np.frombuffer(after, np.int64), tuple(jobs)) for after, jobs in own.items()]
         branches.sort(key=lambda one: (len(one.targets), one.targets.tobytes()))
         yield np.frombuffer(before, np.int64), branches
 
@@ -152,10 +152,10 @@ def _parts(ids: I64, window: ScoringWindow) -> tuple[I64, I64]:
     return ids[window.start : window.scored], ids[window.scored : window.end + 1]
 
 
-def _rows(prefix: I64, branches: Sequence[Branch]) -> Iterator[Row]:
+def _rows(prefix: I64, branches: Sequence[Continuation]) -> Iterator[Row]:
     """Rows of bounded length; what has only the first token of a document in common shares nothing."""
     limit = max(len(prefix), BRANCH_TOKENS) if len(prefix) > 1 else 0
-    held: list[Branch] = []
+    held: list[Continuation] = []
     size = 0
     for branch in branches:
         if held and size + len(branch.targets) > limit:

@@ -81,7 +81,7 @@ class Checkpoint(NamedTuple):
         return Likelihoods(tokens, found.bits, found.greedy, cut, found.token_bits)
 
     def _score(
-        self, streams: Sequence[encode.Stream], workers: int, batch_tokens: int, progress: Told
+        self, streams: Sequence[encode.ScoredStream], workers: int, batch_tokens: int, progress: Told
     ) -> likelihood.StreamScores:
         return likelihood.score(
             self.model,

@@ -1,6 +1,6 @@
-"""`Engine`: a checkpoint in a child process, so that the caller never imports torch and no crash takes it along.
+"""`ModelEngine`: a checkpoint in a child process, so that the caller never imports torch and no crash takes it along.
 
-    with Engine.of(ctx, checkpoint) as engine:
+    with ModelEngine.of(ctx, checkpoint) as engine:
         scores = engine.documents(texts)
         answers = engine.likelihoods([Request("The capital of France is", " Paris")])
 
@@ -36,7 +36,7 @@ from plinth.storage.checkout import checkout
 TAIL_LINES = 25
 
 
-class Engine:
+class ModelEngine:
     """A context manager; calls are answered one after the other.
 
     Args:
@@ -65,7 +65,7 @@ class Engine:
         self._calls = count()
 
     @classmethod
-    def of(cls, ctx: Context, checkpoint: Manifest, **options: Any) -> Engine:
+    def of(cls, ctx: Context, checkpoint: Manifest, **options: Any) -> ModelEngine:
         """The engine of a checkpoint.
 
         Raises:
@@ -74,11 +74,11 @@ class Engine:
         return cls(ctx, f"checkpoint {checkpoint.digest[:12]}", _needed(checkpoint), **options)
 
     @classmethod
-    def of_folder(cls, ctx: Context, folder: Path, **options: Any) -> Engine:
+    def of_folder(cls, ctx: Context, folder: Path, **options: Any) -> ModelEngine:
         """The engine of a model folder, ours or Hugging Face's."""
         return cls(ctx, str(folder), Path(folder), **options)
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> ModelEngine:
         with ExitStack() as stack:
             with named_failures(self.ctx.workspace.tmp):
                 self.ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from plinth.tokens.tokenizer.encode import encode_texts
 from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 
-class Stream(NamedTuple):
+class ScoredStream(NamedTuple):
     """Tokens, of which those from `first` (at least 1) on are scored."""
 
     ids: NDArray[np.int64]
@@ -27,7 +27,7 @@ class Stream(NamedTuple):
         return len(self.ids) - self.first
 
 
-def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[Stream]:
+def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[ScoredStream]:
     """Whole texts, each after the token that documents begin with.
 
     Raises:
@@ -42,11 +42,11 @@ def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[St
                 expected="the same text after encoding and decoding",
                 remedy="train a byte-level tokenizer without normalisation",
             )
-        streams.append(Stream(np.concatenate(([start], ids.astype(np.int64))), 1))
+        streams.append(ScoredStream(np.concatenate(([start], ids.astype(np.int64))), 1))
     return streams
 
 
-def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list[Stream]:
+def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list[ScoredStream]:
     """Continuations after their prompts, cut into tokens as lm-evaluation-harness does (`TemplateLM._encode_pair`).
 
     White space at the end of a prompt goes to the continuation; the tokens of the continuation are those of both
@@ -58,7 +58,7 @@ def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list
     return [_stream(start, prompt, continuation, ids) for prompt, continuation in pairs]
 
 
-def ends(tokenizer: Tokenizer, texts: Sequence[str], streams: Sequence[Stream]) -> NDArray[np.int64]:
+def ends(tokenizer: Tokenizer, texts: Sequence[str], streams: Sequence[ScoredStream]) -> NDArray[np.int64]:
     """Bytes of its text up to the end of each token, of all documents' tokens one after the other."""
     widths = np.array([len(data) for data in token_bytes(tokenizer)], dtype=np.int64)
     found = [np.empty(0, np.int64)]
@@ -88,14 +88,14 @@ def _stream(
     prompt: str | tuple[int, ...],
     continuation: str | tuple[int, ...],
     ids: dict[str, NDArray[np.unsignedinteger]],
-) -> Stream:
+) -> ScoredStream:
     if isinstance(prompt, str) and isinstance(continuation, str):
         whole = ids[prompt + continuation]
         first = min(len(ids[prompt]), len(whole) - 1) if continuation else len(whole)
-        return Stream(np.concatenate(([start], whole)).astype(np.int64), 1 + first)
+        return ScoredStream(np.concatenate(([start], whole)).astype(np.int64), 1 + first)
     before = [start, *ids[prompt].tolist()] if isinstance(prompt, str) else list(prompt) or [start]
     after = ids[continuation] if isinstance(continuation, str) else continuation
-    return Stream(np.array([*before, *after], dtype=np.int64), len(before))
+    return ScoredStream(np.array([*before, *after], dtype=np.int64), len(before))
 
 
 def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:

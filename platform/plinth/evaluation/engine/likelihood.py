@@ -20,7 +20,7 @@ from torch import Tensor
 
 from plinth.errors import TrainingError
 from plinth.evaluation.engine.batches import BATCH_TOKENS, Batch, plan
-from plinth.evaluation.engine.encode import Stream
+from plinth.evaluation.engine.encode import ScoredStream
 from plinth.model.layout import Layout, branch_mask
 
 #: (tokens [B, S], layout=Layout) -> [N, 2] of `Decoder.arranged`: a decoder, or what wraps it.
@@ -37,7 +37,7 @@ class StreamScores(NamedTuple):
 
 def score(
     forward: Forward,
-    streams: Sequence[Stream],
+    streams: Sequence[ScoredStream],
     sequence_tokens: int,
     *,
     device: torch.device | str = "cpu",
@@ -89,7 +89,7 @@ def run(forward: Forward, batch: Batch, device: torch.device | str, dtype: torch
 
 
 def collect(
-    streams: Sequence[Stream], batches: Iterable[Batch], answers: Iterable[NDArray[np.float32]]
+    streams: Sequence[ScoredStream], batches: Iterable[Batch], answers: Iterable[NDArray[np.float32]]
 ) -> StreamScores:
     """The answers to batches, by stream.
 

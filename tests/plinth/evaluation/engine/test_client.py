@@ -11,7 +11,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.engine.checkpoint import load
-from plinth.evaluation.engine.client import Engine
+from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request
 
 TEXTS = ["the fox jumps", "", "größte", "the lazy dog runs away " * 8]
@@ -25,7 +25,7 @@ def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
 ) -> None:
     folder = model_directory()
     here = load(folder)
-    with Engine.of_folder(ctx, folder, workers=2) as engine:
+    with ModelEngine.of_folder(ctx, folder, workers=2) as engine:
         scores, answers = engine.documents(TEXTS, per_token=True), engine.likelihoods(REQUESTS)
         for there, own in ((scores, here.documents(TEXTS, per_token=True)), (answers, here.likelihoods(REQUESTS))):
             for column, expected in zip(there, own, strict=True):
@@ -43,7 +43,7 @@ def test_a_model_that_does_not_load_is_named(ctx: Context, model_directory: Mode
     folder = model_directory()
     (folder / "model.safetensors").write_bytes(b"not tensors")
     with (
-        Engine.of_folder(ctx, folder) as engine,
+        ModelEngine.of_folder(ctx, folder) as engine,
         pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"),
     ):
         engine.likelihoods(REQUESTS)
