@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtr, stdtrit  # type: ignore[import-untyped]
+from scipy.special import ndtri, stdtr, stdtrit
 
 from plinth.records import Frozen
 
@@ -28,7 +28,8 @@ FEW_CLUSTERS = "few_clusters"
 MISSING = "missing"
 
 FEW = 10
-#: Results are rounded to so many significant digits, so that the order in which a processor adds does not show.
+#: Ends of intervals are rounded to so many significant digits, so that the order in which a processor adds does not
+#: show; values are sums without rounding (`math.fsum`).
 DIGITS = 12
 
 
@@ -133,6 +134,6 @@ def student(
     half = critical(level, freedom) * error if error else 0.0
     p = (two_sided(value / error, freedom) if error else 1.0) if test else None
     return Estimate(
-        value=rounded(value), low=rounded(value - half), high=rounded(value + half), level=level, n=n,
-        clusters=clusters, method=method, p=None if p is None else rounded(p), flags=flags,
+        value=value, low=rounded(value - half) if half else value, high=rounded(value + half) if half else value,
+        level=level, n=n, clusters=clusters, method=method, p=None if p is None else rounded(p), flags=flags,
     )  # fmt: skip

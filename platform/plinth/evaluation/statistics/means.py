@@ -107,6 +107,6 @@ def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: fl
         low, high = min(low, 0.0), max(high, 0.0)
     flags = (DEGENERATE,) if clusters in (wins, losses) or not len(contested) else ()
     return Estimate(
-        value=rounded(scale * (wins - losses) / clusters), low=rounded(low), high=rounded(high), level=level, n=n,
+        value=scale * (wins - losses) / clusters, low=rounded(low), high=rounded(high), level=level, n=n,
         clusters=clusters, method="exact McNemar", p=rounded(p), flags=flags,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.special import bdtr, ndtri  # type: ignore[import-untyped]
+from scipy.special import bdtr, ndtri
 
 #: With so many pairs that differ, the normal approximation serves (the rule that McNemar's test is taught with).
 FEW_PAIRS = 25

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri  # type: ignore[import-untyped]
+from scipy.special import ndtri
 
 from plinth.evaluation.statistics.estimate import Floats, checked
 

@@ -98,7 +98,7 @@ def _ratio(
     half = float(np.quantile(distances, level, method="higher")) * error
     p = (1 + int((distances >= abs(value) / error).sum())) / (1 + draws) if test else None
     return Estimate(
-        value=rounded(value), low=rounded(value - half), high=rounded(value + half), level=level, n=len(above),
+        value=value, low=rounded(value - half), high=rounded(value + half), level=level, n=len(above),
         clusters=count, method=f"studentised bootstrap, {draws} draws", seed=seed, p=None if p is None else rounded(p),
     )  # fmt: skip
 
@@ -115,9 +115,9 @@ def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
         drawn = picks.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
         weights = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count).astype(np.float64)
         sum_a, sum_b, aa, ab, bb = (weights @ columns).T
-        own = sum_a / sum_b
-        variance = np.maximum((aa - 2 * own * ab + own * own * bb) * count / (count - 1), 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # a draw may hold nothing, or one cluster only
+            own = sum_a / sum_b
+            variance = np.maximum((aa - 2 * own * ab + own * own * bb) * count / (count - 1), 0.0)
             distance = np.abs(own - value) * sum_b / np.sqrt(variance)
         found[start : start + size] = np.nan_to_num(distance, nan=0.0, posinf=np.inf)
     return found

@@ -7,8 +7,9 @@ against "it is 0" is
     BF = g^(-1/2) ((1 + t^2 / nu) / (1 + t^2 / (nu g)))^(n/2)
 
 of Student's t alone (Lai 1976; Wang and Ramdas 2023, "Anytime-valid t-tests"). Under "it is 0" and normal differences,
-BF exceeds 1/alpha ever with a probability of at most alpha, however often one looks; of other distributions with finite
-variance that is approximate, and the better the more was seen before the first look.
+BF exceeds 1/alpha ever with a probability of at most alpha, however often one looks. Right and wrong answers and heavy
+tails keep that too in simulations; exponential values (skewness 2) decide in 7% of runs at alpha = 5%, and keep it when
+the first look comes after 100 observations.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ class Sequential(Frozen):
         unknown = not 0 < half < math.inf
         flags = (*((DEGENERATE,) if unknown else ()), *((FEW_CLUSTERS,) if self.n < FEW else ()))
         half = 0.0 if unknown else half
+        low, high = (rounded(self.mean - half), rounded(self.mean + half)) if half else (self.mean, self.mean)
         return Estimate(
-            value=rounded(self.mean), low=rounded(self.mean - half), high=rounded(self.mean + half), level=self.level,
-            n=self.n, clusters=self.n, method="mixture SPRT, always valid", p=rounded(self.p), flags=flags,
+            value=self.mean, low=low, high=high, level=self.level, n=self.n, clusters=self.n,
+            method="mixture SPRT, always valid", p=rounded(self.p), flags=flags,
         )  # fmt: skip
 
     def _half_width(self) -> float:

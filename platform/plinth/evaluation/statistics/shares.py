@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betaincinv, ndtr, ndtri  # type: ignore[import-untyped]
+from scipy.special import betaincinv, ndtr, ndtri
 
 from plinth.corpus.slices.rates import wilson
 from plinth.evaluation.statistics.estimate import FEW, FEW_CLUSTERS, MISSING, Estimate, rounded
@@ -19,7 +19,7 @@ def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     _check(successes, n)
     low, high = wilson(successes, n, float(ndtri((1 + level) / 2)))
     return Estimate(
-        value=rounded(successes / n), low=rounded(low), high=rounded(high), level=level, n=n, clusters=n,
+        value=successes / n, low=rounded(low), high=rounded(high), level=level, n=n, clusters=n,
         method="Wilson", flags=(FEW_CLUSTERS,) if n < FEW else (),
     )  # fmt: skip
 
@@ -46,9 +46,10 @@ def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
 def share_with_missing(successes: int, scored: int, missing: int, *, level: float = 0.95) -> Estimate:
     """The share of all items, of which some have no score: with nothing assumed of those.
 
-    The value is the share of the scored. The interval holds whatever the missing would have scored: from Wilson's
-    interval of the scored to both extremes, at the critical value of Imbens and Manski (2004), which lies between the
-    one-sided one (many missing) and the two-sided one (none).
+    The value is the share of the scored. The interval holds whatever the missing would have scored: from Wilson's lower
+    end with all of them wrong to his upper end with all of them right, at the critical value of Imbens and Manski
+    (2004), which lies between the one-sided one (many missing) and the two-sided one (none). That items are missing
+    by chance is part of both ends; an interval of the scored alone, stretched, is too narrow.
 
     Raises:
         ValueError: as `share`.
@@ -58,13 +59,13 @@ def share_with_missing(successes: int, scored: int, missing: int, *, level: floa
         raise ValueError("a number of items is not negative")
     if not missing:
         return share(successes, scored, level=level)
-    known = scored / (scored + missing)
-    of_scored = successes / scored
-    error = known * math.sqrt(max(of_scored * (1 - of_scored), 0.25 / scored) / scored)
-    low, high = wilson(successes, scored, _imbens_manski((1 - known) / error, level))
+    n, most = scored + missing, successes + missing
+    error = max(math.sqrt(max(one * (n - one), n / 4) / n**3) for one in (successes, most))
+    c = _imbens_manski(missing / n / error, level)
     return Estimate(
-        value=rounded(of_scored), low=rounded(known * low), high=rounded(known * high + 1 - known), level=level,
-        n=scored + missing, clusters=scored + missing, method="Imbens-Manski, Wilson", flags=(MISSING,),
+        value=successes / scored, low=rounded(wilson(successes, n, c)[0]),
+        high=rounded(wilson(most, n, c)[1]), level=level, n=n, clusters=n, method="Imbens-Manski, Wilson",
+        flags=(MISSING,),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from plinth.compute.context import Context
+from plinth.evaluation import statistics
 from plinth.experiment.value.byte_model import ByteModel
 from plinth.experiment.value.overlap import batches_of
 from plinth.records import Manifest, Part
@@ -27,7 +28,6 @@ BASE_BYTES = 8 * 2**20
 ADDED_SHARE = 0.5
 SLICE_BYTES = 512 * 2**10
 HELD_BACK = 10
-REPLICATES = 1000
 OWN_SLICE = "the source itself"
 
 
@@ -126,14 +126,6 @@ def _measured(models: Mapping[str, ByteModel], texts: Sequence[bytes], seed: int
     found: dict[str, Any] = {"documents": len(texts), "bytes": int(sizes.sum())}
     found |= {name: float(own.sum() / sizes.sum()) for name, own in bits.items()}
     for name, other in (("helps", "base"), ("beats_more_of_the_same", "instead")):
-        found[name] = _paired(bits["with"] - bits[other], sizes, seed)
+        gap = statistics.ratio_difference(bits["with"], bits[other], sizes, seed=seed)
+        found[name] = {"value": gap.value, "low": gap.low, "high": gap.high}
     return found
-
-
-def _paired(difference: Any, sizes: Any, seed: int) -> dict[str, float]:
-    """Difference in bits per byte with its interval: documents are drawn, both models see the same ones."""
-    picks, count = np.random.default_rng(seed), len(sizes)
-    drawn = picks.integers(0, count, (min(REPLICATES, 2**24 // count), count))
-    found = difference[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
-    low, high = np.quantile(found, [0.025, 0.975])
-    return {"value": float(difference.sum() / sizes.sum()), "low": float(low), "high": float(high)}

@@ -8,13 +8,13 @@
     proxy        bits per byte of held-out slices for a small byte model, with the sample added to a piece of the
                  corpus, and with as much more of the corpus instead
 
-Intervals are percentiles of a bootstrap over documents (Efron 1979), 95%. They cover the
+Intervals are of a bootstrap over documents (`evaluation.statistics.ratio`), 95%. They cover the
 choice of documents, not that files differ more than documents do; another seed shows that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from plinth.compute.context import Context
 from plinth.corpus.sources.parameters import Bucket
 from plinth.corpus.sources.record import EXCLUSIONS, damage
 from plinth.errors import MissingError
+from plinth.evaluation import statistics
 from plinth.experiment.value import proxy
 from plinth.experiment.value.overlap import against, batches_of, inside, known_ngrams, new_ngrams, signed
 from plinth.experiment.value.sample import Annotators, SourceSample, scratch, take
@@ -40,7 +41,6 @@ SAMPLE_BYTES = 32 * 2**20
 #: Bytes of the corpus's text that are read, for its n-grams and for the proxy.
 CORPUS_BYTES = 32 * 2**20
 TOKENIZED_BYTES = 4 * 2**20
-REPLICATES = 400
 TOP_REASONS = 12
 
 
@@ -112,7 +112,6 @@ def assess(
     ours = against(ctx, marks, params, have.documents, have.signatures, have.verdicts) >= params.threshold
     twice = inside(marks, params.threshold)
     accepted = facts.kept & ~ours & ~twice
-    draw = Draws(len(facts.size), seed)
     texts = facts.texts.filter(pa.array(accepted))
     tokenizer = _tokenizer(ctx, texts, have, seed)
     return {
@@ -120,11 +119,11 @@ def assess(
             "files": sample.files, "of_files": sample.of_files, "source_bytes": sample.source_bytes,
             "of_bytes": sample.of_bytes, "documents": len(facts.size), "text_bytes": int(facts.size.sum()),
         },
-        "acceptance": _acceptance(sample, facts, ours, twice, accepted, draw),
+        "acceptance": _acceptance(sample, facts, ours, twice, accepted, seed),
         "reasons": _reasons(sample),
-        "density": _density(ctx, facts, ours | twice, texts, have, corpus_bytes, draw, seed),
+        "density": _density(ctx, facts, ours | twice, texts, have, corpus_bytes, seed),
         "tokenizer": tokenizer,
-        "effective": _effective(ctx, sample, facts, accepted, tokenizer, draw),
+        "effective": _effective(ctx, sample, facts, accepted, tokenizer, seed),
         "proxy": proxy.deltas(ctx, texts.to_pylist(), have.curated, corpus_bytes, seed),
     }  # fmt: skip
 
@@ -148,42 +147,33 @@ def _read(own: Context, sample: SourceSample) -> _Facts:
     return _Facts(texts, np.diff(offsets).astype(np.float64) if len(texts) else np.empty(0), flags)
 
 
-class Draws:
-    """Bootstrap weights over documents: how often each is drawn in every replicate."""
+def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
+    """Sum of `above` over sum of `below`, both [D], times `scale`, with its interval."""
+    if not below.sum():
+        return {"value": 0.0, "low": 0.0, "high": 0.0}
+    found = statistics.ratio(above, below, seed=seed)
+    return {name: scale * end for name, end in (("value", found.value), ("low", found.low), ("high", found.high))}
 
-    def __init__(self, documents: int, seed: int) -> None:
-        self.documents, self.seed = documents, seed
 
-    def ratio(
-        self, above: Floats, below: Floats, what: Callable[[Floats], Floats] = lambda one: one
-    ) -> dict[str, float]:
-        """Sum of `above` over sum of `below`, both [D], with its interval; `what` is applied to all of them."""
-        if not self.documents or not below.sum():
-            return {"value": 0.0, "low": 0.0, "high": 0.0}
-        picks = np.random.default_rng(self.seed)
-        found = np.empty(REPLICATES)
-        for i in range(REPLICATES):
-            weights = np.bincount(picks.integers(0, self.documents, self.documents), minlength=self.documents)
-            total = weights @ below
-            found[i] = weights @ above / total if total else 0.0
-        low, high = np.quantile(what(found), [0.025, 0.975])
-        value = what(np.array([above.sum() / below.sum()]))[0]
-        return {"value": float(value), "low": float(low), "high": float(high)}
+def _share(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
+    """The same where `above` is part of `below`: between 0 and all of it."""
+    found = _ratio(above, below, seed)
+    return {name: scale * min(max(end, 0.0), 1.0) for name, end in found.items()}
 
 
 def _acceptance(
-    sample: SourceSample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, draw: Draws
+    sample: SourceSample, facts: _Facts, ours: Bools, twice: Bools, accepted: Bools, seed: int
 ) -> dict[str, Any]:
     one = np.ones(len(facts.size))
     failed = damage(sample.documents.stats["rejects"])
     records = len(one) + failed
     return {
         "parsed": len(one) / records if records else 0.0,
-        "kept": draw.ratio(facts.kept.astype(np.float64), one),
-        "duplicates_of_corpus": draw.ratio((facts.kept & ours).astype(np.float64), facts.kept.astype(np.float64)),
-        "duplicates_in_itself": draw.ratio((facts.kept & twice).astype(np.float64), facts.kept.astype(np.float64)),
-        "accepted": draw.ratio(accepted.astype(np.float64), one),
-        "accepted_bytes": draw.ratio(accepted * facts.size, facts.size),
+        "kept": _share(facts.kept.astype(np.float64), one, seed),
+        "duplicates_of_corpus": _share((facts.kept & ours).astype(np.float64), facts.kept.astype(np.float64), seed),
+        "duplicates_in_itself": _share((facts.kept & twice).astype(np.float64), facts.kept.astype(np.float64), seed),
+        "accepted": _share(accepted.astype(np.float64), one, seed),
+        "accepted_bytes": _share(accepted * facts.size, facts.size, seed),
     }
 
 
@@ -203,7 +193,6 @@ def _density(
     texts: pa.Array,
     have: ReferenceCorpus,
     limit: int,
-    draw: Draws,
     seed: int,
 ) -> dict[str, Any]:
     kept = facts.kept.astype(np.float64)
@@ -213,9 +202,9 @@ def _density(
     held = [p for one in have.curated.values() for p in one.named("heldout-")]
     own_total, own_fresh = new_ngrams(batches_of(ctx.store, held, TOKENIZED_BYTES), grams)
     return {
-        "unique_text": draw.ratio(kept * ~again * facts.size, kept * facts.size),
-        "new_ngrams": Draws(len(total), seed).ratio(fresh, total),
-        "new_ngrams_of_held_out": Draws(len(own_total), seed).ratio(own_fresh, own_total),
+        "unique_text": _share(kept * ~again * facts.size, kept * facts.size, seed),
+        "new_ngrams": _share(fresh, total, seed),
+        "new_ngrams_of_held_out": _share(own_fresh, own_total, seed),
     }
 
 
@@ -243,18 +232,18 @@ def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) 
     }
     bytes_, counted = (sum(one.stats[k] for one in have.shards.values()) for k in ("text_bytes", "tokens"))
     return {
-        "bytes_per_token": Draws(len(size), seed).ratio(size, tokens),
+        "bytes_per_token": _ratio(size, tokens, seed),
         "corpus": bytes_ / counted if counted else 0.0,
         "buckets": buckets,
     }
 
 
 def _effective(
-    ctx: Context, sample: SourceSample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], draw: Draws
+    ctx: Context, sample: SourceSample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
     """The whole source at the sample's rate, beside what the corpus has."""
     scale = facts.size.sum() / sample.share if len(facts.size) else 0.0
-    gained = draw.ratio(accepted * facts.size, facts.size, lambda share: share * scale)
+    gained = _share(accepted * facts.size, facts.size, seed, scale)
     ref = ctx.refs.ref("funnel")
     now = float(ctx.refs.load(ref.digest).stats["total"]["effective"]["effective_bytes"]) if ref else 0.0
     rate = tokenizer.get("bytes_per_token", {}).get("value", 0.0)

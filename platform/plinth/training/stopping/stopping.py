@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from plinth import fingerprint
+from plinth.evaluation.statistics import slope
 from plinth.training.config import RunConfig
 from plinth.training.stopping.parameters import Plateau, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals
@@ -91,26 +92,10 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> Ru
     short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
     if short:
         return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
-    slope, error = fit_line(window)
-    hopeful = -(slope - _quantile(rule.confidence, len(window) - 2) * error) * rule.window_tokens
+    fit = slope([p.tokens for p in window], [p.value for p in window], level=2 * rule.confidence - 1)
+    hopeful = -fit.low * rule.window_tokens
     reason = f"{name}: at most {hopeful:.3g} nats more in {rule.window_tokens:,} tokens, asked {rule.min_improvement:g}"
     return RuleState(name, hopeful < rule.min_improvement, hopeful, rule.min_improvement, reason)
-
-
-def fit_line(points: Sequence[Point]) -> tuple[float, float]:
-    """Slope per token of a straight line through at least three points, and its standard error."""
-    n = len(points)
-    mean_x, mean_y = sum(p.tokens for p in points) / n, sum(p.value for p in points) / n
-    spread = sum((p.tokens - mean_x) ** 2 for p in points)
-    slope = sum((p.tokens - mean_x) * (p.value - mean_y) for p in points) / spread
-    residual = sum((p.value - mean_y - slope * (p.tokens - mean_x)) ** 2 for p in points)
-    return slope, math.sqrt(residual / (n - 2) / spread)
-
-
-def _quantile(confidence: float, freedom: int) -> float:
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
-    return float(stdtrit(freedom, confidence))
 
 
 def _blocks(losses: Sequence[Point], window: int) -> list[Point]:

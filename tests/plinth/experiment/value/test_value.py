@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -177,20 +176,6 @@ def test_ngrams_that_the_corpus_never_had() -> None:
     total, new = overlap.new_ngrams([pa.array(["a b c d e g", "", "a b c d e f"], pa.large_string())], known)
     assert (total.tolist(), new.tolist()) == ([2.0, 0.0, 2.0], [1.0, 0.0, 0.0])
     assert overlap.new_ngrams([pa.array(["a b c d e"], pa.large_string())], known[:0])[1].tolist() == [1.0]
-
-
-# ---- intervals ----------------------------------------------------------------------------------------
-
-
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """A known share, sampled 200 times: 95% intervals hold it in about 95 of 100."""
-    picks = np.random.default_rng(3)
-    held = 0
-    for i in range(200):
-        hits = (picks.random(150) < 0.3).astype(np.float64)
-        one = value.Draws(150, i).ratio(hits, np.ones(150))
-        held += one["low"] <= 0.3 <= one["high"]
-    assert 178 <= held <= 199
 
 
 # ---- the proxy ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.stopping.parameters import Plateau, Stopping
 from plinth.training.stopping.signals import Gatherer, Point, Signals
-from plinth.training.stopping.stopping import fit_line, judge, last_step
+from plinth.training.stopping.stopping import judge, last_step
 from plinth.training.telemetry.timeline import timeline
 from tests.ranks import run_ranks
 
@@ -53,12 +53,6 @@ def test_slices_must_be_flat_too() -> None:
     assert not judge(rules, flat).stop  # nobody has evaluated it
     assert judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.0, 0.001)[::20]})).stop
     assert not judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.1, 0.001)[::20]})).stop
-
-
-def test_the_fit_is_least_squares() -> None:
-    slope, error = fit_line([Point(0, 1.0), Point(1, 3.0), Point(2, 2.0), Point(3, 4.0)])
-    assert slope == pytest.approx(0.8)
-    assert error == pytest.approx((1.8 / 2 / 5) ** 0.5)
 
 
 def test_budgets_are_spent_by_steps_done_again_too() -> None:
