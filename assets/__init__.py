@@ -11,7 +11,8 @@ One file per stage, upstream first, with its logic:
     curate, funnel                           plinth/corpus/STEM
     removal_rates                            plinth/corpus/slices
     data_card                                plinth/report
-    tokenizer, shards, packing, mixture      plinth/tokens/STEM
+    tokenizer, shards, trace_index           plinth/tokens/STEM
+    packing, mixture                         plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger
     training, evaluation                     plinth/STEM
     candidate                                registry

@@ -28,6 +28,7 @@ from assets import (
     sources,
     span_dedup,
     tokenizer,
+    trace_index,
     training,
 )
 from assets.framework.stage import Stage
@@ -51,6 +52,7 @@ STEMS = (
     curate,
     tokenizer,
     shards,
+    trace_index,
     packing,
     mixture,
     funnel,
@@ -62,7 +64,7 @@ STEMS = (
 )
 
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
-FOLLOWS_MIXTURE = (tokenizer, shards, packing, mixture, training, evaluation, candidate)
+FOLLOWS_MIXTURE = (tokenizer, shards, trace_index, packing, mixture, training, evaluation, candidate)
 
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:

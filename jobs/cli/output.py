@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
+
+#: Control characters of ASCII and Latin-1 but for line ends and tabs, marks of direction, and line separators.
+_COMMANDS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 #: Width, in columns, of a table for a pipe or a file.
 PIPED_WIDTH = 200
@@ -16,7 +20,9 @@ PIPED_WIDTH = 200
 
 def emit_json(value: Any) -> None:
     """One JSON document on stdout; records become objects, bytes become hexadecimal."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+    # JSON leaves these as they are, and a terminal may obey them.
+    click.echo(re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def table(
@@ -66,6 +72,12 @@ def plain_markup(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def visible(text: str) -> str:
+    """Foreign text for a terminal: characters that would command it, or reorder what it shows, as `\\x1b`; line ends
+    and tabs stay."""
+    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def heading(text: str) -> None:

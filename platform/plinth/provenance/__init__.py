@@ -7,6 +7,7 @@
     document_rows  one document's row in every table that has one
     text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
+    trace/       verbatim spans of a text: their documents, and the steps and checkpoints that saw them
     ledger/      one row per document with all that was measured and decided
     text_export/ curated text with its rows of the ledger, for others
 

@@ -35,7 +35,7 @@ MOST_EDITS = 100
 #: Assets of a bucket that are no scores: they have sections of their own, or no readable row per document.
 NO_SCORES = frozenset(
     {"documents", "sources", "minhash", "policy", "verdicts", "curated", "lines", "substring", "semantic"}
-    | {"shards", "packed"}
+    | {"shards", "packed", "trace_index"}
 )
 #: Stages with a section of their own, beside the duplicates.
 _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})

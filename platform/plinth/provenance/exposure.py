@@ -6,6 +6,7 @@ steps that it took are on its timeline.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from plinth.compute.context import Context
@@ -24,7 +25,7 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
     """The document's position in its stream, and the shards that hold it, with the position in each."""
     return [
         ({"stream": name} if reader.stream.label else {})
-        | {"start": span.start, "tokens": span.tokens, "shards": _pieces(reader, span.start, span.start + span.tokens)}
+        | {"start": span.start, "tokens": span.tokens, "shards": pieces(reader, span.start, span.start + span.tokens)}
         for name, reader in open_streams(ctx.store, [shards]).items()
         for span in reader.index.find(bytes.fromhex(id_))
     ]
@@ -49,26 +50,41 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
     if bucket not in shards:
         return None
     sightings = steps_of_document(ctx, mixture, shards, bucket, id_, config.steps)
-    reached = _reached(config)
-    steps = sorted({sighting.step + 1 for sighting in sightings if sighting.step + 1 <= reached})
+    trained = trained_steps(config)
+    steps = sorted({sighting.step + 1 for sighting in sightings if sighting.step + 1 in trained})
     if not steps:
         return None
     return {
         "run": config.run_id,
         "steps": steps[:MAX_STEPS],
-        "times_seen": sum(sighting.step + 1 <= reached for sighting in sightings),
-        "checkpoints": [step for step in _checkpoints(ctx, config) if step >= steps[0]],
+        "times_seen": sum(sighting.step + 1 in trained for sighting in sightings),
+        "checkpoints": [step for step in checkpoints(ctx, config) if step >= steps[0]],
     }
 
 
-def _reached(config: RunConfig) -> int:
-    """The last step on the run's timeline."""
-    return max(
-        (int(event["step"]) for event in read_events(config.directory.events) if event["event"] == "step"), default=0
-    )
+@dataclass(frozen=True)
+class TrainedSteps:
+    """The steps that a run took: up to the last on its timeline, without those that a rollback left out."""
+
+    last: int
+    left_out: frozenset[int]
+
+    def __contains__(self, step: int) -> bool:
+        return step <= self.last and step not in self.left_out
 
 
-def _checkpoints(ctx: Context, config: RunConfig) -> list[int]:
+def trained_steps(config: RunConfig) -> TrainedSteps:
+    """The steps on the run's timeline."""
+    last, left_out = 0, set[int]()
+    for event in read_events(config.directory.events):
+        if event["event"] == "step":
+            last = max(last, int(event["step"]))
+        elif event["event"] == "skipped":
+            left_out.add(int(event["step"]))
+    return TrainedSteps(last, frozenset(left_out))
+
+
+def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
     """Steps of the checkpoints that are committed now, and of the published one."""
     steps = set(checkpoint.committed(config.directory))
     ref = ctx.refs.ref("checkpoint")
@@ -78,7 +94,7 @@ def _checkpoints(ctx: Context, config: RunConfig) -> list[int]:
     return sorted(steps)
 
 
-def _pieces(reader: ShardReader, start: int, stop: int) -> list[dict[str, Any]]:
+def pieces(reader: ShardReader, start: int, stop: int) -> list[dict[str, Any]]:
     """The shards that hold a span of the stream: name, position in the shard, tokens there."""
     pieces = []
     for part in reader.shards:

@@ -100,17 +100,50 @@ def steps_of_document(
         MissingError: the bucket's shards are not given.
     """
     order = Order(mixture)
-    steps = order.steps(batches)
-    seen = []
+    seen: list[DocumentUse] = []
     for name in (stream for stream in order.streams if bucket_of(stream) == bucket):
         stream = _open(ctx, mixture, shards, name)
         for span in stream.index.find(bytes.fromhex(document), part):
-            for held in stream.layout.placements(span.start, span.tokens):
-                for epoch, position in order.positions(name, held.sequence):
-                    taken = steps.step_of(position)
-                    if taken is not None:
-                        seen.append(DocumentUse(*taken, epoch, held.sequence, held.tokens))
+            seen += _uses(order, stream.layout, name, span.start, span.tokens, batches)
     return sorted(seen, key=lambda use: (use.step, use.row))
+
+
+class SpanSteps:
+    """The steps of tokens of a stream: for many spans of one run, whose manifests are read once."""
+
+    def __init__(self, ctx: Context, mixture: Manifest, batches: int | Steps) -> None:
+        self._ctx, self._mixture, self._batches = ctx, mixture, batches
+        self._order = Order(mixture)
+        self._streams: dict[str, _Stream] = {}
+
+    def of(self, stream: str, start: int, tokens: int) -> list[DocumentUse]:
+        """Every sequence of a step that holds some of the tokens, in order of steps; none where the mixture has no
+        such stream."""
+        if stream not in self._order.streams:
+            return []
+        seen = _uses(self._order, self._stream(stream).layout, stream, start, tokens, self._batches)
+        return sorted(seen, key=lambda use: (use.step, use.row))
+
+    def find(self, bucket: str, document: str) -> list[tuple[str, DocumentSpan]]:
+        """Where the run's streams of a bucket have a document (hexadecimal id)."""
+        own = (stream for stream in self._order.streams if bucket_of(stream) == bucket)
+        return [(name, span) for name in own for span in self._stream(name).index.find(bytes.fromhex(document))]
+
+    def _stream(self, name: str) -> _Stream:
+        if name not in self._streams:
+            self._streams[name] = _open(self._ctx, self._mixture, None, name)
+        return self._streams[name]
+
+
+def _uses(
+    order: Order, layout: PackingLayout, stream: str, start: int, tokens: int, batches: int | Steps
+) -> Iterator[DocumentUse]:
+    steps = order.steps(batches)
+    for held in layout.placements(start, tokens):
+        for epoch, position in order.positions(stream, held.sequence):
+            taken = steps.step_of(position)
+            if taken is not None:
+                yield DocumentUse(*taken, epoch, held.sequence, held.tokens)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.index import write_index
-from plinth.tokens.verbatim import matches, trace_index
-from plinth.tokens.verbatim.anchors import SPAN_TOKENS
-from plinth.tokens.verbatim.matches import VerbatimIndex
-from plinth.tokens.verbatim.spans import Span, covered, spans, window_counts
+from plinth.tokens.trace_index import matches, trace_index
+from plinth.tokens.trace_index.anchors import SPAN_TOKENS
+from plinth.tokens.trace_index.matches import VerbatimIndex
+from plinth.tokens.trace_index.spans import Span, covered, spans, window_counts
 
 Documents = Sequence[Sequence[int]]
 
@@ -51,9 +51,8 @@ def _shards(ctx: Context, parts: Sequence[Documents], shard_tokens: int) -> tupl
     made.append(write_index(ctx.store, "index-00000.arrow", columns, span))
     stats = {"tokens": len(stream), "documents": len(documents), "end_of_text": 0, "dtype": "<u2", "tokenizer": "t"}
     base = {"step": "made", "version": "1", "params": {}, "inputs": {}}
-    texts = [
-        Part(name=f"part-{i:05d}.parquet", blob=ctx.store.put_bytes(repr(part).encode())) for i, part in enumerate(parts)
-    ]
+    blobs = [ctx.store.put_bytes(repr(part).encode()) for part in parts]
+    texts = [Part(name=f"part-{i:05d}.parquet", blob=blob) for i, blob in enumerate(blobs)]
     shards = Manifest(asset="web/shards", parts=tuple(made), stats=stats, **base)
     return shards, Manifest(asset="web/curated", parts=tuple(texts), **base)
 

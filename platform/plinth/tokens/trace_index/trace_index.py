@@ -15,12 +15,12 @@ from plinth.compute.stage import Item, manifest, run_items
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table
 from plinth.tokens.shards.streams import Stream, streams_of
-from plinth.tokens.verbatim import anchors, ranges
-from plinth.tokens.verbatim.anchors import GRAM, STRIDE, AnchorTask
+from plinth.tokens.trace_index import anchors, ranges
+from plinth.tokens.trace_index.anchors import GRAM, STRIDE, AnchorTask
 
 VERSION = "1"
-RANGES = Step(name="tokens.verbatim.ranges", version=VERSION)
-ANCHORS = Step(name="tokens.verbatim.anchors", version=VERSION, params={"gram": GRAM, "stride": STRIDE})
+RANGES = Step(name="tokens.trace_index.ranges", version=VERSION)
+ANCHORS = Step(name="tokens.trace_index.anchors", version=VERSION, params={"gram": GRAM, "stride": STRIDE})
 
 
 def run(
@@ -55,7 +55,7 @@ def run(
         "ranges": len(parts),
         "bytes_per_token": round(size / max(tokens, 1), 4),
     }
-    step = Step(name="tokens.verbatim", version=VERSION, params={**ANCHORS.params, "range_tokens": range_tokens})
+    step = Step(name="tokens.trace_index", version=VERSION, params={**ANCHORS.params, "range_tokens": range_tokens})
     return manifest(asset, step, {f"{bucket}/shards": shards, f"{bucket}/curated": curated}, parts, stats)
 
 

@@ -21,7 +21,7 @@ from plinth.errors import MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.store import Store
 from plinth.tokens.shards.reader import ShardReader, open_streams
-from plinth.tokens.verbatim.anchors import GRAM, SPAN_TOKENS, STRIDE, hash_grams, open_anchors
+from plinth.tokens.trace_index.anchors import GRAM, SPAN_TOKENS, STRIDE, hash_grams, open_anchors
 
 #: Anchors compared in one call: bounds the memory for what it returns.
 CHUNK_HITS = 1 << 22
@@ -91,7 +91,9 @@ class VerbatimIndex:
         high = np.searchsorted(anchors.hashes, grams, side="right")
         hit = np.flatnonzero(high > low)
         before = np.cumsum(high[hit] - low[hit])
-        edges = np.searchsorted(before, np.arange(CHUNK_HITS, before[-1], CHUNK_HITS)) if len(hit) else []
+        if not len(hit):
+            return
+        edges = np.searchsorted(before, np.arange(CHUNK_HITS, before[-1], CHUNK_HITS))
         for chunk in np.split(hit, edges):
             counts = high[chunk] - low[chunk]
             places = np.repeat(low[chunk] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
@@ -129,10 +131,8 @@ class VerbatimIndex:
         token = base + position
         first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
         held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)
-        at_, position_ = np.array([at]), np.array([position])
-        count, _ = _compare(
-            held, first, (True, True), query, at_, position_, base, least, reader.end_of_text, made, np.empty(1, np.int64)
-        )
+        hit, edge = (np.array([at]), np.array([position])), np.empty(1, np.int64)
+        count, _ = _compare(held, first, (True, True), query, *hit, base, least, reader.end_of_text, made, edge)
         return made[:count]
 
 

@@ -13,10 +13,10 @@ from plinth.records import Manifest
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import ShardReader
-from plinth.tokens.verbatim import trace_index
-from plinth.tokens.verbatim.anchors import GRAM, STRIDE, open_anchors
-from plinth.tokens.verbatim.matches import VerbatimIndex
-from plinth.tokens.verbatim.spans import spans
+from plinth.tokens.trace_index import trace_index
+from plinth.tokens.trace_index.anchors import GRAM, STRIDE, open_anchors
+from plinth.tokens.trace_index.matches import VerbatimIndex
+from plinth.tokens.trace_index.spans import spans
 
 MakeContext = Callable[..., Context]
 
@@ -28,7 +28,7 @@ def _run(ctx: Context, given: tuple[Manifest, dict[str, Manifest], dict[str, Man
 
 def _done(ctx: Context) -> tuple[int, int]:
     """Ranges that were indexed, and that a record spared."""
-    cost = ctx.costs["tokens.verbatim.anchors"]
+    cost = ctx.costs["tokens.trace_index.anchors"]
     return cost.tasks, cost.spared
 
 

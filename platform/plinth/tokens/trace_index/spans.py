@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plinth.tokens.verbatim.anchors import SPAN_TOKENS
-from plinth.tokens.verbatim.matches import Matches
+from plinth.tokens.trace_index.anchors import SPAN_TOKENS
+from plinth.tokens.trace_index.matches import Matches
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def covered(made: list[Span], query_tokens: int) -> int:
 def _places(found: Matches, begin: int, tokens: int) -> NDArray[np.int64]:
     """Where the tokens of a maximal span occur: its matches, ascending as matches are."""
     first, stop = np.searchsorted(found.begins, [begin, begin + 1]).tolist()
-    return found.starts[first:stop][found.tokens[first:stop] == tokens]
+    own = slice(first, stop)
+    return np.asarray(found.starts[own][found.tokens[own] == tokens])
 
 
 def _maximal(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:

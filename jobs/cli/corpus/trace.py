@@ -1,0 +1,111 @@
+"""`plinth trace`: verbatim spans of a text back to what the model read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+#: Characters shown of a span; --json has all.
+SHOWN_CHARACTERS = 240
+
+
+@click.command(
+    epilog=examples(
+        'plinth trace "It was the best of times, it was the worst of times, it was the age of wisdom, …"',
+        "plinth trace answer.txt --documents 100",
+        "plinth trace - --json < answer.txt | jq '.spans[].found[].training'",
+    )
+)
+@click.argument("target", metavar="TEXT|FILE|-")
+@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Tokens of a span at least.")
+@click.option(
+    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Documents named of each span."
+)
+@shared
+@json_option
+def trace(settings: Settings, target: str, least: int, documents: int, as_json: bool) -> None:
+    """Find verbatim spans of a text in the training data, and the steps and checkpoints that saw them.
+
+    Every span of 32 or more tokens is shown with the number of its occurrences and documents, however many, then the
+    first documents with their shards, training steps and checkpoints. The text is given as it is, as a file, or on
+    standard input.
+    """
+    from jobs.cli import output
+    from plinth.provenance.trace.tracer import Tracer
+
+    found = Tracer(settings.context()).text(_text(target), least=least, listed=documents)
+    if as_json:
+        output.emit_json(found)
+    else:
+        _show(found)
+
+
+def _text(target: str) -> str:
+    """The target itself, or what the file of that name holds."""
+    from plinth.errors import MissingError
+
+    try:
+        if target == "-":
+            return sys.stdin.buffer.read().decode()
+        path = Path(target)
+        return path.read_bytes().decode() if len(target) < 4096 and path.is_file() else target
+    except UnicodeDecodeError as error:
+        raise MissingError(f"{target} holds no text", found=error, expected="UTF-8") from error
+    except (OSError, ValueError):  # no such name is possible: a text
+        return target
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    from jobs.cli import output
+
+    count = len(found["spans"])
+    output.heading(
+        f"{count} span{'' if count == 1 else 's'} of {found['least']} or more tokens; "
+        f"{found['covered']:,} of {found['tokens']:,} tokens lie in them"
+    )
+    for span in found["spans"]:
+        _show_span(span)
+
+
+def _show_span(span: Mapping[str, Any]) -> None:
+    from jobs.cli import output
+
+    text, most = span["text"], ""
+    shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+    if span["most"] > span["occurrences"]:
+        most = f"; its most frequent 32 tokens {span['most']:,} times"
+    output.heading(
+        f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
+        f"{span['occurrences']:,} times in {span['documents']:,} documents{most}"
+    )
+    output.say(f"    | {output.plain_markup(output.visible(shown))}")
+    for one in span["found"]:
+        place = ", ".join(f"{piece['shard']} at {piece['position']:,}" for piece in one["shards"])
+        output.say(
+            f"  {one['id']}  {output.plain_markup(output.visible(one['uri']))}  [dim]{one['licence']}, "
+            f"{one['stream']}: {place}[/dim]"
+        )
+        for run in one["training"]:
+            output.say(f"    {_run(run)}")
+    if span["documents"] > len(span["found"]):
+        output.say(f"  [dim]and {span['documents'] - len(span['found']):,} more (--documents)[/dim]")
+
+
+def _run(run: Mapping[str, Any]) -> str:
+    if "unknown" in run:
+        return f"run {run['run']}: {run['unknown']}"
+    return (
+        f"run {run['run']}: steps {_numbers(run['steps'])} ({run['times_seen']:,} times); "
+        f"checkpoints {_numbers(run['checkpoints']) or 'none yet'}"
+    )
+
+
+def _numbers(values: list[int]) -> str:
+    shown = ", ".join(f"{value:,}" for value in values[:8])
+    return f"{shown}, … ({len(values):,})" if len(values) > 8 else shown
