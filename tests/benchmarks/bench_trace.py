@@ -3,10 +3,9 @@
     python tests/benchmarks/bench_trace.py [--tokens 10000000] [--peer-python PYTHON]
 
 Token ids follow Zipf's law in documents of some 600, of which one in ten begins with the same 300 tokens and one in
-ten quotes another. Queries have 1,000 tokens: new text with quotations of 40 to 200 tokens, the text that a tenth of all
-documents begin with, and text that is nowhere. Ours answers with documents and positions, the peer
-with counts of maximal spans of 32 tokens by its own search (`find_cnt` of pieces by bisection, as OLMoTrace asks).
-The growth of a query's operations with the number of parts is counted, not timed.
+ten quotes another. Queries have 1,000 tokens: new text with quotations of 40 to 200 tokens, the text that a tenth of
+all documents begin with, and text that is nowhere. Ours answers with spans, counts and documents; the peer by its own
+`attribute`, the search of OLMoTrace. Files that a query opens are counted at 1, 2, 4 and 8 parts.
 PYTHON has infini-gram 2.6. Writes tests/benchmarks/results/trace.json.
 """
 

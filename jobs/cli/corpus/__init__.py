@@ -12,6 +12,7 @@ funnel      `plinth funnel`: documents and bytes through every stage
 card        `plinth card`: the data card
 sample      `plinth sample`, `plinth review`, `plinth label`: human review of removed documents
 explain     `plinth explain`: one document through every stage
+trace       `plinth trace`: verbatim spans of a text, their documents, and the steps that saw them
 ledger      `plinth ledger export`: one row per document, as Parquet
 export_text `plinth export text`, `plinth export verify`: curated text for others
 """

@@ -20,14 +20,14 @@ from plinth.tokens.shards.index import DocumentSpan
 from plinth.training.config import RunConfig, load
 
 
-class Runs:
+class TracedRuns:
     """All runs of a workspace; what a run's manifests say is read once, and only when it is asked for."""
 
     def __init__(self, ctx: Context) -> None:
         self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> list[dict[str, Any]]:
-        """Runs that trained on some of these tokens.
+        """TracedRuns that trained on some of these tokens.
 
         Args:
             shards: digest of the shards that the stream is of.

@@ -17,14 +17,14 @@ from plinth.errors import IntegrityError, MissingError
 from plinth.provenance import exposure
 from plinth.provenance.document_rows import plain
 from plinth.provenance.trace.documents import Holder, holders
-from plinth.provenance.trace.runs import Runs
+from plinth.provenance.trace.runs import TracedRuns
 from plinth.records import Blob, Manifest, bucket_of
 from plinth.storage.parts import read_row
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.trace_index.anchors import SPAN_TOKENS
 from plinth.tokens.trace_index.matches import Matches, VerbatimIndex
-from plinth.tokens.trace_index.spans import Span, covered, spans
+from plinth.tokens.trace_index.spans import VerbatimSpan, covered, spans
 
 SUFFIX = "/trace_index"
 #: Documents listed of a span, unless told; all are counted.
@@ -53,7 +53,7 @@ class Tracer:
         self._readers: dict[str, ShardReader] = {
             name: reader for own in self._buckets.values() for name, reader in own.index.readers.items()
         }
-        self._runs = Runs(ctx)
+        self._runs = TracedRuns(ctx)
         self._row = lru_cache(maxsize=4096)(self._read_row)
 
     def text(self, text: str, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Tracer:
         facts = {"tokens": len(query), "least": least, "covered": covered(made, len(query))}
         return facts | {"spans": [self._span(query, span, listed) for span in made]}
 
-    def _span(self, query: NDArray[np.int64], span: Span, listed: int) -> dict[str, Any]:
+    def _span(self, query: NDArray[np.int64], span: VerbatimSpan, listed: int) -> dict[str, Any]:
         documents, named = 0, list[dict[str, Any]]()
         for stream, starts in sorted(span.places.items()):
             count, held = holders(self._readers[stream].index, starts, listed - len(named))

@@ -18,7 +18,7 @@ from plinth.tokens.trace_index.matches import Matches
 
 
 @dataclass(frozen=True)
-class Span:
+class VerbatimSpan:
     """A maximal span of the query.
 
     Args:
@@ -38,7 +38,7 @@ class Span:
         return sum(map(len, self.places.values()))
 
 
-def spans(found: Mapping[str, Matches], query_tokens: int) -> list[Span]:
+def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]:
     """The maximal spans, in order of the query."""
     frequencies = window_counts(found, query_tokens)
     every = [np.empty((0, 2), np.int64)] + [np.stack([own.begins, own.tokens], axis=1) for own in found.values()]
@@ -46,7 +46,7 @@ def spans(found: Mapping[str, Matches], query_tokens: int) -> list[Span]:
     for begin, tokens in _maximal(np.unique(np.concatenate(every), axis=0)):
         places = {name: _places(own, begin, tokens) for name, own in found.items()}
         most = int(frequencies[begin : begin + tokens - SPAN_TOKENS + 1].max())
-        made.append(Span(begin, tokens, {name: own for name, own in places.items() if len(own)}, most))
+        made.append(VerbatimSpan(begin, tokens, {name: own for name, own in places.items() if len(own)}, most))
     return made
 
 
@@ -59,7 +59,7 @@ def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np
     return np.cumsum(changes)[:query_tokens]
 
 
-def covered(made: list[Span], query_tokens: int) -> int:
+def covered(made: list[VerbatimSpan], query_tokens: int) -> int:
     """Tokens of the query that lie in some span."""
     held = np.zeros(query_tokens, np.bool_)
     for span in made:

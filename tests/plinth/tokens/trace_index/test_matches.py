@@ -20,7 +20,7 @@ from plinth.tokens.shards.index import write_index
 from plinth.tokens.trace_index import matches, trace_index
 from plinth.tokens.trace_index.anchors import SPAN_TOKENS
 from plinth.tokens.trace_index.matches import VerbatimIndex
-from plinth.tokens.trace_index.spans import Span, covered, spans, window_counts
+from plinth.tokens.trace_index.spans import VerbatimSpan, covered, spans, window_counts
 
 Documents = Sequence[Sequence[int]]
 
@@ -94,7 +94,7 @@ def _occurrences(documents: Documents, wanted: Sequence[int]) -> int:
     return _windows(documents, len(wanted))[tuple(wanted)]
 
 
-def _check(index: VerbatimIndex, documents: Documents, query: Sequence[int]) -> list[Span]:
+def _check(index: VerbatimIndex, documents: Documents, query: Sequence[int]) -> list[VerbatimSpan]:
     found = index.find(np.array(query, np.int64))
     own = found["web"]
     listed = list(zip(own.begins.tolist(), own.starts.tolist(), own.tokens.tolist(), strict=True))
@@ -140,8 +140,9 @@ def _corpora(draw: st.DrawFn) -> tuple[list[list[list[int]]], list[int]]:
     return parts, query
 
 
+@pytest.mark.slow
 @given(_corpora(), st.sampled_from([40, 97, 5000]), st.sampled_from([33, 150, 5000]))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_matches_and_counts_are_those_of_every_pair(
     tmp_path_factory: pytest.TempPathFactory, corpus: tuple[list[list[list[int]]], list[int]], shard: int, most: int
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from plinth.compute.context import Context
 from plinth.compute.engine import LocalEngine
@@ -55,6 +56,7 @@ def test_anchors_are_every_17th_gram_of_whole_documents(ctx: Context, made: Simp
     assert end == reader.tokens
 
 
+@pytest.mark.slow
 def test_workers_do_not_show(make_ctx: MakeContext, made: SimpleNamespace) -> None:
     found = []
     for workers in (1, 2):
