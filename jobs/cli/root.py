@@ -44,7 +44,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "review": ("sample", "Label a sample, or summarise all labels."),
             "label": ("sample", "Label one removed document good or bad."),
             "explain": ("explain", "Trace one document through every stage."),
-            "trace": ("trace", "Find verbatim spans of a text in the data, and the steps that saw them."),
+            "trace": ("trace", "Find a text verbatim in the data, and the steps that saw it."),
             "ledger": ("ledger", "Export one row per document for any query engine."),
         },
     ),
