@@ -1,7 +1,8 @@
-"""`evaluation`: bits per byte on every held-out slice, beside two baselines on the same bytes."""
+"""`evaluation`: bits per byte by slice of held-out text, beside two baselines on the same bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation import job
+from plinth.evaluation.slices import totals
+from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
@@ -21,15 +24,17 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="evaluation",
-            deps=("checkpoint", *each(recipe, "curated", "documents", "language"), *_protected(recipe)),
+            deps=("checkpoint", *each(recipe, "curated"), "ledger", *_protected(recipe)),
             make=partial(_make, recipe),
             version=job.VERSION,
             params=recipe.evaluation.model_dump(mode="json"),
             group="evaluation",
-            description="Bits per byte by bucket and language, and of items of protected sets by whether training text "
-            "held them; gzip -9 and a byte trigram on the same bytes.",
+            description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
+            "slices, by position, and of items of protected sets by whether training text held them; gzip -9 and a "
+            "byte trigram on the same bytes.",
             owner=shared_owner(recipe),
-            kinds=("pytorch",),
+            kinds=("pytorch", "parquet"),
+            schema=DOCUMENT_COLUMNS,
             present=_present,
             pool="training",
         )
@@ -37,11 +42,11 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    curated, documents, language = (by_bucket(recipe, inputs, kind) for kind in ("curated", "documents", "language"))
+    curated = by_bucket(recipe, inputs, "curated")
     sets = {name: inputs[f"protected/{name}"] for name in recipe.corpus.protected.sets}
     compared = inputs["protected"] if sets else None
-    checkpoint = inputs["checkpoint"]
-    return job.run(ctx, recipe.evaluation, checkpoint, curated, documents, language, protected=compared, sets=sets)
+    checkpoint, ledger = inputs["checkpoint"], inputs["ledger"]
+    return job.run(ctx, recipe.evaluation, checkpoint, curated, ledger, protected=compared, sets=sets)
 
 
 def _protected(recipe: Recipe) -> tuple[str, ...]:
@@ -51,18 +56,42 @@ def _protected(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
-    from plinth.report import figures
+    from plinth.report import evaluation_figures, figures
 
-    slices = made.stats["slices"] | made.stats["languages"]
-    header = ["slice", "bytes", "model", "gzip", "trigram"]
-    rows = [[name, row["bytes"], row["model"], row["gzip"], row["trigram"]] for name, row in slices.items()]
-    items = {
-        f"{name}: {status}": row
-        for name, found in made.stats.get("protected", {}).items()
-        for status, row in found.items()
-    }
-    rows += [[name, row["bytes"], row["model"], row["gzip"], row["trigram"]] for name, row in items.items()]
+    stats = made.stats
+    every = {"all": {"all": stats["overall"]}, "bucket": stats["slices"]} | stats["axes"]
+    every |= {f"protected: {name}": found for name, found in stats.get("protected", {}).items()}
     return {
-        "bits_per_byte": picture(figures.bits_per_byte, made.stats["slices"]),
-        "slices": dg.MetadataValue.md(table(header, rows)),
+        "bits_per_byte": picture(figures.bits_per_byte, stats["slices"]),
+        "by_slice": picture(evaluation_figures.by_slice, {"bucket": stats["slices"]} | stats["axes"]),
+        "by_position": picture(evaluation_figures.by_position, stats["positions"]),
+        "slices": dg.MetadataValue.md("\n\n".join(_slices(axis, rows) for axis, rows in every.items())),
+        "worst_documents": dg.MetadataValue.md(_worst(stats["worst"])),
     }
+
+
+def _slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram"]
+    cells = [
+        [
+            name,
+            row["bytes"],
+            row["n"],
+            row["model"],
+            f"{row['low']:.4g} to {row['high']:.4g}",
+            row["gzip"],
+            row["trigram"],
+        ]
+        for name in totals.in_order(axis, rows)
+        for row in [rows[name]]
+    ]
+    return table(header, cells)
+
+
+def _worst(rows: Sequence[Mapping[str, Any]]) -> str:
+    header = ["document", "bucket", "bytes", "bits per byte", "bits above its bucket's rate", "look at it"]
+    cells = [
+        [row["uri"], row["bucket"], row["bytes"], row["model"], row["excess_bits"], f"`plinth explain {row['id']}`"]
+        for row in rows
+    ]
+    return table(header, cells)

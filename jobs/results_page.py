@@ -34,7 +34,7 @@ def write(ctx: Context, recipe: Recipe) -> Path:
         release=_release(ctx, recipe),
         gates=_gates(ctx, recipe, found["candidate"]),
         slices=evaluation.stats["slices"] if evaluation else {},
-        languages=evaluation.stats.get("languages", {}) if evaluation else {},
+        languages=evaluation.stats.get("axes", {}).get("language", {}) if evaluation else {},
         run=_training(ctx, run) if run else None,
         funnel=funnel.stats if funnel else ctx.refs.current("funnel").stats,
         mixture=tuple(mixture.rows(found["mixture"])) if found["mixture"] else (),

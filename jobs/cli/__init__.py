@@ -8,6 +8,7 @@
     corpus/    from sources to the ledger
     tokens/    tokenizer, packing, mixture
     training/  jobs, runs, checkpoints
+    evaluation/  slices of held-out text
     release/   approval, verification, export
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help

@@ -68,6 +68,12 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "audit": ("audit", "Prove that a resumed run equals the uninterrupted one."),
         },
     ),
+    "evaluation": (
+        "Evaluation",
+        {
+            "evaluation": ("evaluation", "Show bits per byte by slice, the worst documents and spans."),
+        },
+    ),
     "release": (
         "Release and provenance",
         {

@@ -1,13 +1,11 @@
 """Bits per byte of a checkpoint on held-out text, beside two baselines.
 
     parameters  bounds of the evaluation, as a recipe sets them
-    slices      chooses held-out documents, cut to a number of bytes per slice
-    items       chooses items of protected sets, apart by whether training text held them
+    slices/     held-out documents and protected items; bits by slice, token position and byte span
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over
-    tables      scores as parts, and their totals
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
-    job         the asset: choose, score, build one manifest
+    job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     statistics/ every interval, test and correction of Plinth
 

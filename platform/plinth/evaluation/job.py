@@ -1,19 +1,17 @@
-"""The asset `evaluation`: bits per byte of a checkpoint on every held-out slice, beside two baselines.
-
-The model runs in a child process, so that the caller never imports torch and no crash takes it along.
-"""
+"""The asset `evaluation`: bits per byte of a checkpoint by slice of held-out text, beside two baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.evaluation import items, slices, tables
-from plinth.evaluation.engine.client import ModelEngine
+from plinth.evaluation.engine.client import Engine
 from plinth.evaluation.parameters import Evaluation
-from plinth.records import Manifest, Step
+from plinth.evaluation.slices import axes, documents, items, positions, tables, totals
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import read_table, write_table
 from plinth.tokens.tokenizer.sample import sample, sampled_texts
 
 if TYPE_CHECKING:
@@ -31,52 +29,90 @@ def run(
     params: Evaluation,
     checkpoint: Manifest,
     curated: Mapping[str, Manifest],
-    documents: Mapping[str, Manifest] | None = None,
-    language: Mapping[str, Manifest] | None = None,
+    ledger: Manifest,
     *,
-    column: str = "label",
     protected: Manifest | None = None,
     sets: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Measure a checkpoint; part `documents.parquet` has a row per held-out document (`tables.DOCUMENTS`).
+    """Measure a checkpoint; part `documents.parquet` has a row per held-out document with its slices
+    (`tables.DOCUMENT_COLUMNS`, then a column for each axis of the recipe), `tokens.parquet` the bits of its tokens.
 
     With the comparison with protected sets and the sets by name, part `items.parquet` has a row per item that was
-    measured (`tables.ITEMS`), and the stat `protected` the same numbers by set and status; `overall` is without them.
+    measured (`tables.ITEM_COLUMNS`), and the stat `protected` the same numbers by set and status; no other number
+    counts items. A change of the ledger or of the slices costs no work of the model.
 
-    Stats: `slices` (bucket -> bytes, documents, tokens, and bits per byte of model, gzip and trigram),
-    `languages` (the same for `bucket/language`, in buckets that hold several), `overall`,
-    `trigram_bytes` (text the trigram was trained on). Languages need both `documents` and `language`.
+    Stats: `overall`, `slices` (by bucket) and `axes` (axis -> slice) with rows of `totals.row`; `positions`
+    (`positions.by_position`); `worst` (`totals.worst`); `trigram_bytes` (text the trigram was trained on).
 
     Raises:
-        CheckpointError: the checkpoint lacks a file that is needed.
+        CheckpointError: the checkpoint lacks a file that is needed, or does not load.
+        IntegrityError: the ledger is of other documents.
+        RecipeError: an expression of `slices` that does not fit the ledger.
         StageError: a bucket has no held-out text.
         TrainingError: the model could not be evaluated, with the end of its log.
     """
-    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json") | {"column": column})
     inputs: dict[str, Manifest] = {"checkpoint": checkpoint}
     inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
-    if documents is not None and language is not None:
-        inputs |= {f"{bucket}/documents": made for bucket, made in sorted(documents.items())}
-        inputs |= {f"{bucket}/language": made for bucket, made in sorted(language.items())}
     if protected is not None and sets:
         inputs |= {"protected": protected} | {f"protected/{name}": made for name, made in sorted(sets.items())}
-    key = step.key([each.digest for each in inputs.values()])
+    read = [each.digest for each in inputs.values()]
+    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
+    scores = Step(name=f"{ASSET}/scores", version=VERSION, params=params.model_dump(mode="json", exclude={"slices"}))
+    key = step.key([*read, ledger.digest])
     parts = ctx.cache.get(key)
     if parts is None:
-        chosen = slices.choose(ctx.store, curated, params.max_bytes_per_slice)
-        if documents is not None and language is not None:
-            chosen = slices.with_languages(ctx, chosen, documents, language, column)
-        asked = items.choose(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
-        with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
-            trigram = _trigram(ctx, curated)
-            tokens, bits, *_ = engine.documents([one.text for one in chosen] + [one.text for one in asked])
-        parts = (tables.documents(ctx, chosen, tokens[: len(chosen)], bits[: len(chosen)], trigram),)
-        if asked:
-            parts = (*parts, tables.items(ctx, asked, tokens[len(chosen) :], bits[len(chosen) :], trigram))
-        ctx.cache.put(key, parts)
-    stats = tables.totals(ctx, parts[0])
-    stats |= {"protected": tables.by_status(ctx, parts[1])} if len(parts) > 1 else {}
-    return stage.manifest(ASSET, step, inputs, parts, stats)
+        measured = ctx.cache.get(scores.key(read))
+        if measured is None:
+            measured = ctx.cache.put(scores.key(read), _measured(ctx, params, checkpoint, curated, protected, sets))
+        parts = ctx.cache.put(key, (_sliced(ctx, params, ledger, measured[0]), *measured[1:]))
+    return stage.manifest(ASSET, step, inputs | {"ledger": ledger}, parts, _stats(ctx, parts))
+
+
+def _measured(
+    ctx: Context,
+    params: Evaluation,
+    checkpoint: Manifest,
+    curated: Mapping[str, Manifest],
+    protected: Manifest | None,
+    sets: Mapping[str, Manifest] | None,
+) -> tuple[Part, ...]:
+    """What the model and the baselines say of documents, of their tokens, and of items, where there are any."""
+    chosen = documents.choose(ctx.store, curated, params.max_bytes_per_slice)
+    asked = items.choose(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
+    with Engine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
+        trigram = _trigram(ctx, curated)
+        scored = engine.documents([one.text for one in chosen] + [one.text for one in asked], per_token=True)
+        context_tokens = engine.facts["sequence_tokens"]
+    tokens = tables.by_text(scored)
+    own, rest = tokens[: len(chosen)], tokens[len(chosen) :]
+    stats = {"trigram_bytes": trigram.trained_bytes, "context_tokens": context_tokens}
+    parts = (
+        write_table(ctx.store, tables.DOCUMENTS, tables.documents(chosen, own, trigram), stats=stats),
+        tables.write_tokens(ctx.store, own),
+    )
+    return (*parts, write_table(ctx.store, tables.ITEMS, tables.items(asked, rest, trigram))) if asked else parts
+
+
+def _sliced(ctx: Context, params: Evaluation, ledger: Manifest, measured: Part) -> Part:
+    """The documents with their slices."""
+    table = read_table(ctx.store, measured)
+    labels = axes.labels(ctx.store, ledger, table, params.slices)
+    return write_table(ctx.store, tables.DOCUMENTS, tables.with_labels(table, labels), stats=measured.stats)
+
+
+def _stats(ctx: Context, parts: Sequence[Part]) -> dict[str, Any]:
+    scored, tokens, *others = parts
+    table = read_table(ctx.store, scored)
+    by_axis = totals.by_axis(table)
+    stats = {
+        "overall": totals.row(table),
+        "slices": by_axis.pop("bucket"),
+        "axes": by_axis,
+        "positions": positions.by_position(tables.read_tokens(ctx.store, tokens), scored.stats["context_tokens"]),
+        "worst": totals.worst(table),
+        "trigram_bytes": scored.stats["trigram_bytes"],
+    }
+    return stats | ({"protected": totals.by_status(read_table(ctx.store, others[0]))} if others else {})
 
 
 def _trigram(ctx: Context, curated: Mapping[str, Manifest]) -> Trigram:

@@ -1,10 +1,19 @@
-"""Held-out text that evaluation scores."""
+"""Held-out text that evaluation scores, and the slices that it reports."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, field_validator
 
 from plinth.records import Frozen
+
+#: Axes of every evaluation.
+BUILT_IN = ("bucket", "language", "domain", "length")
+
+#: The name of an axis becomes a column and a key of statistics.
+AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 
 class Evaluation(Frozen):
@@ -13,5 +22,19 @@ class Evaluation(Frozen):
     max_bytes_per_slice: int = Field(
         2**20,
         gt=0,
-        description="At most this much held-out text per slice, and of the items of a protected set of each status.",
+        description="At most this much held-out text per bucket, and of the items of a protected set of each status.",
     )
+    slices: Mapping[AxisName, str] = Field(
+        default_factory=dict,
+        description="Further slices, beside those by bucket, language, domain and length: a name and an expression "
+        "over columns of the ledger, in the language of policies. A condition, such as `pii.spans > 0`, makes the "
+        "slices `yes` and `no`; a column alone, such as `documents.licence`, one for each value.",
+    )
+
+    @field_validator("slices")
+    @classmethod
+    def _own_names(cls, slices: Mapping[str, str]) -> Mapping[str, str]:
+        taken = sorted(set(BUILT_IN) & set(slices))
+        if taken:
+            raise ValueError(f"every evaluation has slices by {taken[0]}; give yours another name")
+        return slices

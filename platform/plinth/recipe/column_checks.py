@@ -58,6 +58,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
         if not data.get("test"):
             yield from problems_of_evidence(corpus)
         yield from _axes(data.get("shards"), meant)
+        yield from _slices(data.get("evaluation"), meant)
     yield from _models(corpus)
     yield from _terms(corpus)
     yield from _dedup(corpus)
@@ -224,6 +225,22 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
         if column is not None and column not in types:
             hint = f"add `{column.split('.')[0]}: {{}}` to corpus.annotate" if axis in AXES else nearest(column, types)
             yield ("shards", "axes", index), f"{axis} is read from {column}, which no annotator writes", hint
+
+
+def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
+    """Every slice of the evaluation reads columns that are there; the ledger alone knows those of other stages."""
+    from plinth.corpus.policy.compiled_policy import columns_of
+    from plinth.evaluation.slices.axes import as_in_ledger, from_other_stages, read
+
+    slices = evaluation.get("slices") if isinstance(evaluation, dict) else None
+    types = as_in_ledger(columns_of(tuple(chosen)))
+    for name, text in slices.items() if isinstance(slices, dict) else ():
+        if isinstance(text, str) and not from_other_stages(text, chosen):
+            try:
+                read(text, types, WHERE)
+            except RecipeError as error:
+                hint = error.remedy or (f"expected {error.expected}" if error.expected else "")
+                yield ("evaluation", "slices", name), error.what.removeprefix(f"{WHERE}: "), hint
 
 
 def _edits(at: Key, edits: Any, types: Mapping[str, Any]) -> Iterator[Found]:

@@ -3,6 +3,7 @@
     style         palette (safe for colour-blind readers), sizes, numbers in words
     render        a figure as PNG, or as SVG that follows the light and dark theme of its page
     figures       funnel, mixture, loss, bits per byte
+    evaluation_figures  bits per byte by slice with intervals, loss by position in the document
     sankey        the funnel as one stream with the reasons that leave it
     mixture_plot  shares along a run; the largest streams by name
     gate_figure   rates of a learned gate by slice

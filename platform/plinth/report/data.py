@@ -76,7 +76,7 @@ class ReportData(Frozen):
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
-    languages: Mapping[str, Row] = Field(default_factory=dict, description="`stats['languages']` of the evaluation.")
+    languages: Mapping[str, Row] = Field(default_factory=dict, description="The same by language.")
     run: RunCard | None = None
     funnel: Row | None = Field(None, description="Statistics of the asset `funnel`.")
     mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.mixture.rows` of the mixture.")

@@ -1,7 +1,7 @@
 """The held-out text that a run evaluates while it trains: chosen and tokenised once, when the run is prepared.
 
-Documents are those of the final evaluation (`evaluation.slices`): by smallest id, up to a number of bytes. A run
-names the result by digest and ranks read it from the store; none of it is in the run's identity.
+Documents are those of the final evaluation (`evaluation.slices.documents`): by smallest id, up to a number of bytes. A
+run names the result by digest and ranks read it from the store; none of it is in the run's identity.
 
 Does not belong here: evaluation by the model (validation), so this module needs no torch.
 """
@@ -19,7 +19,7 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.errors import RecipeError, StageError, TrainingError
-from plinth.evaluation.slices import Document, choose
+from plinth.evaluation.slices.documents import Document, choose
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store

@@ -1,7 +1,7 @@
 """Chooses the held-out documents to measure: per bucket, by smallest id, up to a number of bytes.
 
 Ids are hashes, so the smallest are a sample without bias that does not depend on the order of parts. The
-last document is cut at a character, so that a slice holds exactly what the recipe asks for, if it has it.
+last document is cut at a character, so that a bucket gives exactly what the recipe asks for, if it has it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from plinth.compute.context import Context
-from plinth.corpus.sidecars import slots
 from plinth.errors import StageError
 from plinth.records import Manifest
-from plinth.storage.parts import iter_aligned, iter_batches
+from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
-
-UNKNOWN_LANGUAGE = "unknown"
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,6 @@ class Document:
     id: bytes
     bucket: str
     text: str
-    language: str = UNKNOWN_LANGUAGE
 
     @property
     def data(self) -> bytes:
@@ -53,28 +48,6 @@ def choose(store: Store, curated: Mapping[str, Manifest], max_bytes: int) -> lis
             )
         chosen += own
     return chosen
-
-
-def with_languages(
-    ctx: Context,
-    chosen: list[Document],
-    documents: Mapping[str, Manifest],
-    language: Mapping[str, Manifest],
-    column: str,
-) -> list[Document]:
-    """The documents with the labels of the language sidecars.
-
-    Raises:
-        IntegrityError: a sidecar does not belong to its documents, or lacks the column.
-    """
-    wanted = {document.id for document in chosen}
-    labels: dict[bytes, str] = {}
-    for slot in slots(documents, language=language):
-        aligned = iter_aligned(ctx.store, (slot.documents, ["id"]), (slot.sides["language"], [column]))
-        for ids, names in aligned:
-            pairs = zip(ids.column("id").to_pylist(), names.column(column).to_pylist(), strict=True)
-            labels.update((id_, name) for id_, name in pairs if id_ in wanted and name)
-    return [Document(each.id, each.bucket, each.text, labels.get(each.id, UNKNOWN_LANGUAGE)) for each in chosen]
 
 
 def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> Iterator[Document]:

@@ -1,0 +1,4 @@
+"""Commands about what a checkpoint can do.
+
+evaluation  `plinth evaluation`: bits per byte by slice, the worst documents, the spans where two models differ
+"""

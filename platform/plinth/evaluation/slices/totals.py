@@ -1,0 +1,127 @@
+"""Bits per byte by slice, with intervals, and the documents that cost most.
+
+Bits per byte of a slice are the ratio of sums: its bits over its bytes. Sums are of integers (bits are multiples of
+`tables.GRID`), so the slices of an axis add up to the whole exactly. Intervals are bootstraps over documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from plinth.evaluation import statistics
+from plinth.evaluation.slices.axes import LENGTHS
+from plinth.evaluation.slices.tables import GRID, axes_of
+
+#: Draws of every bootstrap start from this.
+SEED = 0
+#: An axis of more labels keeps those with most text; the rest is one slice, so that nothing is lost of the sums.
+MOST_SLICES, OTHERS = 24, "(others)"
+WORST = 20
+_BASELINES = ("gzip", "trigram")
+_DIGITS = 6
+
+
+def by_axis(table: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
+    """Totals of a table of documents: axis -> slice -> row (see `row`)."""
+    return {axis: _slices(table, column, axis) for axis, column in axes_of(table).items()}
+
+
+def overall(table: pa.Table) -> dict[str, Any]:
+    """Totals of all documents."""
+    return row(table)
+
+
+def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
+    """Totals of items of protected sets: set -> status -> row."""
+    found: dict[str, dict[str, Any]] = {}
+    names, statuses = _strings(table, "set"), _strings(table, "status")
+    for name, status in sorted(set(zip(names, statuses, strict=True))):
+        one = row(table.filter(pa.array((names == name) & (statuses == status))))
+        found.setdefault(name, {})[status] = {"items": one.pop("documents"), **one}
+    return found
+
+
+def row(table: pa.Table) -> dict[str, Any]:
+    """Totals of some texts.
+
+    Returns:
+        `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
+        `model`, with `n` documents, the `method` and the `seed` of its draws, where it draws; `perplexity` per token,
+        which depends on the tokenizer as bits per byte do not; `flags` of the estimate, where there are any.
+    """
+    sizes, tokens, bits = (_numbers(table, name) for name in ("bytes", "tokens", "model_bits"))
+    size, count, total = int(sizes.sum()), int(tokens.sum()), exact_sum(bits)
+    found = statistics.ratio(bits, sizes, seed=SEED)
+    flags = {"flags": list(found.flags)} if found.flags else {}
+    return {
+        "bytes": size,
+        "documents": len(sizes),
+        "tokens": count,
+        "bits": total,
+        "model": round(total / size, _DIGITS),
+        "low": round(found.low, _DIGITS),
+        "high": round(found.high, _DIGITS),
+        "n": found.n,
+        "method": found.method,
+        "seed": found.seed,
+        "perplexity": round(2 ** (total / count), 4) if count else None,
+        **{name: round(exact_sum(_numbers(table, f"{name}_bits")) / size, _DIGITS) for name in _BASELINES},
+        **flags,
+    }
+
+
+def exact_sum(bits: NDArray[np.float64]) -> float:
+    """The sum of multiples of `GRID`, by integers."""
+    return int(np.rint(bits / GRID).astype(np.int64).sum()) * GRID
+
+
+def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
+    """The documents that cost most more bits than their bytes do elsewhere in their bucket, most first.
+
+    Returns:
+        `id`, `bucket`, `uri`, `bytes`, `model` (bits per byte) and `excess_bits` of each.
+    """
+    sizes, bits, buckets = _numbers(table, "bytes"), _numbers(table, "model_bits"), _strings(table, "bucket")
+    excess = np.zeros(len(sizes))
+    for name in set(buckets):
+        own = buckets == name
+        excess[own] = bits[own] - sizes[own] * (exact_sum(bits[own]) / sizes[own].sum())
+    ids = [one.hex() for one in table["id"].to_pylist()]
+    first = sorted(range(len(ids)), key=lambda at: (-excess[at], ids[at]))[:most]
+    rows = table.select(["bucket", "uri", "bytes"]).take(first).to_pylist()
+    return [
+        {"id": ids[at], **own, "model": round(bits[at] / own["bytes"], _DIGITS), "excess_bits": round(excess[at], 1)}
+        for at, own in zip(first, rows, strict=True)
+        if excess[at] > 0
+    ]
+
+
+def in_order(axis: str, slices: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The names of an axis's slices as people read them: lengths from short to long, others by their text."""
+    if axis == "length":
+        return [name for name in LENGTHS if name in slices]
+    return sorted(slices, key=lambda name: (name == OTHERS, -slices[name]["bytes"], name))
+
+
+def _slices(table: pa.Table, column: str, axis: str) -> dict[str, dict[str, Any]]:
+    labels, sizes = _strings(table, column), _numbers(table, "bytes")
+    names = sorted(set(labels))
+    if axis != "bucket" and len(names) > MOST_SLICES:
+        largest = sorted(names, key=lambda name: (-int(sizes[labels == name].sum()), name))[: MOST_SLICES - 1]
+        labels = np.array([name if name in largest else OTHERS for name in labels], dtype=object)
+        names = sorted({*largest, OTHERS})
+    return {name: row(table.filter(pa.array(labels == name))) for name in names}
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    found: NDArray[Any] = table[name].to_numpy()
+    return found
+
+
+def _strings(table: pa.Table, name: str) -> NDArray[np.object_]:
+    return np.array(table[name].to_pylist(), dtype=object)
