@@ -1,8 +1,9 @@
 """A tiny tokenizer, model and curated buckets, all real."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from plinth.model.decoder import Decoder, build
 from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
-from plinth.storage.parts import write_table
+from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
 from tests.model_folder import save_model
 
@@ -102,3 +103,53 @@ def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
         for i, text in enumerate(texts)
     ]
     return write_table(ctx.store, name, pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
+
+
+@pytest.fixture
+def ledger(ctx: Context) -> Callable[..., Manifest]:
+    """A ledger with these rows by bucket; columns that a row lacks are of a kept English document."""
+
+    def make(**buckets: Sequence[dict[str, Any]]) -> Manifest:
+        parts = []
+        for bucket, rows in sorted(buckets.items()):
+            whole = [
+                {**DEFAULTS, "bucket": bucket, "uri": f"file:///{bucket}/{i}", **row} for i, row in enumerate(rows)
+            ]
+            parts.append(write_table(ctx.store, f"{bucket}/part-00000.parquet", pa.Table.from_pylist(whole, LEDGER)))
+        return Manifest(asset="ledger", step="s", version="1", params={}, inputs={}, parts=tuple(parts))
+
+    return make
+
+
+LEDGER = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("bucket", pa.string()),
+        pa.field("domain", pa.string()),
+        pa.field("uri", pa.string()),
+        pa.field("licence", pa.string()),
+        pa.field("may_commercial", pa.bool_()),
+        pa.field("decision", pa.string()),
+        pa.field("cluster_size", pa.int32()),
+        pa.field("language__label", pa.string()),
+        pa.field("language__score", pa.float32()),
+        pa.field("pii__spans", pa.int32()),
+    ]
+)
+DEFAULTS = {"domain": "a.example", "licence": "MIT", "decision": "heldout", "cluster_size": 1, "pii__spans": 0,
+            "may_commercial": True, "language__label": "en", "language__score": 0.9}  # fmt: skip
+
+
+@pytest.fixture
+def ledger_of(ctx: Context, ledger: Callable[..., Manifest]) -> Callable[[Mapping[str, Manifest]], Manifest]:
+    """The ledger of all held-out documents of some buckets; languages by the order of their ids."""
+
+    def make(buckets: Mapping[str, Manifest]) -> Manifest:
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for bucket, made in buckets.items():
+            ids = [id_ for part in made.named("heldout-") for id_ in read_table(ctx.store, part)["id"].to_pylist()]
+            languages = dict(zip(sorted(ids), ["en", "de", "fr"] * len(ids), strict=False))
+            rows[bucket] = [{"id": id_.hex(), "language__label": languages[id_]} for id_ in ids]
+        return ledger(**rows)
+
+    return make

@@ -6,25 +6,24 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
 from plinth.corpus.protected import item_table, sets
-from plinth.errors import CheckpointError, IntegrityError, TrainingError
+from plinth.errors import CheckpointError, IntegrityError
 from plinth.evaluation import job
 from plinth.evaluation.baselines import Trigram
-from plinth.evaluation.engine.client import ModelEngine
-from plinth.evaluation.engine.records import Scores
 from plinth.evaluation.parameters import Evaluation
+from plinth.evaluation.slices import tables
 from plinth.model.decoder import Decoder
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
 
 Curated = Callable[..., Manifest]
 PARAMS = Evaluation(max_bytes_per_slice=2000)
+S = 32  # tokens of the model's context
 
 
 def zero(model: Decoder) -> None:
@@ -39,15 +38,24 @@ def buckets(curated: Curated) -> dict[str, Manifest]:
     }
 
 
+@pytest.fixture
+def led(buckets: dict[str, Manifest], ledger_of: Callable[..., Manifest]) -> Manifest:
+    return ledger_of(buckets)
+
+
+@pytest.mark.slow
 def test_a_uniform_model_scores_log2_v_tokens_over_bytes(
     ctx: Context,
     buckets: dict[str, Manifest],
+    led: Manifest,
     model_directory: Callable[..., Path],
     checkpoint: Callable[[Path], Manifest],
     tokenizer: Tokenizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = job.run(ctx, PARAMS, checkpoint(model_directory(zero)), buckets)
+    """Every number can be worked out; neither a rerun nor other slices ask the model again."""
+    model = checkpoint(model_directory(zero))
+    made = job.run(ctx, PARAMS, model, buckets, led)
     rows = read_table(ctx.store, made.parts[0]).to_pylist()
     assert made.parts[0].rows == len(rows) == 4
     web = [row for row in rows if row["bucket"] == "web"]
@@ -63,71 +71,55 @@ def test_a_uniform_model_scores_log2_v_tokens_over_bytes(
     trigram = Trigram().train([b"def f(x): return x"] * 3 + [b"the quick brown fox"])
     assert code["trigram"] == round(trigram.bits(b"def g(y): return y") / 18, 6)
     assert made.stats["trigram_bytes"] == trigram.trained_bytes
-    assert made.stats["languages"] == {}
-    assert set(made.inputs) == {"checkpoint", "code/curated", "web/curated"}
+    assert set(made.stats["axes"]) == {"language", "domain", "length"}
+    assert set(made.inputs) == {"checkpoint", "code/curated", "web/curated", "ledger"}
     assert list(ctx.workspace.tmp.iterdir()) == []
+    (long,) = (row for row in rows if row["bytes"] == 340)
+    tokens = tables.read_tokens(ctx.store, made.parts[1])[rows.index(long)]
+    assert (len(tokens.bits), tokens.ends[-1]) == (long["tokens"], 340)
+    assert tokens.bits.sum() == long["model_bits"]
+    assert made.stats["positions"]["context_tokens"] == S
+    assert sum(row["bits"] for row in made.stats["positions"]["all"]) == made.stats["overall"]["bits"]
 
     def never(*args: object, **kwargs: object) -> None:
         raise AssertionError("evaluated twice")
 
     monkeypatch.setattr(subprocess, "Popen", never)
-    assert job.run(ctx, PARAMS, checkpoint(model_directory(zero)), buckets) == made
+    assert job.run(ctx, PARAMS, model, buckets, led) == made
+    others = PARAMS.model_copy(update={"slices": {"foreign": "language.label != 'en'"}})
+    again = job.run(ctx, others, model, buckets, led)
+    assert again.stats["axes"]["foreign"]["yes"]["documents"] == 2
+    assert {name: again.stats[name] for name in ("overall", "slices", "worst")} == {
+        name: made.stats[name] for name in ("overall", "slices", "worst")
+    }
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_load_fails_by_name(
     ctx: Context,
     buckets: dict[str, Manifest],
+    led: Manifest,
     model_directory: Callable[..., Path],
     checkpoint: Callable[[Path], Manifest],
 ) -> None:
     folder = model_directory()
     (folder / "model.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(TrainingError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"):
-        job.run(ctx, PARAMS, checkpoint(folder), buckets)
+    with pytest.raises(CheckpointError, match=r"could not be evaluated[\s\S]*holds no model that can be loaded"):
+        job.run(ctx, PARAMS, checkpoint(folder), buckets, led)
     assert list(ctx.workspace.tmp.iterdir()) == []
 
 
 def test_a_checkpoint_without_weights_is_named(
     ctx: Context,
     buckets: dict[str, Manifest],
+    led: Manifest,
     model_directory: Callable[..., Path],
     checkpoint: Callable[[Path], Manifest],
 ) -> None:
     folder = model_directory()
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
-        job.run(ctx, PARAMS, checkpoint(folder), buckets)
-
-
-def test_languages_of_a_bucket_with_several(
-    ctx: Context,
-    curated: Curated,
-    model_directory: Callable[..., Path],
-    checkpoint: Callable[[Path], Manifest],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The child is replaced by fixed scores: what is tested is the sums by language."""
-    texts = ["a" * 20_000, "b" * 20_000, "c" * 100]
-    buckets = {"web": curated("web", ["x"], texts)}
-    labels = write_table(ctx.store, "part-00000.parquet", pa.table({"label": ["en", "de", "fr"]}))
-    language = Manifest(asset="web/language", step="s", version="1", params={}, inputs={}, parts=(labels,))
-    monkeypatch.setattr(
-        ModelEngine,
-        "documents",
-        lambda engine, texts: Scores(np.ones(3, int), np.array([8.0 * len(text) for text in texts])),
-    )
-    made = job.run(
-        ctx,
-        Evaluation(),
-        checkpoint(model_directory()),
-        buckets,
-        {"web": curated("web", texts)},
-        {"web": language},
-    )
-    assert sorted(made.stats["languages"]) == ["web/de", "web/en"]
-    assert made.stats["languages"]["web/de"]["model"] == 8.0
-    assert made.stats["languages"]["web/de"]["bytes"] == 20_000
-    assert sorted(made.inputs) == ["checkpoint", "web/curated", "web/documents", "web/language"]
+        job.run(ctx, PARAMS, checkpoint(folder), buckets, led)
 
 
 def compared(ctx: Context, rows: list[tuple[str, str, str]]) -> tuple[Manifest, dict[str, Manifest]]:
@@ -144,9 +136,11 @@ def compared(ctx: Context, rows: list[tuple[str, str, str]]) -> tuple[Manifest, 
     return whole, {"quiz": quiz}
 
 
+@pytest.mark.slow
 def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
     ctx: Context,
     buckets: dict[str, Manifest],
+    led: Manifest,
     model_directory: Callable[..., Path],
     checkpoint: Callable[[Path], Manifest],
     tokenizer: Tokenizer,
@@ -156,8 +150,8 @@ def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
             ("q3", "clean", "the quick brown fox " * 200), ("q4", "undecided", "größter")]  # fmt: skip
     protected, given = compared(ctx, rows)
     model = checkpoint(model_directory(zero))
-    made = job.run(ctx, PARAMS, model, buckets, protected=protected, sets=given)
-    alone = job.run(ctx, PARAMS, model, buckets)
+    made = job.run(ctx, PARAMS, model, buckets, led, protected=protected, sets=given)
+    alone = job.run(ctx, PARAMS, model, buckets, led)
     assert {"protected", "protected/quiz"} == set(made.inputs) - set(alone.inputs)
     assert {name: made.stats[name] for name in alone.stats} == alone.stats
     found = made.stats["protected"]["quiz"]
@@ -168,4 +162,4 @@ def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
         bits = row["tokens"] * math.log2(tokenizer.get_vocab_size())
         assert row["model"] == pytest.approx(bits / row["bytes"], abs=2e-6)
     with pytest.raises(IntegrityError, match="of other items"):
-        job.run(ctx, PARAMS, model, buckets, protected=compared(ctx, rows[:1])[0], sets=given)
+        job.run(ctx, PARAMS, model, buckets, led, protected=compared(ctx, rows[:1])[0], sets=given)

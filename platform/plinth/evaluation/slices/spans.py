@@ -140,9 +140,7 @@ def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
     for end in ends.tolist():
         if end - (kept[-1] if kept else 0) >= span_bytes:
             kept.append(end)
-    if len(ends):
-        kept = [*kept[: -1 if kept and kept[-1] != ends[-1] else None], int(ends[-1])] if kept else [int(ends[-1])]
-    return np.array(kept, dtype=np.int64)
+    return np.array([*kept[:-1], *ends[-1:].tolist()], dtype=np.int64)
 
 
 def _between(one: TokenBits, ends: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -60,7 +60,8 @@ def on_grid(bits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def by_text(scores: Scores) -> list[TokenBits]:
     """The tokens of every text; scores were asked for by token."""
-    assert scores.ends is not None and scores.token_bits is not None, "scores without per_token=True"
+    assert scores.ends is not None, "scores without per_token=True"
+    assert scores.token_bits is not None
     cuts = np.cumsum(scores.tokens)[:-1]
     pairs = zip(np.split(scores.ends, cuts), np.split(scores.token_bits, cuts), strict=True)
     return [TokenBits(ends, bits) for ends, bits in pairs]

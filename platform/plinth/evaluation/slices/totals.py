@@ -95,9 +95,9 @@ def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
     first = sorted(range(len(ids)), key=lambda at: (-excess[at], ids[at]))[:most]
     rows = table.select(["bucket", "uri", "bytes"]).take(first).to_pylist()
     return [
-        {"id": ids[at], **own, "model": round(bits[at] / own["bytes"], _DIGITS), "excess_bits": round(excess[at], 1)}
-        for at, own in zip(first, rows, strict=True)
-        if excess[at] > 0
+        {"id": ids[at], **own, "model": round(cost / own["bytes"], _DIGITS), "excess_bits": round(more, 1)}
+        for at, own, cost, more in zip(first, rows, bits[first].tolist(), excess[first].tolist(), strict=True)
+        if more > 0
     ]
 
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 
-import pyarrow as pa
 import pytest
 
 from plinth.compute.context import Context
-from plinth.errors import IntegrityError, StageError
-from plinth.evaluation.slices import choose, with_languages
+from plinth.errors import StageError
+from plinth.evaluation.slices.documents import choose
 from plinth.records import Manifest
-from plinth.storage.parts import write_table
 
 Curated = Callable[..., Manifest]
 
@@ -42,19 +40,3 @@ def test_does_not_depend_on_how_parts_are_cut(ctx: Context, curated: Curated) ->
 def test_a_bucket_without_held_out_text_is_named(ctx: Context, curated: Curated) -> None:
     with pytest.raises(StageError, match="bucket empty has no held-out text"):
         choose(ctx.store, {"empty": curated("empty", ["train"]), "b": curated("b", [], ["x"])}, 100)
-
-
-def sidecar(ctx: Context, labels: list[str | None]) -> Manifest:
-    part = write_table(ctx.store, "part-00000.parquet", pa.table({"label": pa.array(labels, pa.string())}))
-    return Manifest(asset="b/language", step="s", version="1", params={}, inputs={}, parts=(part,))
-
-
-def test_languages_come_by_row_from_the_documents(ctx: Context, curated: Curated) -> None:
-    documents = {"b": curated("b", ["eins", "zwei", "three", "quatre"])}
-    chosen = choose(ctx.store, {"b": curated("b", [], ["three", "zwei", "quatre"])}, 1000)
-    found = with_languages(ctx, chosen, documents, {"b": sidecar(ctx, ["de", "de", "en", None])}, "label")
-    assert {each.text: each.language for each in found} == {"zwei": "de", "three": "en", "quatre": "unknown"}
-    with pytest.raises(IntegrityError):
-        with_languages(ctx, chosen, documents, {"b": sidecar(ctx, ["de"])}, "label")
-    with pytest.raises(IntegrityError, match="no column"):
-        with_languages(ctx, chosen, documents, {"b": sidecar(ctx, ["de"] * 4)}, "language")
