@@ -1,0 +1,95 @@
+"""lm-evaluation-harness as released, on the same weights and the same file: the same bits.
+
+Its rolling likelihood cuts a document into windows that share one token; ours share an eighth of the context. So
+documents that fit one window are compared as both score them, longer ones with our windows cut as its own. What is left
+of the difference is stated: with more context, the same model needs fewer bits on long documents.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from plinth.evaluation import windows
+from plinth.evaluation.engine.checkpoint import load
+
+pytestmark = pytest.mark.slow
+lm_eval = pytest.importorskip("lm_eval")
+
+S = 32  # tokens of the model's context
+EDGES = ["größte Ärger\n\n\tder Welt", "日本語のテキスト", "x", " spaces before and after ", "\r\n\x00\ufeff", ""]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Text that nobody here wrote, short and long, and what is hard to cut."""
+    texts = [*EDGES, *(topics[name][:size] for size in (30, 400, 1500) for name in ("if", "for", "yield"))]
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+@pytest.fixture
+def folder(model_directory: Callable[..., Path]) -> Path:
+    return model_directory()
+
+
+def texts_of(file: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in file.read_text().splitlines()]
+
+
+def rolling(folder: Path, texts: list[str]) -> NDArray[np.float64]:
+    """Bits of each text by the harness's own `loglikelihood_rolling`."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|endoftext|>")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    peer = HFLM(pretrained=model, tokenizer=tokenizer, max_length=S, batch_size=3, device="cpu", backend="causal")
+    asked = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
+    return -np.array(peer.loglikelihood_rolling(asked, disable_tqdm=True)) / math.log(2)
+
+
+def test_bits_of_rolling_likelihood(folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, ours = texts_of(file), load(folder)
+    theirs = rolling(folder, texts)
+    own = ours.documents(texts)
+    short = own.tokens <= S
+    assert 6 <= short.sum() < len(texts)
+    np.testing.assert_allclose(own.bits[short], theirs[short], rtol=1e-6)
+    monkeypatch.setattr(windows, "carried", lambda sequence_tokens: 0)
+    np.testing.assert_allclose(ours.documents(texts).bits, theirs, rtol=1e-6)
+    size = sum(len(text.encode()) for text in texts)
+    assert ours.documents(texts).bits.sum() / size == pytest.approx(theirs.sum() / size, rel=1e-6)
+
+
+def test_neither_order_nor_threads_nor_batches_change_the_numbers(folder: Path, file: Path) -> None:
+    texts, ours = texts_of(file), load(folder)
+    first = ours.documents(texts, per_token=True)
+    order = np.random.default_rng(1).permutation(len(texts))
+    assert first.bits[order].tolist() == ours.documents([texts[at] for at in order], workers=3).bits.tolist()
+    for batch_tokens in (S, 5 * S, 100 * S):
+        other = ours.documents(texts, per_token=True, batch_tokens=batch_tokens)
+        np.testing.assert_allclose(other.bits, first.bits, rtol=1e-6)
+        assert other.ends is not None
+        assert first.ends is not None
+        assert other.ends.tolist() == first.ends.tolist()
+
+
+def test_tokens_end_where_the_text_says(folder: Path, file: Path) -> None:
+    texts, ours = texts_of(file), load(folder)
+    scores = ours.documents(texts, per_token=True)
+    for number, text in enumerate(texts):
+        one = scores.of(number)
+        assert one.bits.sum() == pytest.approx(scores.bits[number], rel=1e-12)
+        pieces = np.split(np.frombuffer(text.encode(), np.uint8), one.ends)[:-1]
+        tokens = ours.tokenizer.encode(text).tokens
+        assert [len(piece) for piece in pieces] == [len(token) for token in tokens]
