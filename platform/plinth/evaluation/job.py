@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.evaluation.engine.client import Engine
+from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import axes, documents, items, positions, tables, totals
 from plinth.records import Manifest, Part, Step
@@ -79,7 +79,7 @@ def _measured(
     """What the model and the baselines say of documents, of their tokens, and of items, where there are any."""
     chosen = documents.choose(ctx.store, curated, params.max_bytes_per_slice)
     asked = items.choose(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
-    with Engine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
+    with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
         trigram = _trigram(ctx, curated)
         scored = engine.documents([one.text for one in chosen] + [one.text for one in asked], per_token=True)
         context_tokens = engine.facts["sequence_tokens"]

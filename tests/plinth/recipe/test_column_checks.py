@@ -198,3 +198,23 @@ def test_a_package_that_cannot_be_used_is_named_at_its_key(tmp_path: Path, monke
 def test_kinds_and_options_that_do_not_exist(data: dict[str, Any], key: str, message: str) -> None:
     ((found, says, _),) = problems_of_extensions(data)
     assert (".".join(map(str, found)), says) == (key, message)
+
+
+def test_slices_of_the_evaluation_are_read_before_anything_runs() -> None:
+    """Columns that only the ledger knows are left to it."""
+    right = {"short": "gopher_quality.word_count < 50", "private": "pii.spans > 0", "label": "language.label",
+             "licence": "documents.licence", "copied": "near.size > 1 and language.label == 'en'"}  # fmt: skip
+    assert list(problems_of_columns(corpus() | {"evaluation": {"slices": right}})) == []
+    wrong = {
+        "typo": "gopher_quality.word_cont < 50",
+        "number": "language.score",
+        "half": "pii.spans >",
+        "other": "a.b > 1",
+    }
+    found = {
+        where: (what, hint) for where, what, hint in problems_of_columns(corpus() | {"evaluation": {"slices": wrong}})
+    }
+    assert set(found) == {("evaluation", "slices", name) for name in wrong}
+    assert found["evaluation", "slices", "typo"][1] == "did you mean 'gopher_quality.word_count'?"
+    assert "compare it" in found["evaluation", "slices", "number"][1]
+    assert "cannot be read" in found["evaluation", "slices", "half"][0]
