@@ -19,6 +19,8 @@ With torch:
     loss            cross-entropy without all logits
     layout          positions, masks and outputs of a forward pass that scores
     token_losses    the loss of every single target
+    key_values      keys and values of tokens seen before
+    generation      tokens after prompts
     vocabulary      embedding and loss over a vocabulary that tensor ranks divide
     folder          model folders, read
     export          a checkpoint as a folder that other programs load

@@ -19,10 +19,12 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from plinth.model.division import SequenceRanks
+from plinth.model.key_values import LayerKeyValues
 from plinth.model.parameters import Model, RopeScaling
 
-#: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one.
-Mask = Tensor | BlockMask | None
+#: Keeps a token within its document: additive [B, 1, S, S], FlexAttention's, or None where every sequence is one. In
+#: generation, the keys and values of earlier tokens.
+Mask = Tensor | BlockMask | LayerKeyValues | None
 
 Rotation = tuple[Tensor, Tensor]
 
@@ -36,6 +38,8 @@ class CoreAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
         """[B, H, S, E] from q [B, H, S, E] and k, v [B, K, S, E]; causal, and within documents if masked."""
+        if isinstance(mask, LayerKeyValues):
+            return mask.attend(q, k, v, self.scale)
         grouped = q.shape[1] != k.shape[1]
         if isinstance(mask, BlockMask):
             return cast(Tensor, _flex()(q, k, v, block_mask=mask, scale=self.scale, enable_gqa=grouped))

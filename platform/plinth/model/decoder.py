@@ -104,8 +104,8 @@ class Decoder(nn.Module):
         """Logits [U, V] of outputs, or [N, 2] of targets (`token_losses`); of whole sequences, all layers."""
         x = self.embed(tokens)
         rotation = rotary(self.config, layout.positions, x.dtype)
-        for block in self.layers.values():
-            x = block(x, rotation, layout.mask)
+        for block in self.blocks:
+            x = block(x, rotation, layout.seen(block.index))
         x = self.norm(x).flatten(0, 1)
         x = x if layout.outputs is None else x[layout.outputs]
         if layout.which is None or layout.targets is None:

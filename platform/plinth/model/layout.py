@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from plinth.model.key_values import KeyValues, LayerKeyValues
+
 
 class Layout(NamedTuple):
     """A forward pass of whole sequences on a rank that holds all layers."""
@@ -22,6 +24,11 @@ class Layout(NamedTuple):
     outputs: Tensor | None = None  # flat indices into [B x S], ascending [U]; None: all
     which: Tensor | None = None  # the output that predicts each target, ascending indices into `outputs` [N]
     targets: Tensor | None = None  # ids [N]; None: logits are wanted
+    cache: KeyValues | None = None  # where keys and values are kept; a mask is then over its slots
+
+    def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
+        """What attention of a layer takes as its mask."""
+        return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,9 +1,9 @@
 """The child process: `python -m plinth.evaluation.engine FOLDER WORKERS`.
 
 It loads the model in FOLDER and answers one call for each line of standard input, a JSON object: `call` (documents,
-likelihoods), `asked` and `answer` (files), and the options of the call. Each line of standard output is one too:
-`ready`, then for each call `done` and `total` while it works, and in the end `answered` or `error`. What libraries
-print goes to standard error. The process ends with its input.
+likelihoods, generate), `asked` and `answer` (files), and the options of the call. Each line of standard output is one
+too: `ready`, then for each call `done` and `total` while it works, and in the end `answered` or `error`. What
+libraries print goes to standard error. The process ends with its input.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def main(folder: str, workers: int) -> int:
 
 def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Lines) -> None:
     from plinth.evaluation.engine import exchange
+    from plinth.evaluation.engine.records import Sampling
 
     kind, asked, answer = call.pop("call"), Path(call.pop("asked")), Path(call.pop("answer"))
     options = {**call, "workers": workers, "progress": lines.progress}
@@ -71,6 +72,9 @@ def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Line
         exchange.write_scores(answer, loaded.documents(exchange.read_texts(asked), **options))
     elif kind == "likelihoods":
         exchange.write_likelihoods(answer, loaded.likelihoods(exchange.read_requests(asked), **options))
+    elif kind == "generate":
+        sampling = Sampling(**options.pop("sampling"))
+        exchange.write_generated(answer, loaded.generate(exchange.read_prompts(asked), sampling, **options))
     else:
         raise ValueError(f"unknown call {kind!r}")
 

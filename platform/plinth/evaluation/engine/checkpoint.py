@@ -1,4 +1,4 @@
-"""A folder's model with its tokenizer and limits, ready to score."""
+"""A folder's model with its tokenizer and limits, ready to score and to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from plinth.errors import CheckpointError
 from plinth.evaluation.engine import encode, likelihood
 from plinth.evaluation.engine.batches import BATCH_TOKENS
-from plinth.evaluation.engine.records import Likelihoods, Request, Scores
+from plinth.evaluation.engine.generation import Writer
+from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.decoder import Decoder
 from plinth.model.folder import load_model
 from plinth.model.hugging_face import CONFIG, TOKENIZER
@@ -79,6 +80,13 @@ class Checkpoint(NamedTuple):
         tokens = np.array([one.scored for one in streams], dtype=np.int64)
         cut = np.array([len(one.ids) - 1 > self.sequence_tokens for one in streams], dtype=np.bool_)
         return Likelihoods(tokens, found.bits, found.greedy, cut, found.token_bits)
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, workers: int = 1, progress: Told = _silent
+    ) -> list[Generated]:
+        """Text after prompts; `progress` is told of prompts."""
+        writer = Writer(self.model, self.tokenizer, self.start, self.ends, self.sequence_tokens, sampling)
+        return writer.write(prompts, workers, progress)
 
     def _score(
         self, streams: Sequence[encode.ScoredStream], workers: int, batch_tokens: int, progress: Told

@@ -27,7 +27,7 @@ from plinth.compute.context import Context
 from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, PlinthError, TrainingError
 from plinth.evaluation.engine import exchange
-from plinth.evaluation.engine.records import Likelihoods, Request, Scores
+from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.hugging_face import REQUIRED_FILES
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import named_failures
@@ -111,7 +111,7 @@ class ModelEngine:
             CheckpointError: it could not be loaded.
         """
         write = exchange.write_texts
-        found = exchange.read_scores(self._call("documents", write, texts, per_token=per_token))
+        found = exchange.read_scores(self._call("documents", write, texts, per_token=per_token, **self._options))
         self._require(len(found.tokens), len(texts))
         return found
 
@@ -121,8 +121,19 @@ class ModelEngine:
         Raises:
             TrainingError, CheckpointError: as `documents`.
         """
-        found = exchange.read_likelihoods(self._call("likelihoods", exchange.write_requests, requests))
+        found = exchange.read_likelihoods(self._call("likelihoods", exchange.write_requests, requests, **self._options))
         self._require(len(found.tokens), len(requests))
+        return found
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Generated]:
+        """Text after prompts.
+
+        Raises:
+            TrainingError, CheckpointError: as `documents`.
+        """
+        options = {"sampling": sampling.model_dump(mode="json")}
+        found = exchange.read_generated(self._call("generate", exchange.write_prompts, prompts, **options))
+        self._require(len(found), len(prompts))
         return found
 
     def _call(self, kind: str, write: Callable[[Path, Any], None], asked: Any, **options: Any) -> Path:
@@ -131,7 +142,7 @@ class ModelEngine:
         question, answer = self._folder / f"{number}.asked", self._folder / f"{number}.answer"
         write(question, asked)
         self.facts  # noqa: B018 - waits for the model
-        call = {"call": kind, "asked": str(question), "answer": str(answer), **self._options, **options}
+        call = {"call": kind, "asked": str(question), "answer": str(answer), **options}
         try:
             assert self._child.stdin is not None
             self._child.stdin.write(json.dumps(call) + "\n")
@@ -142,7 +153,7 @@ class ModelEngine:
         return answer
 
     def _follow(self) -> None:
-        """Progress of the child, in tokens, until it has answered."""
+        """Progress of the child, in tokens or prompts, until it has answered."""
         lines = iter(self._next, None)
         first = next(lines)
         if "answered" in first:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plinth.evaluation.engine.records import Likelihoods, Request, Scores
+from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Scores
 
 _IDS = pa.list_(pa.int64())
 
@@ -27,24 +27,24 @@ def read_texts(path: Path) -> list[str]:
 
 def write_requests(path: Path, requests: Sequence[Request]) -> None:
     """A table of requests; each side is text or ids."""
-    columns: dict[str, pa.Array] = {}
-    for number, side in enumerate(Request._fields):
-        values = [one[number] for one in requests]
-        texts = [value if isinstance(value, str) else None for value in values]
-        ids = [None if isinstance(value, str) else list(value) for value in values]
-        columns |= {side: pa.array(texts, pa.large_string()), f"{side}_ids": pa.array(ids, _IDS)}
-    pq.write_table(pa.table(columns), path)
+    sides = zip(*requests, strict=True) if requests else ((), ())
+    _write_prompts(path, dict(zip(Request._fields, sides, strict=True)))
 
 
 def read_requests(path: Path) -> list[Request]:
     """The requests of such a table."""
     table = pq.read_table(path)
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    prompts, continuations = (
-        [tuple(ids) if text is None else text for text, ids in zip(columns[side], columns[f"{side}_ids"], strict=True)]
-        for side in Request._fields
-    )
-    return [Request(*pair) for pair in zip(prompts, continuations, strict=True)]
+    return [Request(*pair) for pair in zip(*(_prompts(table, side) for side in Request._fields), strict=True)]
+
+
+def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
+    """A table of prompts; each is text or ids."""
+    _write_prompts(path, {"prompt": prompts})
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """The prompts of such a table."""
+    return _prompts(pq.read_table(path), "prompt")
 
 
 def write_scores(path: Path, scores: Scores) -> None:
@@ -69,6 +69,32 @@ def write_likelihoods(path: Path, found: Likelihoods) -> None:
 def read_likelihoods(path: Path) -> Likelihoods:
     """The answers of such a table."""
     return Likelihoods(**_arrays(pq.read_table(path)))
+
+
+def write_generated(path: Path, found: Sequence[Generated]) -> None:
+    """A row per prompt."""
+    names = Generated._fields
+    pq.write_table(pa.table({name: pa.array([getattr(one, name) for one in found]) for name in names}), path)
+
+
+def read_generated(path: Path) -> list[Generated]:
+    """The rows of such a table."""
+    rows = pq.read_table(path).to_pylist()
+    return [Generated(**row | {"tokens": tuple(row["tokens"])}) for row in rows]
+
+
+def _write_prompts(path: Path, columns: Mapping[str, Sequence[Prompt]]) -> None:
+    arrays: dict[str, pa.Array] = {}
+    for name, values in columns.items():
+        texts = [value if isinstance(value, str) else None for value in values]
+        ids = [None if isinstance(value, str) else list(value) for value in values]
+        arrays |= {name: pa.array(texts, pa.large_string()), f"{name}_ids": pa.array(ids, _IDS)}
+    pq.write_table(pa.table(arrays), path)
+
+
+def _prompts(table: pa.Table, name: str) -> list[Prompt]:
+    pairs = zip(table[name].to_pylist(), table[f"{name}_ids"].to_pylist(), strict=True)
+    return [tuple(ids) if text is None else text for text, ids in pairs]
 
 
 def _lists(scores: Scores | Likelihoods, name: str) -> pa.Array:

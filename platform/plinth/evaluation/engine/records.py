@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from plinth.records import Frozen
 
 
 class Request(NamedTuple):
@@ -51,3 +54,25 @@ class Likelihoods(NamedTuple):
     greedy: NDArray[np.bool_]  # [requests]
     cut: NDArray[np.bool_]  # [requests] longer than the training length: the beginning of the prompt is not seen
     token_bits: NDArray[np.float64]  # [all tokens]
+
+
+Prompt = str | tuple[int, ...]
+
+
+class Sampling(Frozen):
+    """How text is written after a prompt. At temperature 0 the most probable token is taken."""
+
+    max_tokens: int = Field(128, ge=1, description="Tokens written at most.")
+    temperature: float = Field(0.0, ge=0, description="Divides logits; 0: the most probable token.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Draw from the fewest tokens that are together so probable.")
+    seed: int = Field(0, description="Of the draws; each prompt has draws of its own, whatever stands beside it.")
+    stop: tuple[str, ...] = Field((), description="Text that ends the writing and is left out.")
+
+
+class Generated(NamedTuple):
+    """What was written after a prompt."""
+
+    text: str  # without the stop string
+    tokens: tuple[int, ...]  # all that were written, without the token that ends a document
+    ended: Literal["end_of_text", "stop", "length"]
+    cut: bool  # the beginning of the prompt was not seen: with the new tokens it is longer than the training length

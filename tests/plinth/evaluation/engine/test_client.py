@@ -12,7 +12,7 @@ from plinth.compute.context import Context
 from plinth.errors import CheckpointError, TrainingError
 from plinth.evaluation.engine.checkpoint import load
 from plinth.evaluation.engine.client import ModelEngine
-from plinth.evaluation.engine.records import Request
+from plinth.evaluation.engine.records import Request, Sampling
 
 TEXTS = ["the fox jumps", "", "größte", "the lazy dog runs away " * 8]
 REQUESTS = [Request("the fox", " jumps"), Request((0, 4), (7, 8)), Request("the", ""), Request("", "the lazy dog")]
@@ -30,6 +30,10 @@ def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
         for there, own in ((scores, here.documents(TEXTS, per_token=True)), (answers, here.likelihoods(REQUESTS))):
             for column, expected in zip(there, own, strict=True):
                 assert np.array_equal(column, expected)
+        sampling = Sampling(max_tokens=5, temperature=1.0, stop=("z",))
+        prompts = ["the fox", (0, 7)]
+        assert engine.generate(prompts, sampling) == here.generate(prompts, sampling)
+        assert engine.generate([], sampling) == []
         assert engine.documents([]).bits.size == engine.likelihoods([]).bits.size == 0
         assert engine.facts == {"device": here.device.type, "sequence_tokens": 32}
         os.kill(engine._child.pid, signal.SIGKILL)

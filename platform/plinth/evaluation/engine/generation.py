@@ -1,0 +1,156 @@
+"""Text after prompts: greedy or drawn, until a stop string, the end of a document, or a number of tokens.
+
+Batches are fixed by the prompts; each is computed by one thread. What is drawn after a prompt depends on the seed, the
+prompt, and how often the same prompt came before; on what else is in its batch only through rounding: logits differ by
+about 1e-6 of their size, so that a token can differ only where two are that close.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from plinth.evaluation.engine.records import Generated, Prompt, Sampling
+from plinth.model.decoder import Decoder
+from plinth.model.generation import generate
+from plinth.tokens.tokenizer.encode import encode_texts
+
+#: Prompts of a batch, and tokens of keys and values that it holds unless one prompt needs more.
+BATCH_PROMPTS = 16
+BATCH_SLOTS = 16_384
+
+
+class Writer:
+    """Writes after prompts with one model.
+
+    Args:
+        model, tokenizer: of a checkpoint.
+        start: the token that documents begin with.
+        ends: tokens that end a document.
+        sequence_tokens: the training length; prompt and text are together at most so long.
+        sampling: how tokens are chosen.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer,
+        start: int,
+        ends: Sequence[int],
+        sequence_tokens: int,
+        sampling: Sampling,
+    ) -> None:
+        self.model, self.tokenizer, self.start, self.ends = model, tokenizer, start, frozenset(ends)
+        self.sequence_tokens, self.sampling = sequence_tokens, sampling
+        # a stop string of n bytes is in the last n tokens; more of them make whole characters
+        self._tail = 4 + max((len(stop.encode()) for stop in sampling.stop), default=0)
+
+    def write(
+        self, prompts: Sequence[Prompt], workers: int = 1, progress: Callable[[int, int], None] | None = None
+    ) -> list[Generated]:
+        """What comes after each prompt; `progress(prompts done, prompts in all)`."""
+        texts = [one for one in prompts if isinstance(one, str)]
+        encoded = iter(encode_texts(self.tokenizer, texts, "<u4"))
+        ids = [[self.start, *next(encoded).tolist()] if isinstance(one, str) else list(one) for one in prompts]
+        ids = [one or [self.start] for one in ids]
+        limits = [self._limit(len(one)) for one in ids]
+        draws = self._draws(ids)
+        batches = _batches(ids, limits)
+        found: list[Generated | None] = [None] * len(ids)
+        done = 0
+        with ThreadPoolExecutor(max(1, workers) if self.model.embed_tokens.device.type == "cpu" else 1) as threads:
+            written = threads.map(lambda batch: self._batch(batch, ids, limits, draws), batches)
+            for batch, answers in zip(batches, written, strict=True):
+                for index, answer in zip(batch, answers, strict=True):
+                    found[index] = answer
+                done += len(batch)
+                if progress:
+                    progress(done, len(ids))
+        return [one for one in found if one is not None]
+
+    def _limit(self, length: int) -> int:
+        """Tokens to write after a prompt: it keeps its right end, and at least half of the training length."""
+        return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
+
+    def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
+        """A generator for each prompt, by seed, content, and how often the same came before."""
+        seen: Counter[bytes] = Counter()
+        found = []
+        for one in ids:
+            content = np.array(one, dtype="<i8").tobytes()
+            named = f"{self.sampling.seed}:{seen[content]}:".encode() + content
+            seen[content] += 1
+            key = int.from_bytes(hashlib.blake2b(named, digest_size=16).digest(), "big")
+            found.append(np.random.Generator(np.random.Philox(key=key)))
+        return found
+
+    def _batch(
+        self,
+        batch: Sequence[int],
+        ids: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        draws: Sequence[np.random.Generator],
+    ) -> list[Generated]:
+        kept = [ids[index][-max(1, self.sequence_tokens - limits[index]) :] for index in batch]
+        written = generate(
+            self.model,
+            kept,
+            [limits[index] for index in batch],
+            lambda logits, rows: self._choose(logits, [draws[batch[row]] for row in rows]),
+            lambda row, tokens: tokens[-1] in self.ends or self._stops(tokens),
+        )
+        return [
+            self._generated(tokens, len(one) < len(ids[index]))
+            for index, one, tokens in zip(batch, kept, written, strict=True)
+        ]
+
+    def _choose(self, logits: Tensor, draws: Sequence[np.random.Generator]) -> list[int]:
+        """A token for each row of logits [B, V]."""
+        if self.sampling.temperature == 0:
+            return [int(token) for token in logits.argmax(-1).tolist()]
+        chances = torch.softmax(logits.double() / self.sampling.temperature, -1)
+        chances, order = chances.sort(dim=-1, descending=True, stable=True)
+        mass = chances.cumsum(-1)
+        kept = ((mass - chances) < self.sampling.top_p).sum(-1, keepdim=True)  # the one that reaches it is the last
+        points = torch.tensor([[one.random()] for one in draws], dtype=torch.float64, device=logits.device)
+        chosen = torch.searchsorted(mass, points * mass.gather(-1, kept - 1), right=True)
+        return [int(token) for token in order.gather(-1, chosen.minimum(kept - 1)).squeeze(-1).tolist()]
+
+    def _stops(self, tokens: list[int]) -> bool:
+        if not self.sampling.stop:
+            return False
+        tail = self._text(tokens[-self._tail :])
+        return any(stop in tail for stop in self.sampling.stop)
+
+    def _generated(self, tokens: list[int], cut: bool) -> Generated:
+        if tokens[-1] in self.ends:
+            return Generated(self._text(tokens[:-1]), tuple(tokens[:-1]), "end_of_text", cut)
+        text = self._text(tokens)
+        found = [at for at in (text.find(stop) for stop in self.sampling.stop) if at >= 0]
+        return Generated(text[: min(found, default=len(text))], tuple(tokens), "stop" if found else "length", cut)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return text
+
+
+def _batches(ids: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:
+    """Prompts of like length together, the longest first, whatever their order."""
+    batches: list[list[int]] = []
+    slots = 0
+    for index in sorted(range(len(ids)), key=lambda one: (-len(ids[one]), ids[one])):
+        slots = max(slots, len(ids[index]) + limits[index])
+        last = batches[-1] if batches else None
+        if last and len(last) < BATCH_PROMPTS and (len(last) + 1) * slots <= BATCH_SLOTS:
+            last.append(index)
+        else:
+            batches.append([index])
+            slots = len(ids[index]) + limits[index]
+    return batches
