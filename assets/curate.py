@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.framework.inputs import compares
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import switched_on
@@ -27,7 +28,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _shared(recipe: Recipe) -> dict[str, str]:
     """Inputs of verdicts that span all buckets: the parameter of `verdicts.run`, and the asset."""
-    on = [*verdicts.STAGES[1:], *switched_on(recipe), *(["protected"] if recipe.corpus.protected.sets else [])]
+    on = [*verdicts.STAGES[1:], *switched_on(recipe), *(["protected"] if compares(recipe) else [])]
     return {name: asset for name, asset in verdicts.ASSETS.items() if name in on}
 
 

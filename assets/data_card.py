@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.inputs import by_bucket, compares, each, shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from assets.removal_rates import reference_of, rules_in_use
 from plinth.compute.context import Context
@@ -39,7 +39,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     """One card of the whole corpus."""
     measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
     gates = [f"slices/{name}" for name in recipe.corpus.slices]
-    compared = [protected.ASSET] if recipe.corpus.protected.sets else []
+    compared = [protected.ASSET] if compares(recipe) else []
     corpus = recipe.corpus.model_dump(mode="json", include={"policies", "buckets", "permitted_licences", "uses"})
     return [
         Stage(
@@ -92,7 +92,8 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
     yield Screening("licences and terms", dict.fromkeys(buckets, (f"permitted for {uses}",)), ("enforced",))
     lists = (f"lists/{corpus.illegal.lists}",) if corpus.illegal.lists else ()
     yield Screening("illegal content", dict.fromkeys(buckets, lists))
-    sets = tuple(f"items of {name}" for name in corpus.protected.sets)
+    probes = recipe.probes.names if recipe.probes else ()
+    sets = tuple(f"items of {name}" for name in (*corpus.protected.sets, *(f"probes/{name}" for name in probes)))
     yield Screening("protected sets", dict.fromkeys(buckets, sets), tuple(_items(inputs)))
     policies = {name: corpus.policies[bucket.policy] for name, bucket in corpus.buckets.items()}
     known = {name for own in SUBJECTS.values() for name in own}

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from assets.framework.expectations import Suite, between, rows_between
-from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.inputs import by_bucket, compares, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from assets.span_dedup import survivors
@@ -24,7 +24,8 @@ from plinth.records import Manifest
 def stages(recipe: Recipe) -> list[Stage]:
     """One asset per set, and the comparison, where the recipe names sets."""
     given = recipe.corpus.protected.sets
-    return [*(_set(recipe, name, one) for name, one in given.items()), *([_comparison(recipe)] if given else [])]
+    compared = [_comparison(recipe)] if compares(recipe) else []
+    return [*(_set(recipe, name, one) for name, one in given.items()), *compared]
 
 
 def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
@@ -45,10 +46,9 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
 
 
 def _comparison(recipe: Recipe) -> Stage:
-    names = recipe.corpus.protected.sets
     return Stage(
         asset=protected.ASSET,
-        deps=(*each(recipe, "documents"), survivors(recipe), "holdout", *(f"protected/{name}" for name in names)),
+        deps=(*each(recipe, "documents"), survivors(recipe), "holdout", *sets_of(recipe)),
         make=partial(_compare, recipe),
         version=protected.VERSION,
         params=recipe.corpus.protected.model_dump(mode="json"),
@@ -62,6 +62,12 @@ def _comparison(recipe: Recipe) -> Stage:
     )
 
 
+def sets_of(recipe: Recipe) -> tuple[str, ...]:
+    """The assets with protected items: the recipe's sets, and the probes of its run."""
+    probes = [protected.PROBES] if recipe.probes else []
+    return (*(f"protected/{name}" for name in recipe.corpus.protected.sets), *probes)
+
+
 def _outside(location: str, ctx: Context) -> str:
     return lists.digest(ctx, location)
 
@@ -73,7 +79,8 @@ def _read(name: str, given: ProtectedSet, ctx: Context, inputs: Inputs, say: Say
 def _compare(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     params, documents = recipe.corpus.protected, by_bucket(recipe, inputs, "documents")
     sets = {name: inputs[f"protected/{name}"] for name in params.sets}
-    return protected.run(ctx, params, documents, inputs[survivors(recipe)], inputs["holdout"], sets)
+    probes = inputs.get(protected.PROBES)
+    return protected.run(ctx, params, documents, inputs[survivors(recipe)], inputs["holdout"], sets, probes)
 
 
 def _set_suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -53,6 +53,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     corpus, folder = recipe.corpus, ctx.workspace.input
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
+    named |= {f"probes/{name}": given.path for name, given in recipe.evaluation.probes.sets.items()}
     sources = {
         f"{name}/{index}": listing(source.path, folder, wanted_suffixes(source), sized=False)
         for name, bucket in corpus.buckets.items()

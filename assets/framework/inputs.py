@@ -19,6 +19,11 @@ def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
     return {bucket: inputs[f"{bucket}/{kind}"] for bucket in recipe.corpus.buckets}
 
 
+def compares(recipe: Recipe) -> bool:
+    """Whether training text is compared with protected sets: the recipe's own, or the probes of its run."""
+    return bool(recipe.corpus.protected.sets) or recipe.probes is not None
+
+
 def shared_owner(recipe: Recipe) -> str:
     """The owner of assets that span the buckets: the owner of most buckets, first by name in a tie."""
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]

@@ -1,4 +1,4 @@
-"""Held-out text that evaluation scores, and the slices that it reports."""
+"""Held-out text and probes that evaluation scores, and the slices that it reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from plinth.evaluation.probes.parameters import Probes
 from plinth.records import Frozen
 
 #: Axes of every evaluation.
@@ -17,13 +18,14 @@ AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 
 class Evaluation(Frozen):
-    """Bits per byte on the held-out slices and on protected items, beside two baselines on the same bytes."""
+    """Bits per byte on the held-out slices and on protected items, beside two baselines on the same bytes; probes."""
 
     max_bytes_per_slice: int = Field(
         2**20,
         gt=0,
         description="At most this much held-out text per bucket, and of the items of a protected set of each status.",
     )
+    probes: Probes = Probes()
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,
         description="Further slices, beside those by bucket, language, domain and length: a name and an expression "

@@ -20,11 +20,12 @@ from plinth.corpus.policy.evaluator import column_name
 from plinth.corpus.policy.parameters import Policy
 from plinth.corpus.policy.policy import published
 from plinth.corpus.policy.rights import COLUMNS, TEXTS
+from plinth.corpus.protected import protected
 from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
 from plinth.provenance import document_rows, exposure, text_search
 from plinth.provenance.document_rows import DocumentPlace
-from plinth.records import Manifest
+from plinth.records import Manifest, Part
 from plinth.storage.parts import read_row, read_table
 
 PREVIEW_CHARACTERS = 240
@@ -146,11 +147,17 @@ def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
         places = word_positions(text)
         start, end = places.start_cp[row["word"]], places.end_cp[row["word"] + row["longest"] - 1]
         row |= {"start_cp": int(start), "end_cp": int(end), "shared": _beginning(text[start:end])}
-    items = _current(ctx, f"protected/{row['set']}")
-    if items is not None:
-        table = read_table(ctx.store, items.parts[0])
+    part = _protected_set(ctx, row["set"])
+    if part is not None:
+        table = read_table(ctx.store, part, ["item", "text"])
         held = table.filter(pc.equal(table["item"], row["item"]))["text"].to_pylist()
         row |= {"item_text": _beginning(held[0])} if held else {}
+
+
+def _protected_set(ctx: Context, name: str) -> Part | None:
+    """The items of a protected set or of a probe, as they are now."""
+    probes, own = _current(ctx, protected.PROBES), _current(ctx, f"protected/{name}")
+    return own.parts[0] if own is not None else protected.probe_parts(probes).get(name)
 
 
 def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation
+from plinth.evaluation.probes.parameters import Probes
 from plinth.recipe.corpus import Corpus
 from plinth.recipe.release import ReleaseParameters
 from plinth.records import Frozen
@@ -65,6 +66,12 @@ class Recipe(Frozen):
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
         return self
+
+    @property
+    def probes(self) -> Probes | None:
+        """The probes of the run; None where there is no run to measure, or the recipe wants none."""
+        wanted = self.evaluation.probes
+        return wanted if self.mixture is not None and wanted.names else None
 
     def required_mixture(self) -> Mixture:
         """The mixture, for what cannot do without.

@@ -31,6 +31,10 @@ from plinth.storage.parts import write_table
 from plinth.storage.store import Store
 
 ASSET = "protected"
+#: The asset with the probes, which are protected sets as well.
+PROBES = "probe_sets"
+#: What a probe is called among the sets: `probes/NAME`.
+PREFIX = "probes/"
 VERSION = "2"
 REASONS, SCHEMA = comparison.REASONS, comparison.SCHEMA
 
@@ -42,6 +46,7 @@ def run(
     survivors: Manifest,
     holdout: Manifest,
     sets: Mapping[str, Manifest],
+    probes: Manifest | None = None,
 ) -> Manifest:
     """Match every training document against the protected sets.
 
@@ -50,13 +55,15 @@ def run(
         survivors: of the last deduplication that is on.
         holdout: held-out documents are not looked at.
         sets: `protected/NAME` by name.
+        probes: `probe_sets`; a part `NAME.parquet` of it is the set `probes/NAME`.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`, and `items.parquet` (`item_table`): every item with its status.
         Statistics: `considered`, `suspects`, documents by reason; `sets` with items by status.
     """
     places = slots(documents, survivors=survivors, holdout=holdout)
-    plain, names = _indexed(ctx, params, sets)
+    given = {name: made.parts[0] for name, made in sets.items()} | probe_parts(probes)
+    plain, names = _indexed(ctx, params, given)
     index = _weights(ctx, params, places, plain)
     step = Step(name="protected/found", version=VERSION, params=_thresholds(params), libraries=fingerprint.UNICODE)
     work = [
@@ -77,9 +84,17 @@ def run(
     parts = [one[0].model_copy(update={"name": slot.name}) for slot, one in zip(places, made, strict=True)]
     inputs = {f"{bucket}/documents": one for bucket, one in documents.items()}
     inputs |= {"survivors": survivors, "holdout": holdout}
-    inputs |= {f"protected/{name}": one for name, one in sets.items()}
+    inputs |= {f"protected/{name}": one for name, one in sets.items()} | ({PROBES: probes} if probes else {})
     stats = {**summed(parts, comparison.STATS), "sets": table.stats["sets"]}
     return manifest(ASSET, step, inputs, [*parts, table], stats)
+
+
+def probe_parts(made: Manifest | None) -> dict[str, Part]:
+    """The probes of `probe_sets` by their names among protected sets."""
+    if made is None:
+        return {}
+    held = {part.name: part for part in made.parts}
+    return {f"{PREFIX}{name}": held[f"{name}.parquet"] for name in made.stats["sets"]}
 
 
 def _thresholds(params: Protected) -> dict[str, Any]:
@@ -90,7 +105,7 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
     return (slot.documents.blob.sha256, *(slot.sides[name].blob.sha256 for name in ("survivors", "holdout")))
 
 
-def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Manifest]) -> tuple[Part, Part]:
+def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Part]) -> tuple[Part, Part]:
     """The index with nothing known of the training text, and the names of the items."""
     step = Step(
         name="protected/index",
@@ -98,12 +113,12 @@ def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Manifest]) -> t
         params=params.model_dump(include={"candidate_words", "min_words", "longest_words", "boilerplate_documents"}),
         libraries=fingerprint.UNICODE,
     )
-    digests = tuple(sets[name].digest for name in sorted(sets))
+    digests = tuple(digest for name in sorted(sets) for digest in (name, sets[name].blob.sha256))
     plain, names = run_items(ctx, step, _index, [Item(digests, (sets, params))], label=f"{ASSET}: index")[0]
     return plain, names
 
 
-def _index(store: Store, task: tuple[Mapping[str, Manifest], Protected]) -> tuple[Part, ...]:
+def _index(store: Store, task: tuple[Mapping[str, Part], Protected]) -> tuple[Part, ...]:
     sets, params = task
     names, texts = protected_index.items(store, sets)
     table = pa.table([[name[i] for name in names] for i in range(2)], schema=item_table.NAMES)

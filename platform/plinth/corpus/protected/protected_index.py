@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from plinth.compiled import njit
 from plinth.corpus.protected.parameters import Protected
-from plinth.records import Manifest, Part
+from plinth.records import Part
 from plinth.storage.parts import read_table
 from plinth.storage.store import Store
 from plinth.text.words.hash_lookup import HashLookup
@@ -82,9 +82,9 @@ class ProtectedIndex:
         return found
 
 
-def items(store: Store, sets: Mapping[str, Manifest]) -> tuple[list[tuple[str, str]], pa.Array]:
+def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]], pa.Array]:
     """(set, item) of every item in order of set and line, and their texts."""
-    tables = {name: read_table(store, sets[name].parts[0]) for name in sorted(sets)}
+    tables = {name: read_table(store, sets[name], ["item", "text"]) for name in sorted(sets)}
     names = [(name, item) for name, table in tables.items() for item in table["item"].to_pylist()]
     chunks = [chunk for table in tables.values() for chunk in table["text"].chunks]
     return names, pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())

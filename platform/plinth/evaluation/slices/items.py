@@ -47,7 +47,8 @@ def choose(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_
 
 def _every(store: Store, protected: Manifest, sets: Mapping[str, Manifest]) -> Iterator[ScoredItem]:
     (part,) = protected.named(item_table.FILE)
-    judged = iter(read_table(store, part, ["set", "item", "status"]).to_pylist())
+    rows = read_table(store, part, ["set", "item", "status"]).to_pylist()
+    judged = iter([row for row in rows if row["set"] in sets])  # probes are judged too, and scored by themselves
     for name in sorted(sets):
         for row in read_table(store, sets[name].parts[0]).to_pylist():
             found = next(judged, None)

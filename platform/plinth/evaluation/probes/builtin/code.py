@@ -1,0 +1,215 @@
+"""Code: names, brackets, results and calls of small programs, most of them in Python.
+
+What a template asks follows from the lines before (a parameter's name, the bracket that is open, the value of a
+variable) or from the language and its library (the exception that a call raises, the member of a module). Names are
+drawn, so no program stands anywhere in training text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from plinth.evaluation.probes.builtin import draws, facts
+from plinth.evaluation.probes.builtin.draws import words
+from plinth.evaluation.probes.builtin.facts import Fact
+from plinth.evaluation.probes.item import ProbeItem
+
+FAMILY = "code"
+#: Items of a template whose names are drawn.
+ITEMS = 12
+
+NAMES = words(
+    "width height depth price amount count total speed weight radius offset margin length volume angle score limit "
+    "ratio budget tax delay rate shift gain step scale load mass force power"
+)
+PLURALS = words("rows users orders lines files words prices points tasks events books cities nodes tokens images rules")
+MODULES = words("numpy pandas datetime collections pathlib decimal string")
+VERBS = words("compute update merge check collect select apply resolve measure adjust")
+
+#: A module and a call of one of its members.
+MEMBERS = """
+math => sqrt(2.0)
+json => dumps(record)
+os => getcwd()
+re => compile(pattern)
+time => sleep(1)
+random => randint(1, 6)
+sys => exit(1)
+csv => reader(stream)
+shutil => copyfile(source, target)
+itertools => chain(first, second)
+subprocess => run(command)
+logging => getLogger(__name__)
+copy => deepcopy(value)
+"""
+#: A statement and the exception that it raises.
+RAISES = """
+number = int("twelve") => ValueError
+value = {}["missing"] => KeyError
+value = [][5] => IndexError
+ratio = 1 / 0 => ZeroDivisionError
+text = open("/no/such/file").read() => FileNotFoundError
+import no_such_module => ImportError
+total = 1 + "one" => TypeError
+size = (5).length => AttributeError
+print(never_defined) => NameError
+text = bytes([255]).decode("utf-8") => UnicodeDecodeError
+last = next(iter([])) => StopIteration
+"""
+#: An expression and its value, as a session shows it.
+VALUES = """
+len("abcdef") => 6
+sum([1, 2, 3, 4]) => 10
+max(3, 9, 5) => 9
+"abc".upper() => 'ABC'
+sorted([3, 1, 2]) => [1, 2, 3]
+list(range(4)) => [0, 1, 2, 3]
+"a,b,c".split(",") => ['a', 'b', 'c']
+"-".join(["x", "y"]) => 'x-y'
+bool([]) => False
+abs(-7) => 7
+2 ** 5 => 32
+not False => True
+[n * n for n in (1, 2, 3)] => [1, 4, 9]
+"hello"[1:3] => 'el'
+{"a": 1, "b": 2}["b"] => 2
+str(12) + "3" => '123'
+"""
+#: A docstring and the expression that fits it; the function's arguments are `a` and `b`.
+BODIES = """
+the sum of two numbers => a + b
+the difference of two numbers => a - b
+the product of two numbers => a * b
+the quotient of two numbers => a / b
+the larger of two numbers => max(a, b)
+the smaller of two numbers => min(a, b)
+whether two values are equal => a == b
+whether the first is greater => a > b
+the mean of two numbers => (a + b) / 2
+whether both are true => a and b
+whether at least one is true => a or b
+the remainder of a division => a % b
+"""
+#: Lines of a file, divided by `|`, and how it goes on.
+LANGUAGES = """
+#include <stdio.h>||int main(void)|{|    => printf(
+<!DOCTYPE html>|<html>|<head>|<meta charset="utf-8">| => <title>
+#!/bin/bash|for file in *.txt; do|    => echo
+SELECT name, age|FROM people| => WHERE
+public class Main {|    public static => void
+package main||import "fmt"||func main() {|    => fmt.Println(
+fn main() {|    let name = "world";|    => println!(
+const items = [1, 2, 3];|for (const item of items) {|    => console.log(
+FROM python:3.11|WORKDIR /app|COPY . .| => RUN
+all: program||program: main.o| => gcc
+"""
+
+
+def _fresh(name: str, count: int) -> list[str]:
+    return draws.some(name, NAMES, count)
+
+
+def _argument(name: str) -> Fact:
+    a, b, c, *others = _fresh(name, 6)
+    verb = draws.one(name, VERBS)
+    prompt = f"def {verb}_{others[0]}({a}, {b}, {c}):\n    first = {a} * 2\n    second = {b} + 1\n"
+    prompt += "    return first + second +"
+    return Fact(prompt, f" {c}\n", tuple(f" {other}\n" for other in others))
+
+
+def _loop(name: str) -> Fact:
+    rows, others, more, last = draws.some(name, PLURALS, 4)
+    field, limit = _fresh(name, 2)
+    prompt = f"def large_{rows}({rows}, {limit}):\n    found = []\n    for one_of_{rows} in {rows}:\n"
+    prompt += f"        if one_of_{rows}.{field} > {limit}:\n            found.append("
+    return Fact(prompt, f"one_of_{rows})\n", tuple(f"one_of_{other})\n" for other in (others, more, last)))
+
+
+def _attribute(name: str) -> Fact:
+    a, b, *others = _fresh(name, 5)
+    noun = draws.one(name, VERBS).capitalize() + "Settings"
+    prompt = f"class {noun}:\n    def __init__(self, {a}, {b}):\n        self.{a} = {a}\n        self.{b} ="
+    return Fact(prompt, f" {b}\n", tuple(f" {other}\n" for other in others))
+
+
+def _brackets(name: str) -> Fact:
+    opened = draws.one(name, ["([", "[(", "{(", "([(", "[[(", "{[(", "[{(", "(([", "[([", "{([", "({[", "[(["])
+    closing = {"(": ")", "[": "]", "{": "}"}
+    a, b, c, d = _fresh(name, 4)
+    right = "".join(closing[sign] for sign in reversed(opened))
+    wrong = [right[::-1], *(right.replace(x, y) for x, y in (")]", "])", "})", ")}"))]
+    different = [one for one in dict.fromkeys(wrong) if one != right and len(one) == len(right)][:3]
+    return Fact(f"{a} = {opened}{b}, {c}, {d}", f"{right}\n", tuple(f"{one}\n" for one in different))
+
+
+def _alias(name: str) -> Fact:
+    module, other = draws.some(name, MODULES, 2)
+    alias, *wrong = _fresh(name, 4)
+    prompt = f"import {module} as {alias}_tools\nimport {other}\n\n\ndef load():\n    # from {module}\n    return"
+    return Fact(prompt, f" {alias}_tools.", tuple(f" {one}_tools." for one in wrong))
+
+
+def _trace(name: str) -> Fact:
+    a, b = _fresh(name, 2)
+    x, y = draws.number(name, 2, 9), draws.number(f"{name}/y", 11, 40)
+    prompt = f">>> {a} = {x}\n>>> {b} = {y}\n>>> {a} = {a} + {b}\n>>> {b} = 0\n>>> {a}\n"
+    return Fact(prompt.rstrip(), f"\n{x + y}\n", tuple(f"\n{one}\n" for one in (x, y, x + y + 1)))
+
+
+def _look_up(name: str) -> Fact:
+    keys = _fresh(name, 4)
+    values = [draws.number(f"{name}/{key}", 10, 99) for key in keys]
+    asked = draws.number(name, 0, 3)
+    listed = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
+    wrong = [value for i, value in enumerate(values) if i != asked]
+    return Fact(
+        f">>> table = {{{listed}}}\n>>> table['{keys[asked]}']",
+        f"\n{values[asked]}\n",
+        tuple(f"\n{one}\n" for one in wrong if one != values[asked]),
+    )
+
+
+def _call(name: str) -> Fact:
+    a, b, *others = _fresh(name, 6)
+    verb, first, second = draws.one(name, VERBS), draws.number(name, 1, 9), draws.number(f"{name}/2", 10, 99)
+    prompt = f"def {verb}(*, {a}, {b}):\n    return {a} / {b}\n\n\nresult = {verb}({a}={first},"
+    return Fact(prompt, f" {b}={second})\n", tuple(f" {other}={second})\n" for other in others[:3]))
+
+
+#: Templates whose names are drawn.
+DRAWN: dict[str, Callable[[str], Fact]] = {
+    "argument": _argument,
+    "loop_variable": _loop,
+    "attribute": _attribute,
+    "brackets": _brackets,
+    "alias": _alias,
+    "trace": _trace,
+    "look_up": _look_up,
+    "keyword_call": _call,
+}
+
+
+def _known() -> Iterator[tuple[str, list[Fact]]]:
+    """Templates of the language and its library."""
+    yield "members", _table("import {0}\n\n\ndef main():\n    result = {0}", ".", MEMBERS)
+    yield "exceptions", _table("try:\n    {0}\nexcept", " ", RAISES, ":\n")
+    yield "values", _table(">>> {0}", "\n", VALUES, "\n")
+    yield "bodies", _table('def function(a, b):\n    """Return {0}."""\n    return', " ", BODIES, "\n")
+    rows = [Fact(one.prompt.replace("|", "\n").rstrip(), one.gold) for one in _table("{0}", "\n    ", LANGUAGES)]
+    yield "languages", rows
+
+
+def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Fact]:
+    """Facts of lines `subject => answer`; what stands before and after an answer belongs to it."""
+    pairs = (row.split(" => ") for row in rows.strip().splitlines())
+    return [Fact(pattern.format(subject), f"{before}{answer}{after}") for subject, answer in pairs]
+
+
+def build() -> list[ProbeItem]:
+    """All items, template by template."""
+    made: list[ProbeItem] = []
+    for template, draw in DRAWN.items():
+        made += facts.items(FAMILY, template, [draw(f"{FAMILY}/{template}/{i}") for i in range(ITEMS)])
+    for template, rows in _known():
+        made += facts.items(FAMILY, template, rows)
+    return made

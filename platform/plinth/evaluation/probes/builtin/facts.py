@@ -1,0 +1,65 @@
+"""Items out of pairs of prompt and answer of one template.
+
+Wrong answers are right answers of other pairs, so each is as likely a word as the right one; the control of a pair is
+the prompt of another, so a control differs from the prompt by its subject alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from plinth.evaluation.probes.builtin import draws
+from plinth.evaluation.probes.item import ProbeItem
+
+#: Wrong answers of an item.
+WRONG = 3
+
+
+class Fact(NamedTuple):
+    """A prompt with its answer; `near` are wrong answers of its own, `control` its own control, in place of other
+    facts'."""
+
+    prompt: str
+    gold: str
+    near: tuple[str, ...] = ()
+    control: str = ""
+
+
+def table(pattern: str, rows: str) -> list[Fact]:
+    """Facts of rows `subject=answer`, divided by `;`. `{}` in the pattern is the subject."""
+    pairs = (row.strip().split("=") for row in rows.split(";"))
+    return [Fact(pattern.format(subject), f" {answer}") for subject, answer in pairs]
+
+
+def items(family: str, template: str, facts: Sequence[Fact], examples: str = "") -> list[ProbeItem]:
+    """The items of one template, named by their place in it."""
+    made = []
+    for place, fact in enumerate(facts):
+        name = f"{family}/{template}/{place:02d}"
+        others = draws.shuffled(name, [each for each in facts if each.gold != fact.gold])
+        near = fact.near or _different(each.gold for each in others)[:WRONG]
+        made.append(
+            ProbeItem(
+                item=f"{template}/{place:02d}",
+                probe=family,
+                family=family,
+                template=template,
+                prompt=fact.prompt,
+                gold=fact.gold,
+                wrong=tuple(near),
+                control=fact.control or others[-1].prompt,
+                examples=examples,
+            )
+        )
+    return made
+
+
+def with_examples(family: str, template: str, facts: Sequence[Fact], count: int = 2) -> list[ProbeItem]:
+    """The items of a template whose last facts are the examples before every other, and are not scored."""
+    shown = "".join(f"{one.prompt}{one.gold}\n" for one in facts[-count:])
+    return items(family, template, facts[:-count], shown)
+
+
+def _different(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
