@@ -15,6 +15,7 @@ One file per stage, upstream first, with its logic:
     packing, mixture                         plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger
     training, evaluation                     plinth/STEM
+    probe_sets                               plinth/evaluation/probes
     candidate                                registry
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).

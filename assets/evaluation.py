@@ -27,7 +27,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=("checkpoint", *each(recipe, "curated"), "ledger", *_protected(recipe)),
             make=partial(_make, recipe),
             version=job.VERSION,
-            params=recipe.evaluation.model_dump(mode="json"),
+            params=recipe.evaluation.model_dump(mode="json", exclude={"probes"}),
             group="evaluation",
             description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
             "slices, by position, and of items of protected sets by whether training text held them; gzip -9 and a "

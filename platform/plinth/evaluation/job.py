@@ -56,8 +56,9 @@ def run(
     if protected is not None and sets:
         inputs |= {"protected": protected} | {f"protected/{name}": made for name, made in sorted(sets.items())}
     read = [each.digest for each in inputs.values()]
-    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"))
-    scores = Step(name=f"{ASSET}/scores", version=VERSION, params=params.model_dump(mode="json", exclude={"slices"}))
+    own = params.model_dump(mode="json", exclude={"probes"})
+    step = Step(name=ASSET, version=VERSION, params=own)
+    scores = Step(name=f"{ASSET}/scores", version=VERSION, params={**own, "slices": {}})
     key = step.key([*read, ledger.digest])
     parts = ctx.cache.get(key)
     if parts is None:

@@ -1,7 +1,7 @@
 """A number with its interval, and rows summed by cluster.
 
-    N  rows
-    C  clusters
+N  rows
+C  clusters
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from plinth.evaluation.probes.builtin import draws, facts
 from plinth.evaluation.probes.builtin.draws import words
-from plinth.evaluation.probes.builtin.facts import Fact
+from plinth.evaluation.probes.builtin.facts import Cloze
 from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "code"
@@ -109,75 +109,75 @@ def _fresh(name: str, count: int) -> list[str]:
     return draws.some(name, NAMES, count)
 
 
-def _argument(name: str) -> Fact:
+def _argument(name: str) -> Cloze:
     a, b, c, *others = _fresh(name, 6)
     verb = draws.one(name, VERBS)
     prompt = f"def {verb}_{others[0]}({a}, {b}, {c}):\n    first = {a} * 2\n    second = {b} + 1\n"
     prompt += "    return first + second +"
-    return Fact(prompt, f" {c}\n", tuple(f" {other}\n" for other in others))
+    return Cloze(prompt, f" {c}\n", tuple(f" {other}\n" for other in others))
 
 
-def _loop(name: str) -> Fact:
+def _loop(name: str) -> Cloze:
     rows, others, more, last = draws.some(name, PLURALS, 4)
     field, limit = _fresh(name, 2)
     prompt = f"def large_{rows}({rows}, {limit}):\n    found = []\n    for one_of_{rows} in {rows}:\n"
     prompt += f"        if one_of_{rows}.{field} > {limit}:\n            found.append("
-    return Fact(prompt, f"one_of_{rows})\n", tuple(f"one_of_{other})\n" for other in (others, more, last)))
+    return Cloze(prompt, f"one_of_{rows})\n", tuple(f"one_of_{other})\n" for other in (others, more, last)))
 
 
-def _attribute(name: str) -> Fact:
+def _attribute(name: str) -> Cloze:
     a, b, *others = _fresh(name, 5)
     noun = draws.one(name, VERBS).capitalize() + "Settings"
     prompt = f"class {noun}:\n    def __init__(self, {a}, {b}):\n        self.{a} = {a}\n        self.{b} ="
-    return Fact(prompt, f" {b}\n", tuple(f" {other}\n" for other in others))
+    return Cloze(prompt, f" {b}\n", tuple(f" {other}\n" for other in others))
 
 
-def _brackets(name: str) -> Fact:
+def _brackets(name: str) -> Cloze:
     opened = draws.one(name, ["([", "[(", "{(", "([(", "[[(", "{[(", "[{(", "(([", "[([", "{([", "({[", "[(["])
     closing = {"(": ")", "[": "]", "{": "}"}
     a, b, c, d = _fresh(name, 4)
     right = "".join(closing[sign] for sign in reversed(opened))
     wrong = [right[::-1], *(right.replace(x, y) for x, y in (")]", "])", "})", ")}"))]
     different = [one for one in dict.fromkeys(wrong) if one != right and len(one) == len(right)][:3]
-    return Fact(f"{a} = {opened}{b}, {c}, {d}", f"{right}\n", tuple(f"{one}\n" for one in different))
+    return Cloze(f"{a} = {opened}{b}, {c}, {d}", f"{right}\n", tuple(f"{one}\n" for one in different))
 
 
-def _alias(name: str) -> Fact:
+def _alias(name: str) -> Cloze:
     module, other = draws.some(name, MODULES, 2)
     alias, *wrong = _fresh(name, 4)
     prompt = f"import {module} as {alias}_tools\nimport {other}\n\n\ndef load():\n    # from {module}\n    return"
-    return Fact(prompt, f" {alias}_tools.", tuple(f" {one}_tools." for one in wrong))
+    return Cloze(prompt, f" {alias}_tools.", tuple(f" {one}_tools." for one in wrong))
 
 
-def _trace(name: str) -> Fact:
+def _trace(name: str) -> Cloze:
     a, b = _fresh(name, 2)
     x, y = draws.number(name, 2, 9), draws.number(f"{name}/y", 11, 40)
     prompt = f">>> {a} = {x}\n>>> {b} = {y}\n>>> {a} = {a} + {b}\n>>> {b} = 0\n>>> {a}\n"
-    return Fact(prompt.rstrip(), f"\n{x + y}\n", tuple(f"\n{one}\n" for one in (x, y, x + y + 1)))
+    return Cloze(prompt.rstrip(), f"\n{x + y}\n", tuple(f"\n{one}\n" for one in (x, y, x + y + 1)))
 
 
-def _look_up(name: str) -> Fact:
+def _look_up(name: str) -> Cloze:
     keys = _fresh(name, 4)
     values = [draws.number(f"{name}/{key}", 10, 99) for key in keys]
     asked = draws.number(name, 0, 3)
     listed = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
     wrong = [value for i, value in enumerate(values) if i != asked]
-    return Fact(
+    return Cloze(
         f">>> table = {{{listed}}}\n>>> table['{keys[asked]}']",
         f"\n{values[asked]}\n",
         tuple(f"\n{one}\n" for one in wrong if one != values[asked]),
     )
 
 
-def _call(name: str) -> Fact:
+def _call(name: str) -> Cloze:
     a, b, *others = _fresh(name, 6)
     verb, first, second = draws.one(name, VERBS), draws.number(name, 1, 9), draws.number(f"{name}/2", 10, 99)
     prompt = f"def {verb}(*, {a}, {b}):\n    return {a} / {b}\n\n\nresult = {verb}({a}={first},"
-    return Fact(prompt, f" {b}={second})\n", tuple(f" {other}={second})\n" for other in others[:3]))
+    return Cloze(prompt, f" {b}={second})\n", tuple(f" {other}={second})\n" for other in others[:3]))
 
 
 #: Templates whose names are drawn.
-DRAWN: dict[str, Callable[[str], Fact]] = {
+DRAWN: dict[str, Callable[[str], Cloze]] = {
     "argument": _argument,
     "loop_variable": _loop,
     "attribute": _attribute,
@@ -189,20 +189,20 @@ DRAWN: dict[str, Callable[[str], Fact]] = {
 }
 
 
-def _known() -> Iterator[tuple[str, list[Fact]]]:
+def _known() -> Iterator[tuple[str, list[Cloze]]]:
     """Templates of the language and its library."""
     yield "members", _table("import {0}\n\n\ndef main():\n    result = {0}", ".", MEMBERS)
     yield "exceptions", _table("try:\n    {0}\nexcept", " ", RAISES, ":\n")
     yield "values", _table(">>> {0}", "\n", VALUES, "\n")
     yield "bodies", _table('def function(a, b):\n    """Return {0}."""\n    return', " ", BODIES, "\n")
-    rows = [Fact(one.prompt.replace("|", "\n").rstrip(), one.gold) for one in _table("{0}", "\n    ", LANGUAGES)]
+    rows = [Cloze(one.prompt.replace("|", "\n").rstrip(), one.gold) for one in _table("{0}", "\n    ", LANGUAGES)]
     yield "languages", rows
 
 
-def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Fact]:
+def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Cloze]:
     """Facts of lines `subject => answer`; what stands before and after an answer belongs to it."""
     pairs = (row.split(" => ") for row in rows.strip().splitlines())
-    return [Fact(pattern.format(subject), f"{before}{answer}{after}") for subject, answer in pairs]
+    return [Cloze(pattern.format(subject), f"{before}{answer}{after}") for subject, answer in pairs]
 
 
 def build() -> list[ProbeItem]:

@@ -25,7 +25,7 @@ def one(name: str, options: Sequence[T]) -> T:
 
 
 def shuffled(name: str, values: Sequence[T]) -> list[T]:
-    """All values, in an order of the name."""
+    """All values, in an order of the name and of how they print: texts and numbers."""
     # the value is hashed too, or two lists of one length would come in the same order
     keyed = [(hashlib.sha256(f"{name}:{i}:{value}".encode()).digest(), value) for i, value in enumerate(values)]
     return [value for _, value in sorted(keyed, key=lambda pair: pair[0])]

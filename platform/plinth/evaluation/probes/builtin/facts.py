@@ -16,7 +16,7 @@ from plinth.evaluation.probes.item import ProbeItem
 WRONG = 3
 
 
-class Fact(NamedTuple):
+class Cloze(NamedTuple):
     """A prompt with its answer; `near` are wrong answers of its own, `control` its own control, in place of other
     facts'."""
 
@@ -26,18 +26,19 @@ class Fact(NamedTuple):
     control: str = ""
 
 
-def table(pattern: str, rows: str) -> list[Fact]:
+def table(pattern: str, rows: str) -> list[Cloze]:
     """Facts of rows `subject=answer`, divided by `;`. `{}` in the pattern is the subject."""
     pairs = (row.strip().split("=") for row in rows.split(";"))
-    return [Fact(pattern.format(subject), f" {answer}") for subject, answer in pairs]
+    return [Cloze(pattern.format(subject), f" {answer}") for subject, answer in pairs]
 
 
-def items(family: str, template: str, facts: Sequence[Fact], examples: str = "") -> list[ProbeItem]:
+def items(family: str, template: str, facts: Sequence[Cloze], examples: str = "") -> list[ProbeItem]:
     """The items of one template, named by their place in it."""
     made = []
     for place, fact in enumerate(facts):
         name = f"{family}/{template}/{place:02d}"
-        others = draws.shuffled(name, [each for each in facts if each.gold != fact.gold])
+        by_prompt = {each.prompt: each for each in facts if each.gold != fact.gold}
+        others = [by_prompt[prompt] for prompt in draws.shuffled(name, list(by_prompt))]
         near = fact.near or _different(each.gold for each in others)[:WRONG]
         made.append(
             ProbeItem(
@@ -55,7 +56,7 @@ def items(family: str, template: str, facts: Sequence[Fact], examples: str = "")
     return made
 
 
-def with_examples(family: str, template: str, facts: Sequence[Fact], count: int = 2) -> list[ProbeItem]:
+def with_examples(family: str, template: str, facts: Sequence[Cloze], count: int = 2) -> list[ProbeItem]:
     """The items of a template whose last facts are the examples before every other, and are not scored."""
     shown = "".join(f"{one.prompt}{one.gold}\n" for one in facts[-count:])
     return items(family, template, facts[:-count], shown)

@@ -7,14 +7,14 @@ so that only knowledge of the language helps.
 from __future__ import annotations
 
 from plinth.evaluation.probes.builtin import draws, facts
-from plinth.evaluation.probes.builtin.facts import Fact
+from plinth.evaluation.probes.builtin.facts import Cloze
 from plinth.evaluation.probes.builtin.language_words import ENGLISH, LANGUAGES, Language
 from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "languages"
 
 
-def _numbers(language: Language) -> list[Fact]:
+def _numbers(language: Language) -> list[Cloze]:
     """Two numbers in a row, and the third; the control is another row."""
     numbers = language.numbers.split()
     facts_ = []
@@ -22,20 +22,20 @@ def _numbers(language: Language) -> list[Fact]:
         shown, gold = numbers[place : place + 2], numbers[place + 2]
         wrong = draws.some(f"{language.name}/{place}", [one for one in numbers if one not in (*shown, gold)], 3)
         prompt = f"Counting in {language.name}: {shown[0]}, {shown[1]},"
-        facts_.append(Fact(prompt, f" {gold}", tuple(f" {one}" for one in wrong)))
+        facts_.append(Cloze(prompt, f" {gold}", tuple(f" {one}" for one in wrong)))
     return facts_
 
 
-def _nouns(language: Language) -> list[Fact]:
+def _nouns(language: Language) -> list[Cloze]:
     """A noun in English, with its translation; the last two stand before the others as examples."""
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [
-        Fact(f"The English word {english} is in {language.name}", f" {word}")
+        Cloze(f"The English word {english} is in {language.name}", f" {word}")
         for english, word in zip(ENGLISH, words, strict=True)
     ]
 
 
-def _sentences(language: Language) -> list[Fact]:
+def _sentences(language: Language) -> list[Cloze]:
     """The end of a sentence after its beginning; wrong ends have the same words in another order."""
     made, join = [], " " if language.spaced else ""
     sentences = [sentence.split(" ") for sentence in language.sentences.split("|")]
@@ -48,7 +48,7 @@ def _sentences(language: Language) -> list[Fact]:
             wrong = [join.join([*order, end[-1]]) for order in orders if order != end[:-1]]
             different = list(dict.fromkeys(wrong))[: facts.WRONG]
             near = tuple(join + one for one in different)
-            made.append(Fact(join.join(words[:place]), join + join.join(end), near, join.join(control)))
+            made.append(Cloze(join.join(words[:place]), join + join.join(end), near, join.join(control)))
     return made
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from plinth.evaluation.probes.builtin import draws, facts
 from plinth.evaluation.probes.builtin.draws import words
-from plinth.evaluation.probes.builtin.facts import Fact
+from plinth.evaluation.probes.builtin.facts import Cloze
 from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "maths"
@@ -93,7 +93,7 @@ NUMBERS = words(
 )
 
 
-def _number_facts(template: str) -> Iterator[Fact]:
+def _number_facts(template: str) -> Iterator[Cloze]:
     """Different prompts of one template, each with wrong numbers near its own."""
     seen: set[str] = set()
     for place in range(1000):
@@ -101,7 +101,7 @@ def _number_facts(template: str) -> Iterator[Fact]:
         prompt, right = _sentence(template, name, draws.one(name, NAMES), draws.one(f"{name}/thing", THINGS))
         if prompt not in seen:
             seen.add(prompt)
-            yield Fact(prompt, f" {right}", _near(name, right))
+            yield Cloze(prompt, f" {right}", _near(name, right))
 
 
 def _near(name: str, right: int) -> tuple[str, ...]:
@@ -112,20 +112,20 @@ def _near(name: str, right: int) -> tuple[str, ...]:
     return tuple(f" {one}" for one in list(wrong)[:3])
 
 
-def _word_facts(template: str) -> Iterator[Fact]:
+def _word_facts(template: str) -> Iterator[Cloze]:
     """Templates whose answers are words; wrong answers are those of other items."""
     for place in range(1000):
         a = draws.number(f"{FAMILY}/{template}/{place}", 21, 99)
         match template:
             case "in_words":
-                yield Fact(f"Written in English words, the number {a} is", f" {in_words(a)}")
+                yield Cloze(f"Written in English words, the number {a} is", f" {in_words(a)}")
             case "from_words":
-                yield Fact(f"Written in digits, the number {in_words(a)} is", f" {a}")
+                yield Cloze(f"Written in digits, the number {in_words(a)} is", f" {a}")
             case "roman":
-                yield Fact(f"Written as the Romans wrote it, the number {a} is", f" {in_roman(a)}")
+                yield Cloze(f"Written as the Romans wrote it, the number {a} is", f" {in_roman(a)}")
             case "weekdays":
                 day = DAYS[(a + a % 5 + 2) % 7]
-                yield Fact(f"If today is {DAYS[a % 7]}, then the day in {a % 5 + 2} days will be a", f" {day}")
+                yield Cloze(f"If today is {DAYS[a % 7]}, then the day in {a % 5 + 2} days will be a", f" {day}")
             case _:
                 raise KeyError(template)
 
@@ -139,9 +139,9 @@ def build() -> list[ProbeItem]:
     return made
 
 
-def _first(source: Iterator[Fact]) -> list[Fact]:
+def _first(source: Iterator[Cloze]) -> list[Cloze]:
     """The first facts with different prompts."""
-    found: dict[str, Fact] = {}
+    found: dict[str, Cloze] = {}
     while len(found) < ITEMS + EXAMPLES:
         one = next(source)
         found.setdefault(one.prompt, one)
