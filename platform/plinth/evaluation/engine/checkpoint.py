@@ -82,11 +82,17 @@ class Checkpoint(NamedTuple):
         return Likelihoods(tokens, found.bits, found.greedy, cut, found.token_bits)
 
     def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, workers: int = 1, progress: Told = _silent
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        workers: int = 1,
+        spread: bool = False,
+        progress: Told = _silent,
     ) -> list[Generated]:
         """Text after prompts; `progress` is told of prompts."""
         writer = Writer(self.model, self.tokenizer, self.start, self.ends, self.sequence_tokens, sampling)
-        return writer.write(prompts, workers, progress)
+        return writer.write(prompts, workers, spread, progress)
 
     def _score(
         self, streams: Sequence[encode.ScoredStream], workers: int, batch_tokens: int, progress: Told

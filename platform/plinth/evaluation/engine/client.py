@@ -28,7 +28,7 @@ from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, PlinthError, TrainingError
 from plinth.evaluation.engine import exchange
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
-from plinth.model.hugging_face import REQUIRED_FILES
+from plinth.model.hugging_face import REQUIRED_FILES, TOKENIZER
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
@@ -43,6 +43,7 @@ class ModelEngine:
         ctx: workspace, and where progress is shown.
         name: the model, in errors.
         files: parts to check out, or a folder.
+        tokenizer: of a folder that has none, as a run's checkpoints.
         label: of progress.
         workers: threads of the child; by default the cores. They change no number.
         batch_tokens: tokens of a batch; by default the child's own.
@@ -54,12 +55,13 @@ class ModelEngine:
         name: str,
         files: Sequence[Part] | Path,
         *,
+        tokenizer: Path | None = None,
         label: str = "evaluation",
         workers: int | None = None,
         batch_tokens: int | None = None,
     ) -> None:
         self.ctx, self.name, self.label = ctx, name, label
-        self._files, self._workers = files, workers or cores()
+        self._files, self._tokenizer, self._workers = files, tokenizer, workers or cores()
         self._options = {"batch_tokens": batch_tokens} if batch_tokens else {}
         self._ready: dict[str, Any] | None = None
         self._calls = count()
@@ -84,11 +86,8 @@ class ModelEngine:
                 self.ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
             made = TemporaryDirectory(prefix="evaluation-", dir=self.ctx.workspace.tmp)
             self._folder = Path(stack.enter_context(made))
-            model = self._files if isinstance(self._files, Path) else self._folder / "model"
-            if not isinstance(self._files, Path):
-                checkout(self.ctx.store, self._files, model)
             self._log = self._folder / "log"
-            self._child = _started(model, self._workers, self._log)
+            self._child = _started(self._model(), self._workers, self._log)
             stack.callback(_end, self._child)
             self._stack = stack.pop_all()
         return self
@@ -125,16 +124,34 @@ class ModelEngine:
         self._require(len(found.tokens), len(requests))
         return found
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Generated]:
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, *, spread: bool = False) -> list[Generated]:
         """Text after prompts.
+
+        Args:
+            prompts: text, or tokens that are taken as they are.
+            sampling: how tokens are chosen.
+            spread: all cores work on one batch where there is only one, which is quicker and may round otherwise.
 
         Raises:
             TrainingError, CheckpointError: as `documents`.
         """
-        options = {"sampling": sampling.model_dump(mode="json")}
+        options = {"sampling": sampling.model_dump(mode="json"), "spread": spread}
         found = exchange.read_generated(self._call("generate", exchange.write_prompts, prompts, **options))
         self._require(len(found), len(prompts))
         return found
+
+    def _model(self) -> Path:
+        """A folder with weights, configuration and tokenizer."""
+        made = self._folder / "model"
+        if not isinstance(self._files, Path):
+            checkout(self.ctx.store, self._files, made)
+            return made
+        if self._tokenizer is None:
+            return self._files
+        made.mkdir()
+        for path in (*self._files.iterdir(), self._tokenizer):
+            (made / (TOKENIZER if path == self._tokenizer else path.name)).symlink_to(path.absolute())
+        return made
 
     def _call(self, kind: str, write: Callable[[Path, Any], None], asked: Any, **options: Any) -> Path:
         """Ask, relay progress, and return the file with the answer."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -53,9 +54,16 @@ class Writer:
         self._tail = 4 + max((len(stop.encode()) for stop in sampling.stop), default=0)
 
     def write(
-        self, prompts: Sequence[Prompt], workers: int = 1, progress: Callable[[int, int], None] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        workers: int = 1,
+        spread: bool = False,
+        progress: Callable[[int, int], None] | None = None,
     ) -> list[Generated]:
-        """What comes after each prompt; `progress(prompts done, prompts in all)`."""
+        """What comes after each prompt; `progress(prompts done, prompts in all)`.
+
+        With `spread` all threads work on a batch that is the only one, and sums may round otherwise.
+        """
         texts = [one for one in prompts if isinstance(one, str)]
         encoded = iter(encode_texts(self.tokenizer, texts, "<u4"))
         ids = [[self.start, *next(encoded).tolist()] if isinstance(one, str) else list(one) for one in prompts]
@@ -65,8 +73,13 @@ class Writer:
         batches = _batches(ids, limits)
         found: list[Generated | None] = [None] * len(ids)
         done = 0
-        with ThreadPoolExecutor(max(1, workers) if self.model.embed_tokens.device.type == "cpu" else 1) as threads:
-            written = threads.map(lambda batch: self._batch(batch, ids, limits, draws), batches)
+        alone = spread and len(batches) == 1
+        with (
+            ThreadPoolExecutor(max(1, workers) if self.model.embed_tokens.device.type == "cpu" else 1) as pool,
+            _threads(workers if alone else torch.get_num_threads()),
+        ):
+            run = map if alone else pool.map
+            written = run(lambda batch: self._batch(batch, ids, limits, draws), batches)
             for batch, answers in zip(batches, written, strict=True):
                 for index, answer in zip(batch, answers, strict=True):
                     found[index] = answer
@@ -139,6 +152,17 @@ class Writer:
     def _text(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads work on one operation of this thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _batches(ids: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:

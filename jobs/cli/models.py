@@ -1,0 +1,92 @@
+"""A model by any of its names, ready for the evaluation engine: what commands that use a model share."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plinth.errors import MissingError
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.evaluation.engine.client import ModelEngine
+    from plinth.records import Manifest
+
+EXPECTED = (
+    "`latest`, a run or RUN:STEP, a checkpoint's digest, a version NAME/VERSION or NAME@ALIAS, or a folder with "
+    "weights, config.json and tokenizer.json"
+)
+
+
+def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
+    """The engine of the model that `target` names.
+
+    A version, and a folder that is signed, is proved first: what does not verify is not loaded. `latest` is the
+    published checkpoint, or the newest one of the newest run.
+
+    Raises:
+        MissingError: nothing has that name.
+        TrustError: a version or a signed folder does not verify.
+    """
+    from plinth.evaluation.engine.client import ModelEngine
+
+    folder = Path(target)
+    if folder.is_dir():
+        _require_signed(ctx, folder)
+        return ModelEngine.of_folder(ctx, folder, **options)
+    if "/" in target or "@" in target:
+        from registry.verified import verify_model
+
+        return ModelEngine(ctx, target, verify_model(ctx, target).directory, **options)
+    published = ctx.refs.ref("checkpoint")
+    if target == "latest" and published is not None:
+        return ModelEngine.of(ctx, ctx.refs.load(published.digest), **options)
+    manifest = _checkpoint(ctx, target)
+    return _of_run(ctx, target, options) if manifest is None else ModelEngine.of(ctx, manifest, **options)
+
+
+def _require_signed(ctx: Context, folder: Path) -> None:
+    from plinth.trust import keys
+    from registry import signing
+
+    if signing.is_signed(folder):
+        signing.verify(folder, keys.trainer(ctx.workspace))
+
+
+def _checkpoint(ctx: Context, target: str) -> Manifest | None:
+    """The checkpoint's manifest, where a digest begins so."""
+    from plinth.storage.checkout import resolve
+
+    if set(target) - set(string.hexdigits):
+        return None
+    try:
+        found = resolve(ctx.refs, target)
+    except MissingError:
+        return None
+    return found if found.asset == "checkpoint" else None
+
+
+def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
+    """A committed checkpoint of a run, verified."""
+    from jobs.cli.training.batch import find_run
+    from plinth.evaluation.engine.client import ModelEngine
+    from plinth.training.checkpoint import checkpoint
+
+    run, _, asked = target.partition(":")
+    try:
+        config = find_run(ctx, run)
+    except MissingError as error:
+        raise MissingError(f"no model {target!r}", found=error.found, expected=EXPECTED) from error
+    steps = checkpoint.committed(config.directory)
+    step = int(asked) if asked.isdigit() else (steps[-1] if steps and not asked else 0)
+    if step not in steps:
+        raise MissingError(
+            f"run {config.run_id} has no checkpoint {asked}".rstrip(),
+            found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
+            remedy="`plinth checkpoint list RUN` shows them",
+        )
+    (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
+    folder = checkpoint.verify(config.directory, step) / "model"
+    name = f"checkpoint {step} of run {config.run_id}"
+    return ModelEngine(ctx, name, folder, tokenizer=ctx.store.open_path(part.blob), **options)

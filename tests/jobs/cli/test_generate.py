@@ -1,0 +1,56 @@
+"""`plinth generate`: the tokens of the model that is named, prompts from a file, and names that nothing has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from plinth.model.decoder import Decoder
+from tests.jobs.cli.test_export_model import KINDS, committed, tokenizer
+
+__all__ = ["tokenizer"]  # a fixture
+
+Plinth = Callable[..., Any]
+
+
+def written(model: Decoder, tokenizer: Tokenizer, prompt: str, count: int) -> str:
+    """Greedy text from passes over everything before."""
+    ids = [0, *tokenizer.encode(prompt).ids]
+    with torch.inference_mode():
+        for _ in range(count):
+            ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
+    found: str = tokenizer.decode(ids[-count:], skip_special_tokens=False)
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_and_a_folder_of_its_weights_write_the_same(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run, model = committed(tmp_path / "workspace", tokenizer, KINDS["muP"], torch.float32)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a text"}\nnot json\n\n{"other": 1}\n{"prompt": "small"}\n')
+    given = ("a small", "--file", "prompts.jsonl", "--max-tokens", "5", "--json", "-w", run.workspace)
+    told = plinth("generate", "latest", *given)
+    assert told.code == 0, told.err
+    assert "prompts.jsonl: 2 lines are no JSON object with a prompt" in told.err
+    expected = [written(model, tokenizer, prompt, 5) for prompt in ("a small", "a text", "small")]
+    assert [one["text"] for one in json.loads(told.out)] == expected
+    assert plinth("export", "model", "latest", "folder", "-w", run.workspace).code == 0
+    plain = plinth("generate", "folder", "a small", "--max-tokens", "5", "-w", run.workspace)
+    assert plain.code == 0, plain.err
+    assert plain.out.strip() == expected[0].strip()
+
+
+def test_what_has_no_such_name_and_no_prompt_are_told(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run, _ = committed(tmp_path / "workspace", tokenizer, KINDS["tied"], torch.float32)
+    for target in ("nothing", "abcdef12"):
+        told = plinth("generate", target, "a text", "-w", run.workspace)
+        assert (told.code, "no model" in told.err, "a folder with weights" in told.err) == (3, True, True)
+    told = plinth("generate", "demo:7", "a text", "-w", run.workspace)
+    assert (told.code, "has no checkpoint 7" in told.err) == (3, True)
+    told = plinth("generate", "latest", "-w", run.workspace)
+    assert (told.code, "no prompt" in told.err) == (2, True)
