@@ -3,12 +3,13 @@
     root     the sections and their help; errors as messages with exit codes
     options  --workspace, --recipe, --json, and the settings that they fill
     output   tables for people, JSON for programs
+    models   a model by any of its names
 
     start/     set up and run
     corpus/    from sources to the ledger
     tokens/    tokenizer, packing, mixture
     training/  jobs, runs, checkpoints
-    evaluation/  slices of held-out text
+    evaluation/  slices of held-out text, generation
     release/   approval, verification, export
 
 Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
