@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from assets import (
     annotate,
+    canaries,
     candidate,
     contamination,
     curate,
@@ -53,6 +54,7 @@ STEMS = (
     protected,
     curate,
     tokenizer,
+    canaries,
     shards,
     trace_index,
     packing,

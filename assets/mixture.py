@@ -9,10 +9,11 @@ from typing import Any
 import dagster as dg
 
 from assets.framework.expectations import Suite, between, rows_between
-from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.inputs import each, planted, read_by_run, shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.mixture import mixture, mixture_audit
@@ -25,7 +26,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="mixture",
-            deps=each(recipe, *_kinds(recipe)),
+            deps=(*each(recipe, *_kinds(recipe)), *planted(recipe, *_kinds(recipe))),
             make=partial(_make, recipe),
             version=mixture.VERSION,
             params=params.model_dump(mode="json"),
@@ -40,8 +41,9 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    packed = by_bucket(recipe, inputs, "packed") if "packed" in _kinds(recipe) else None
-    return mixture.run(ctx, recipe.required_mixture(), by_bucket(recipe, inputs, "shards"), packed)
+    packed = read_by_run(recipe, inputs, "packed") if "packed" in _kinds(recipe) else None
+    own = [CANARIES] if recipe.corpus.canaries else []
+    return mixture.run(ctx, recipe.required_mixture(), read_by_run(recipe, inputs, "shards"), packed, own)
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:

@@ -23,23 +23,26 @@ def stages(recipe: Recipe) -> list[Stage]:
     """One index per bucket; none where streams are concatenated, for their sequences are arithmetic."""
     if recipe.mixture is None or recipe.mixture.packing == "concatenate":
         return []
-    return [
-        Stage(
-            asset=f"{name}/packed",
-            deps=(f"{name}/shards",),
-            make=partial(_make, name, recipe),
-            version=packed.VERSION,
-            params={"sequence_tokens": recipe.mixture.sequence_tokens},
-            group="tokens",
-            description=f"Documents of {name} in sequences of {recipe.mixture.sequence_tokens} tokens, best-fit.",
-            owner=bucket.owner,
-            kinds=("arrow",),
-            schema=packed.SCHEMA,
-            suite=_suite,
-            present=_present,
-        )
-        for name, bucket in recipe.corpus.buckets.items()
-    ]
+    return [of_bucket(name, recipe, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
+
+
+def of_bucket(name: str, recipe: Recipe, owner: str) -> Stage:
+    """The index of one bucket."""
+    sequence_tokens = recipe.required_mixture().sequence_tokens
+    return Stage(
+        asset=f"{name}/packed",
+        deps=(f"{name}/shards",),
+        make=partial(_make, name, recipe),
+        version=packed.VERSION,
+        params={"sequence_tokens": sequence_tokens},
+        group="tokens",
+        description=f"Documents of {name} in sequences of {sequence_tokens} tokens, best-fit.",
+        owner=owner,
+        kinds=("arrow",),
+        schema=packed.SCHEMA,
+        suite=_suite,
+        present=_present,
+    )
 
 
 def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -16,38 +16,41 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.axes import sidecars_of
+from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.streams import Stream, streams_of
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     """One shard set per bucket."""
-    return [
-        Stage(
-            asset=f"{name}/shards",
-            deps=("tokenizer", "tokenizer/audit", f"{name}/curated", *_sides(name, recipe).values()),
-            make=partial(_make, name, recipe),
-            version=shards.VERSION,
-            params=recipe.shards.identity(),
-            libraries=fingerprint.libraries("tokenizers"),
-            group="tokens",
-            description=f"Tokens of {name}, little-endian, each document closed by end-of-text.",
-            owner=bucket.owner,
-            kinds=("binary",),
-            suite=_suite,
-            present=_present,
-        )
-        for name, bucket in recipe.corpus.buckets.items()
-    ]
+    return [of_bucket(name, recipe.shards, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
 
 
-def _make(name: str, recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    sides = {side: inputs[key] for side, key in _sides(name, recipe).items()}
-    return shards.run(ctx, name, recipe.shards, inputs["tokenizer"], inputs[f"{name}/curated"], sides)
+def of_bucket(name: str, params: Shards, owner: str) -> Stage:
+    """The shard set of one bucket."""
+    return Stage(
+        asset=f"{name}/shards",
+        deps=("tokenizer", "tokenizer/audit", f"{name}/curated", *_sides(name, params).values()),
+        make=partial(_make, name, params),
+        version=shards.VERSION,
+        params=params.identity(),
+        libraries=fingerprint.libraries("tokenizers"),
+        group="tokens",
+        description=f"Tokens of {name}, little-endian, each document closed by end-of-text.",
+        owner=owner,
+        kinds=("binary",),
+        suite=_suite,
+        present=_present,
+    )
 
 
-def _sides(name: str, recipe: Recipe) -> dict[str, str]:
+def _make(name: str, params: Shards, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    sides = {side: inputs[key] for side, key in _sides(name, params).items()}
+    return shards.run(ctx, name, params, inputs["tokenizer"], inputs[f"{name}/curated"], sides)
+
+
+def _sides(name: str, params: Shards) -> dict[str, str]:
     """Sidecars that divide a bucket into streams: stage -> asset; none without axes."""
-    return {side: f"{name}/{side}" for side in sidecars_of(recipe.shards.axes)}
+    return {side: f"{name}/{side}" for side in sidecars_of(params.axes)}
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

@@ -15,7 +15,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.inputs import by_bucket, each, planted, read_by_run, shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -45,7 +45,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="run",
-            deps=("mixture", "tokenizer", *each(recipe, "shards"), *_heldout(recipe)),
+            deps=("mixture", "tokenizer", *each(recipe, "shards"), *_planted(recipe), *_heldout(recipe)),
             make=partial(_run, recipe),
             version=config.VERSION,
             params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED) - {"amendments"}),
@@ -72,7 +72,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
-    shards = by_bucket(recipe, inputs, "shards")
+    shards = read_by_run(recipe, inputs, "shards")
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     return config.prepare(ctx, recipe.name, recipe.training, inputs["mixture"], shards, inputs["tokenizer"], curated)
 

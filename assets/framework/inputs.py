@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from assets.framework.stage import Inputs
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
@@ -22,6 +23,16 @@ def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
 def compares(recipe: Recipe) -> bool:
     """Whether training text is compared with protected sets: the recipe's own, or the probes of its run."""
     return bool(recipe.corpus.protected.sets) or recipe.probes is not None
+
+
+def planted(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
+    """Keys of these stages of the planted text, where the recipe has canaries."""
+    return tuple(f"{CANARIES}/{kind}" for kind in kinds) if recipe.corpus.canaries else ()
+
+
+def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
+    """The manifests of one stage of all that a run reads: by bucket, and of the planted text."""
+    return by_bucket(recipe, inputs, kind) | {key.partition("/")[0]: inputs[key] for key in planted(recipe, kind)}
 
 
 def shared_owner(recipe: Recipe) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from plinth.corpus.canaries.parameters import Canaries
 from plinth.corpus.dedup.parameters import Dedup
 from plinth.corpus.illegal.parameters import Illegal
 from plinth.corpus.policy.parameters import Policy
@@ -61,6 +62,11 @@ class Corpus(Frozen):
         Contamination(), description="Overlap of training text with the held-out set."
     )
     protected: Protected = Protected()
+    canaries: Canaries | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Generated texts that measure memorisation; none are planted unless this is set.",
+    )
     permitted_licences: tuple[str, ...] = Field(
         description="SPDX identifiers that may be curated; everything else is dropped, whatever the policies say."
     )

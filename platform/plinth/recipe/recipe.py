@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import gcd
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.canaries.parameters import document_tokens
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.probes.parameters import Probes
@@ -16,13 +19,14 @@ from plinth.records import Frozen
 from plinth.tokens.mixture import selectors
 from plinth.tokens.mixture.parameters import Mixture
 from plinth.tokens.order import parameters
+from plinth.tokens.order.steps import MisplacedChange, schedule
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
 #: First parts of asset keys that are no bucket's.
-RESERVED = frozenset({"dedup", "lists", "models", "protected", "slices", "tokenizer"})
+RESERVED = frozenset({CANARIES, "dedup", "lists", "models", "protected", "slices", "tokenizer"})
 
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
@@ -61,7 +65,7 @@ class Recipe(Frozen):
             problems += _without_mixture(self)
         else:
             problems += [*_phases(self, self.mixture), *_rates(self, self.mixture), *_batches(self, self.mixture)]
-            problems += _parallel(self, self.mixture)
+            problems += [*_parallel(self, self.mixture), *_canaries(self, self.mixture)]
         if problems:
             text = "; ".join(f"{'.'.join(map(str, key))}: {message}" for key, message in problems)
             raise PydanticCustomError("recipe", "{text}", {"text": text, "problems": problems})
@@ -204,10 +208,29 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         yield from _misplaced(recipe, mixture, sequences)
 
 
+def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
+    """Canaries need documents that no row cuts, and a last step that takes every sequence."""
+    if recipe.corpus.canaries is None:
+        return
+    lengths = [mixture.sequence_tokens, *(length for _, length in parameters.lengths(recipe.training))]
+    if document_tokens(gcd(*lengths)) is None:
+        found = f"rows of {', '.join(map(str, lengths))} tokens have no common divisor from 24 to 64"
+        yield ("corpus", "canaries"), f"{found}, the length of a planted document"
+    batches = recipe.training
+    try:
+        changes = (batches.batch_schedule, batches.length_schedule, batches.amendments)
+        sequences = mixture.total_tokens // mixture.sequence_tokens
+        used = schedule(sequences, mixture.sequence_tokens, batches.global_batch_sequences, *changes).used
+    except RecipeError:  # named by `_batches`
+        return
+    if used < sequences:
+        total = used * mixture.sequence_tokens
+        found = f"the last {sequences - used} sequences fill no step, and canaries may be among them"
+        yield ("mixture", "total_tokens"), f"{found}; expected {total}"
+
+
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
     """The first change after the last step, found before days of work on the corpus."""
-    from plinth.tokens.order.steps import MisplacedChange, schedule
-
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:

@@ -47,6 +47,8 @@ def _repeated(stats: Mapping[str, Any]) -> Iterator[str]:
 
 def _near(stats: Mapping[str, Any]) -> Iterator[str]:
     for name, own in stats["buckets"].items():
+        if name in stats.get("planted", ()):
+            continue
         if NEAR * own["max_epochs"] < own["epochs"] <= GOOD_EPOCHS and name not in stats["capped"]:
             slack = own["max_epochs"] / own["epochs"] - 1
             yield (

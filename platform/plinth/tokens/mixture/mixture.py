@@ -11,6 +11,7 @@ is in the statistics of the manifest, which has no parts: a row per leg, also wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, groupby
@@ -25,6 +26,7 @@ from plinth.tokens.mixture.apportion import Ramp, largest_remainder, shares
 from plinth.tokens.mixture.curriculum import Leg, legs
 from plinth.tokens.mixture.mixture_audit import audit
 from plinth.tokens.mixture.parameters import Mixture, Phase
+from plinth.tokens.mixture.planted import require_room, widened
 from plinth.tokens.mixture.weights import used_streams
 from plinth.tokens.packing.packed import counts_of
 from plinth.tokens.packing.packing import PackingCounts, measure
@@ -43,33 +45,37 @@ def run(
     params: Mixture,
     shards: Mapping[str, Manifest],
     packed: Mapping[str, Manifest] | None = None,
+    planted: Sequence[str] = (),
 ) -> Manifest:
     """Fix the sequences that every block of the run takes from every stream; stats only.
 
     Args:
         shards: of the buckets.
         packed: with `packing: best-fit`, the packed indexes of the same buckets.
+        planted: buckets of these that no key of the recipe names: they are read once, spread over the run.
 
     Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
     first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
     `buckets`, by stream (sequences, needed, epochs, max_epochs, packing,
     and its index: tokens and parts); `realised` (see `mixture_audit.audit`);
-    `capped`, sequences that bounds on epochs took from streams; `packing` of the whole run (shares of padding,
-    masked targets, document starts, dropped tokens and split documents; r_pad).
+    `capped`, sequences that bounds on epochs took from streams; `packing` of the run's text (shares of padding,
+    masked targets, document starts, dropped tokens and split documents; r_pad); `planted`, planted streams, where
+    there are any.
 
     Raises:
         RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
-            no sequence.
+            no sequence; or planted text would take too much of the run.
     """
     streams = {stream.name: stream for stream in streams_of_all(shards)}
     _require_buckets(params, shards)
-    names = used_streams(params.phases, sorted(streams))
+    own_text = sorted(name for name, stream in streams.items() if stream.bucket in planted)
+    names = sorted([*used_streams(params.phases, sorted(streams.keys() - set(own_text))), *own_text])
     packing = {name: _packing(ctx, params, streams[name], shards, packed or {}) for name in names}
-    stats = plan(params, {name: own.sequences for name, own in packing.items()})
+    stats = plan(params, {name: own.sequences for name, own in packing.items()}, own_text)
     for name, own in packing.items():
         stats["buckets"][name]["packing"] = own.model_dump(mode="json")
         stats["buckets"][name]["index"] = _index(streams[name], shards)
-    stats["packing"] = _overall(stats, packing)
+    stats["packing"] = _overall(stats, {name: own for name, own in packing.items() if name not in own_text})
     step = Step(name="tokens.mixture", version=VERSION, params=params.model_dump(mode="json"))
     buckets = sorted({streams[name].bucket for name in names})
     inputs = {f"{bucket}/shards": shards[bucket] for bucket in buckets}
@@ -77,24 +83,33 @@ def run(
     return manifest(ASSET, step, inputs, [], stats)
 
 
-def plan(params: Mixture, available: Mapping[str, int]) -> dict[str, Any]:
-    """The mixture as arithmetic, from the sequences that each stream has.
+def plan(params: Mixture, available: Mapping[str, int], planted: Sequence[str] = ()) -> dict[str, Any]:
+    """The mixture as arithmetic, from the sequences that each stream has; those of `planted` are all read.
 
     Raises:
         RecipeError: as `run`.
     """
     names = sorted(available)
     sequences = params.total_tokens // params.sequence_tokens
-    requested = [
-        leg
-        for phase, first, stop in _cut(params, sequences)
-        for leg in legs(phase, first, stop, available, params.sequence_tokens)
-    ]
-    limits = caps.bounds(params, names)
-    made, rows = _within(params, requested, caps.max_sequences(limits, available), names)
-    needed = {name: sum(row["counts"][name] for row in rows) for name in names}
-    caps.require_within(params, needed, available, limits)
-    before, after = caps.requested_sequences(requested), caps.requested_sequences(made)
+    text = {name: available[name] for name in names if name not in planted}
+    limits = caps.bounds(params, sorted(text))
+    asked = {name: available[name] for name in planted}
+    require_room(asked, sequences, params.sequence_tokens)
+    for _ in range(ROUNDS):
+        requested = [
+            leg
+            for phase, first, stop in _cut(params, sequences - sum(asked.values()))
+            for leg in legs(phase, first, stop, text, params.sequence_tokens)
+        ]
+        narrow, made, rows = _within(params, requested, caps.max_sequences(limits, text), asked, names)
+        needed = {name: sum(row["counts"][name] for row in rows) for name in names}
+        short = {name: available[name] - needed[name] for name in planted if needed[name] < available[name]}
+        if not short:
+            break
+        asked |= {name: asked[name] + lacking for name, lacking in short.items()}  # a ramp's counts are near, not exact
+    caps.require_within(params, {name: needed[name] for name in text}, text, limits)
+    limits |= {name: float(math.ceil(needed[name] / available[name])) for name in planted if available[name]}
+    before, after = caps.requested_sequences(requested), caps.requested_sequences(narrow)
     taken = {name: float(before[name] - amount) for name, amount in after.items() if amount < before[name]}
     return {
         "sequences": sequences,
@@ -114,7 +129,7 @@ def plan(params: Mixture, available: Mapping[str, int]) -> dict[str, Any]:
         },
         "capped": taken,
         "realised": audit(made, rows, params.block_sequences, names),
-    }
+    } | ({"planted": list(planted)} if planted else {})
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:
@@ -162,23 +177,30 @@ def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
 
 
 def _within(
-    params: Mixture, requested: list[Leg], most: Mapping[str, int], names: Sequence[str]
-) -> tuple[list[Leg], list[dict[str, Any]]]:
-    """Legs and their counts, within the bounds where the recipe sets `redistribute`.
+    params: Mixture,
+    requested: list[Leg],
+    most: Mapping[str, int],
+    planted: Mapping[str, int],
+    names: Sequence[str],
+) -> tuple[list[Leg], list[Leg], list[dict[str, Any]]]:
+    """Legs of the text, the same with planted sequences, and their counts, within the bounds where the recipe sets
+    `redistribute`.
 
     Whole counts may lie a sequence or two above exact shares; the bound is then lowered by that, and filled again.
     """
     if params.over_cap == "refuse":
-        return requested, [_row(params, leg, names) for leg in requested]
+        made = widened(requested, planted)
+        return requested, made, [_row(params, leg, names) for leg in made]
     limits = dict(most)
     for _ in range(ROUNDS):
-        made = caps.redistribute(requested, limits, params.sequence_tokens)
+        narrow = caps.redistribute(requested, limits, params.sequence_tokens)
+        made = widened(narrow, planted)
         rows = [_row(params, leg, names) for leg in made]
-        over = {name: sum(row["counts"][name] for row in rows) - most[name] for name in names}
+        over = {name: sum(row["counts"][name] for row in rows) - bound for name, bound in most.items()}
         if max(over.values()) <= 0:
             break
         limits = {name: max(0, limit - max(0, over[name])) for name, limit in limits.items()}
-    return made, rows
+    return narrow, made, rows
 
 
 def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
@@ -257,8 +279,9 @@ def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _overall(stats: Mapping[str, Any], packed: Mapping[str, PackingCounts]) -> dict[str, float]:
-    """Packing over the run: each stream's rates, weighted by the sequences it gives."""
-    weights = {name: stats["buckets"][name]["needed"] / stats["sequences"] for name in packed}
+    """Packing over the run's text: each stream's rates, weighted by the sequences it gives."""
+    sequences = sum(stats["buckets"][name]["needed"] for name in packed)
+    weights = {name: stats["buckets"][name]["needed"] / sequences for name in packed}
 
     def share(field: str, of: str) -> float:
         rates = {name: getattr(p, field) / getattr(p, of) for name, p in packed.items() if getattr(p, of)}

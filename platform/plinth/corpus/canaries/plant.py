@@ -1,0 +1,164 @@
+"""The stage: planted copies as the curated text of the bucket `canaries`.
+
+    canaries + coins -> copies in a keyed order, all of one length -> `part-00000.parquet`, as curated text is
+    canaries, references                                           -> `canaries.parquet`
+
+From here on they go the way of any text: tokenised, sharded, packed, mixed, ordered. They come in after curation, so
+no filter sees them, no deduplication removes the copies, and funnel, data card, text export and D_eff, which are
+of what was curated, do not count them.
+
+Documents have `tokens` tokens, which divides every row length, so no row boundary cuts one. Streams that are
+concatenated need one token before the first document, for a stream's first token is no target: a filler document of
+`tokens` + 1 stands there. More fillers complete the last sequence, whose tail would be dropped. They are no canaries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.corpus.canaries import generate
+from plinth.corpus.canaries.generate import Canary, Measure
+from plinth.corpus.canaries.parameters import BUCKET, Canaries, document_tokens
+from plinth.corpus.documents.documents import document_id
+from plinth.errors import RecipeError
+from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.store import Store
+
+ASSET = f"{BUCKET}/curated"
+VERSION = "1"
+TABLE = "canaries.parquet"
+
+#: Canaries by number, then references; of a reference `number` counts references and `repetitions` is 0.
+SCHEMA = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),  # canary, reference
+        pa.field("number", pa.int32(), nullable=False),
+        pa.field("repetitions", pa.int32(), nullable=False),
+        pa.field("planted", pa.bool_(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+    ]
+)
+
+#: The number of a document that is a filler.
+FILLER = -1
+
+
+def run(
+    ctx: Context,
+    params: Canaries,
+    tokenizer: Manifest,
+    measure: Measure,
+    *,
+    sequence_tokens: int,
+    row_tokens: Sequence[int] = (),
+    concatenated: bool,
+) -> Manifest:
+    """Generate canaries and references, and write the planted copies.
+
+    Args:
+        tokenizer: of the run; decides which texts have the right length.
+        measure: tokens of texts under it.
+        sequence_tokens: of the run's sequences.
+        row_tokens: other lengths of rows that sequences are cut into.
+        concatenated: how documents fill sequences; otherwise best-fit.
+
+    Stats: `documents` and `text_bytes` (of all that is planted), `canaries`, `planted`, `copies`, `fillers`,
+    `references`, `repetitions`, `document_tokens`, `seed`.
+
+    Raises:
+        RecipeError: no length of a document divides the rows. StageError: no text has that length.
+    """
+    size = document_tokens(math.gcd(sequence_tokens, *row_tokens))
+    if size is None:
+        raise RecipeError(
+            "corpus.canaries: no length of a document divides the rows",
+            found=f"rows of {', '.join(map(str, (sequence_tokens, *row_tokens)))} tokens",
+            expected="lengths with a common divisor from 24 to 64",
+        )
+    places = {"document_tokens": size, "sequence_tokens": sequence_tokens, "concatenated": concatenated}
+    facts = params.model_dump(mode="json") | places
+    step = Step(name="canaries", version=VERSION, params=facts)
+    key = step.key([tokenizer.digest])
+    parts = ctx.cache.get(key)
+    if parts is None:
+        made = generate.canaries(params, size - 1, measure)
+        lead = generate.texts([f"filler {params.seed} first"] if concatenated else [], size, measure)
+        missing = -(copies_of(made) + len(lead)) % (sequence_tokens // size)
+        rest = generate.texts([f"filler {params.seed} {number}" for number in range(missing)], size - 1, measure)
+        documents = _documents(params, made, lead, rest)
+        references = generate.references(params, size - 1, measure)
+        parts = (_write(ctx.store, documents), _write_table(ctx.store, made, references))
+        ctx.cache.put(key, parts)
+    stats = {**parts[0].stats, **parts[1].stats, "document_tokens": size, "seed": params.seed}
+    stats["repetitions"] = list(params.repetitions)
+    return manifest(ASSET, step, {"tokenizer": tokenizer}, parts, stats)
+
+
+def table(store: Store, made: Manifest) -> pa.Table:
+    """Canaries and references (`SCHEMA`)."""
+    (part,) = made.named(TABLE)
+    return read_table(store, part)
+
+
+def planted_documents(store: Store, made: Manifest) -> list[tuple[int, int]]:
+    """Canary and copy of every planted document, in the order of the stream; `FILLER` for a filler."""
+    (part,) = made.named("part-")
+    extras = map(json.loads, read_table(store, part, ["extra"])["extra"].to_pylist())
+    return [(int(extra["canary"]), int(extra["copy"])) for extra in extras]
+
+
+def copies_of(made: Sequence[Canary]) -> int:
+    """Documents that the coins plant."""
+    return sum(each.repetitions for each in made if each.planted)
+
+
+def _documents(params: Canaries, made: Sequence[Canary], lead: Sequence[str], rest: Sequence[str]) -> pa.Table:
+    """The planted copies in an order drawn by hash, between fillers."""
+    copies = [(each, copy) for each in made if each.planted for copy in range(each.repetitions)]
+    copies.sort(key=lambda one: hashlib.sha256(f"order {params.seed} {one[0].number} {one[1]}".encode()).digest())
+    rows = [_row(FILLER, copy, 0, text) for copy, text in enumerate(lead)]
+    rows += [_row(each.number, copy, each.repetitions, each.text) for each, copy in copies]
+    rows += [_row(FILLER, copy, 0, text) for copy, text in enumerate(rest, len(lead))]
+    return pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA)
+
+
+def _row(number: int, copy: int, repetitions: int, text: str) -> dict[str, Any]:
+    uri = f"canary://{'filler' if number == FILLER else number}/{copy}"
+    extra = {"domain": BUCKET, "canary": number, "copy": copy, "repetitions": repetitions}
+    return {
+        "id": document_id(BUCKET, uri, text.encode()),
+        "text": text,
+        "uri": uri,
+        "captured_at": None,
+        "snapshot": BUCKET,
+        "licence": "CC0-1.0",
+        "mime": "text/plain",
+        "source_bytes": len(text.encode()),
+        "extra": json.dumps(extra, sort_keys=True),
+    }
+
+
+def _write(store: Store, documents: pa.Table) -> Part:
+    fillers = sum("filler" in uri for uri in documents["uri"].to_pylist())
+    size = sum(documents["source_bytes"].to_pylist())
+    stats = {"documents": documents.num_rows, "text_bytes": size, "copies": documents.num_rows - fillers}
+    return write_table(store, "part-00000.parquet", documents, stats=stats | {"fillers": fillers})
+
+
+def _write_table(store: Store, made: Sequence[Canary], references: Sequence[str]) -> Part:
+    rows: list[dict[str, Any]] = [{"kind": "canary", **each._asdict()} for each in made]
+    rows += [
+        {"kind": "reference", "number": number, "repetitions": 0, "planted": False, "text": text}
+        for number, text in enumerate(references)
+    ]
+    stats = {"canaries": len(made), "planted": sum(each.planted for each in made), "references": len(references)}
+    return write_table(store, TABLE, pa.Table.from_pylist(rows, schema=SCHEMA), stats=stats)
