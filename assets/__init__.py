@@ -11,6 +11,7 @@ One file per stage, upstream first, with its logic:
     curate, funnel                           plinth/corpus/STEM
     removal_rates                            plinth/corpus/slices
     data_card                                plinth/report
+    canaries                                 plinth/corpus/canaries, and its tokens
     tokenizer, shards, trace_index           plinth/tokens/STEM
     packing, mixture                         plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger

@@ -11,10 +11,11 @@ import dagster as dg
 from assets import curate
 from assets.annotate import annotator_parameters
 from assets.framework.expectations import Suite, equal_columns, rows_between
-from assets.framework.inputs import by_bucket, each, shared_owner
+from assets.framework.inputs import by_bucket, each, planted, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.curate import verdicts
 from plinth.provenance.ledger import ledger
 from plinth.provenance.ledger.columns import BASE
@@ -30,7 +31,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=ledger.ASSET,
-            deps=(*each(recipe, *kinds), *placed, *shared(recipe).values(), *mixed),
+            deps=(*each(recipe, *kinds), *placed, *shared(recipe).values(), *_planted(recipe), *mixed),
             make=partial(_make, recipe),
             version=ledger.VERSION,
             params={},
@@ -54,6 +55,11 @@ def shared(recipe: Recipe) -> dict[str, str]:
     return {names.get(key, key.rpartition("/")[2]): key for key in keys}
 
 
+def _planted(recipe: Recipe) -> tuple[str, ...]:
+    """Curated text and shards of what was planted, in a recipe with a mixture."""
+    return planted(recipe, "curated", "shards") if recipe.mixture is not None else ()
+
+
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     def of(kind: str) -> Mapping[str, Manifest]:
         return by_bucket(recipe, inputs, kind)
@@ -67,6 +73,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
         curated=of("curated"),
         shards=None if recipe.mixture is None else of("shards"),
         mixture=inputs.get("mixture"),
+        canaries=tuple(inputs[key] for key in _planted(recipe)),
     )
     return ledger.run(ctx, made)
 
@@ -75,7 +82,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
     """Every document has its row, and every one that is trained on its place: in shards, else in curated text."""
     documents = [one for key, one in inputs.items() if key.endswith("/documents")]
     last = "/shards" if "mixture" in inputs else "/curated"
-    places = [one for key, one in inputs.items() if key.endswith(last)]
+    places = [one for key, one in inputs.items() if key.endswith(last) and not key.startswith(f"{CANARIES}/")]
     row = {
         "rows": made.stats["documents"],
         "documents": sum(int(one.stats["documents"]) for one in documents),

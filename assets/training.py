@@ -19,6 +19,7 @@ from assets.framework.inputs import by_bucket, each, planted, read_by_run, share
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.errors import PlinthError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -45,7 +46,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="run",
-            deps=("mixture", "tokenizer", *each(recipe, "shards"), *_planted(recipe), *_heldout(recipe)),
+            deps=("mixture", "tokenizer", *each(recipe, "shards"), *_canaries(recipe), *_heldout(recipe)),
             make=partial(_run, recipe),
             version=config.VERSION,
             params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED) - {"amendments"}),
@@ -74,7 +75,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     shards = read_by_run(recipe, inputs, "shards")
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
-    return config.prepare(ctx, recipe.name, recipe.training, inputs["mixture"], shards, inputs["tokenizer"], curated)
+    data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
+    return config.prepare(ctx, recipe.name, recipe.training, *data)
+
+
+def _canaries(recipe: Recipe) -> tuple[str, ...]:
+    """Assets of the planted text, for a run that must draw all of it."""
+    return planted(recipe, "curated", "shards")
 
 
 def _heldout(recipe: Recipe) -> tuple[str, ...]:

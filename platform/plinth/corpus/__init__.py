@@ -12,6 +12,7 @@
     dedup/      exact, near, semantic, lines, substring: one survivor per cluster
     protected/  held-out documents, contamination, protected sets
     curate/     one verdict per document, then the text that remains
+    canaries/   generated texts, planted after curation to measure memorisation
     funnel/     documents and bytes in and out of every stage
 
     sidecars    parts of documents matched with the parts of their sidecars

@@ -1,6 +1,7 @@
 """One document's row in every table that has one. Reads only the columns and row groups that it needs.
 
 locate    bucket, part and row of an id or a URI
+planted   the same of a planted copy
 sidecar   the same row of a sidecar of the bucket, or of one over all buckets
 members   the documents of a cluster
 curated   the row of curated text that a document became
@@ -20,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
+from plinth.corpus.canaries.plant import ASSET as CANARIES
 from plinth.errors import MissingError
-from plinth.records import Manifest, Part
+from plinth.records import Manifest, Part, bucket_of
 from plinth.storage.parts import iter_batches, read_row
 
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
@@ -78,6 +80,21 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
         expected="an id of 32 hexadecimal digits, or a whole URI",
         remedy="ids stand in `plinth batch`; a URI must be as its source gives it",
     )
+
+
+def planted(ctx: Context, target: str) -> DocumentPlace | None:
+    """The place of a planted copy, by id or URI; these are in no bucket's documents."""
+    by_id = DOCUMENT_ID.fullmatch(target) is not None
+    wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
+    ref = ctx.refs.ref(CANARIES)
+    manifest = ctx.refs.load(ref.digest) if ref else None
+    places = (
+        DocumentPlace(bucket_of(CANARIES), manifest, number, row)
+        for number, part in enumerate(manifest.named("part-") if manifest else ())
+        for row in _rows(ctx, part, "id" if by_id else "uri", wanted)
+        if manifest
+    )
+    return next(places, None)
 
 
 def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:

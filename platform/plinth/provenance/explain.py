@@ -45,7 +45,7 @@ _OWN_SECTION = frozenset({"holdout", "contamination", "protected"})
 def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     """Everything known about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
-    Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject` or `undecided`), `reason`,
+    Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject`, `canary` or `undecided`), `reason`,
     `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
     members of clusters), `holdout`, `contamination`, `protected` (set and item, the words that both have),
@@ -55,6 +55,9 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     Raises:
         MissingError: no document and no reject has this id, URI or beginning; names the nearest URIs.
     """
+    planted = document_rows.planted(ctx, target)
+    if planted is not None:
+        return _canary(ctx, planted)
     place, *others = _places(ctx, target)
     trace = _reject(ctx, place) if place.rejected else _document(ctx, place)
     if others:
@@ -83,11 +86,26 @@ def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     }
 
 
-def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
+def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
+    """A planted copy: no stage judged it."""
+    facts, _ = _facts(ctx, place)
+    trace = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket, "status": "canary", "reason": None}
+    trace["document"] = facts | {"part": place.source.name, "row": place.row}
+    _after(ctx, trace)
+    return trace
+
+
+def _facts(ctx: Context, place: DocumentPlace) -> tuple[dict[str, Any], str]:
+    """Columns of a document, and its text."""
     row = read_row(ctx.store, place.source, place.row)
-    text = row.pop("text")
-    facts = document_rows.plain(row)
+    text: str = row.pop("text")
+    facts: dict[str, Any] = document_rows.plain(row)
     facts |= {"extra": json.loads(row["extra"]), "characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}
+    return facts, text
+
+
+def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
+    facts, text = _facts(ctx, place)
     trace: dict[str, Any] = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket}
     trace |= {"status": "undecided", "reason": None}
     origin = _source(place, facts)

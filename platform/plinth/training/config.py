@@ -18,7 +18,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError, TrainingError
 from plinth.launch.parameters import Launch, Supervision
 from plinth.model.parameters import Model
-from plinth.records import Frozen, Manifest, Step
+from plinth.records import Frozen, Manifest, Step, bucket_of
 from plinth.storage.atomic import write_bytes
 from plinth.tokens.order.parameters import Amendment, BatchChange, LengthChange
 from plinth.tokens.order.steps import Steps, schedule
@@ -161,15 +161,17 @@ def prepare(
     shards: Mapping[str, Manifest],
     tokenizer: Manifest,
     curated: Mapping[str, Manifest] | None = None,
+    canaries: Manifest | None = None,
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
-    `curated` holds the held-out text by bucket; only validation asks for it.
+    `curated` holds the held-out text by bucket; only validation asks for it. `canaries` is the text planted to measure
+    memorisation, where there is any.
 
     Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
 
     Raises:
-        TrainingError: when the mixture is too short for two steps.
+        TrainingError: when the mixture is too short for two steps, or would not draw all planted copies.
         RecipeError, StageError: there is no held-out text to validate on.
     """
     key = run_key(training, mixture.digest, tokenizer.digest)
@@ -195,8 +197,11 @@ def prepare(
             "mixture": mixture.digest,
             "tokenizer": tokenizer.digest,
             "shards": {name: manifest.digest for name, manifest in shards.items()},
+            **({"canaries": {"manifest": canaries.digest, **canaries.stats}} if canaries else {}),
         },
     )
+    if canaries is not None:
+        _require_drawn(ctx, config, mixture, shards, canaries)
     for manifest in (mixture, tokenizer, *shards.values()):
         ctx.refs.save(manifest)
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
@@ -216,6 +221,15 @@ def _total_steps(training: Training, mixture: Manifest) -> int:
             remedy="raise mixture.total_tokens or lower training.global_batch_sequences",
         )
     return steps
+
+
+def _require_drawn(
+    ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
+) -> None:
+    """Every planted copy has a step that trains on all of it."""
+    from plinth.evaluation.memorisation.draws import draws, require_drawn  # compiled kernels: not for ranks
+
+    require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
 
 
 def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:

@@ -64,6 +64,7 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
         "final_loss_ema": state["monitor"]["loss_ema"],
         "loss_curve": [[step, history.steps[step]["loss"]] for step in kept],
         "parameters_sha256": state["parameters_sha256"],
+        **({"canaries": dict(config.provenance["canaries"])} if "canaries" in config.provenance else {}),
     }
     inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
     return stage.manifest(

@@ -1,6 +1,6 @@
 """Texts and coins from the seed.
 
-A text is meaningless words of two or three syllables. Of the words that a name gives, those with exactly so many tokens
+A text is meaningless words of one to three syllables. Of the words that a name gives, those with exactly so many tokens
 under the run's tokenizer are taken: canaries and references of one length have losses that differ little, and planted
 documents of one length fill sequences without a cut.
 """
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from plinth.corpus.canaries.parameters import Canaries
 from plinth.errors import StageError
 
 CONSONANTS, VOWELS = "bdfghjklmnprstvz", "aeio"
+SYLLABLES = (2, 2, 3, 1)
 #: Attempts at a text of a given length; about one in six succeeds.
 ATTEMPTS = 1000
 
@@ -83,11 +85,11 @@ def texts(names: Sequence[str], tokens: int, measure: Measure) -> list[str]:
 
 
 def words(name: str, count: int) -> str:
-    """`count` words; a byte gives a syllable (6 bits) and whether a third one follows (1 bit)."""
-    drawn = iter(hashlib.shake_256(name.encode()).digest(4 * count))
+    """`count` words; six bits of a byte give a syllable, two of a word's first byte how many it has."""
+    drawn = iter(hashlib.shake_256(name.encode()).digest(3 * count))
     made = []
     for _ in range(count):
         first = next(drawn)
-        syllables = [first, next(drawn), *([next(drawn)] if first & 64 else [])]
+        syllables = [first, *islice(drawn, SYLLABLES[first >> 6] - 1)]
         made.append("".join(CONSONANTS[byte & 15] + VOWELS[byte >> 4 & 3] for byte in syllables))
     return " ".join(made)

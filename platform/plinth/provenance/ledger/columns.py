@@ -32,7 +32,7 @@ BASE = pa.schema(
         pa.field("mime", pa.string(), nullable=False),
         pa.field("source_bytes", pa.int64(), nullable=False),
         pa.field("text_bytes", pa.int64()),
-        pa.field("decision", pa.string(), nullable=False),  # train, heldout, drop
+        pa.field("decision", pa.string(), nullable=False),  # train, heldout, drop; canary of what was planted
         pa.field("reason", pa.string()),
         pa.field("stage", pa.string()),  # the stage that took it out of training
         pa.field("fired", pa.list_(pa.string()), nullable=False),  # every rule of the policy

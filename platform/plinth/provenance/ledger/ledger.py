@@ -8,7 +8,7 @@ Rejects, which never became documents, are a table of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,13 @@ import pyarrow.parquet as pq
 
 from plinth.compute.context import Context
 from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.canaries.parameters import BUCKET
 from plinth.corpus.curate.verdicts import PROTECTED, STAGE_OF
 from plinth.corpus.sidecars import Slot, slots
 from plinth.corpus.sources.origin import source_of
 from plinth.provenance.ledger.columns import BASE, REJECTS, chosen, converted, hexadecimal, schema_of
 from plinth.provenance.ledger.placement import TokenPlaces, Tokens, tokens_of
+from plinth.provenance.ledger.planted import PlantedTask, write_planted
 from plinth.records import Manifest, Part, Step, bucket_of
 from plinth.storage.parts import iter_aligned, iter_batches, write_batches
 from plinth.storage.store import Store
@@ -46,6 +48,7 @@ class Made:
         shared: stages over all buckets by the name they have in columns (`exact`, `near`, `holdout`, …).
         curated, shards: by bucket, once there are tokens.
         mixture: once there is one.
+        canaries: curated text and shards of what was planted, where anything was.
     """
 
     documents: Mapping[str, Manifest]
@@ -56,6 +59,7 @@ class Made:
     curated: Mapping[str, Manifest] | None = None
     shards: Mapping[str, Manifest] | None = None
     mixture: Manifest | None = None
+    canaries: tuple[Manifest, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def run(ctx: Context, made: Made) -> Manifest:
 
     Returns:
         Manifest of `{bucket}/part-*` (`ledger_columns.schema_of` the sidecars; row for row the documents) and
-        `{bucket}/rejects-*` (`ledger_columns.REJECTS`). Statistics: `documents`, `rejects`, `columns`, `trained`.
+        `{bucket}/rejects-*` (`ledger_columns.REJECTS`); of planted copies `canaries/part-*`. Statistics: `documents`,
+        `rejects`, `columns`, `trained`, none of which count planted copies; `planted`, where there are any.
 
     Raises:
         IntegrityError: a sidecar or an index does not belong to the documents.
@@ -104,7 +109,26 @@ def run(ctx: Context, made: Made) -> Manifest:
         "trained": sum(int(part.stats["trained"]) for part in parts),
         "columns": int(parts[0].stats["columns"]) if parts else len(BASE),
     }
-    return manifest(ASSET, step, _inputs(made), [*parts, *rejects], stats)
+    planted = _planted(ctx, made, parts)
+    stats |= {"planted": sum(part.rows for part in planted)} if planted else {}
+    return manifest(ASSET, step, _inputs(made), [*parts, *planted, *rejects], stats)
+
+
+def _planted(ctx: Context, made: Made, parts: Sequence[Part]) -> list[Part]:
+    """Rows of planted copies, with the columns of all other rows."""
+    if not made.canaries or not parts:
+        return []
+    curated, shards = made.canaries
+    schema = pq.read_schema(ctx.store.open_path(parts[0].blob))
+    weight, epochs = _weight(made, BUCKET)
+    items = []
+    for part in curated.named("part-"):
+        tokens = tokens_of(BUCKET, part, curated, shards)
+        task = PlantedTask(part, tokens, schema, weight, epochs)
+        items.append(Item((part.blob.sha256, *tokens.digests, str(schema), json.dumps([weight, epochs])), task))
+    step = Step(name=f"{ASSET}/planted", version=VERSION)
+    rows = run_items(ctx, step, write_planted, items, label=f"{ASSET}: planted")
+    return [one[0].model_copy(update={"name": f"{BUCKET}/{one[0].name}"}) for one in rows]
 
 
 def _inputs(made: Made) -> dict[str, Manifest | str]:
@@ -114,6 +138,7 @@ def _inputs(made: Made) -> dict[str, Manifest | str]:
         f"{bucket}/{kind}": one for kind, by_bucket in per_bucket.items() for bucket, one in by_bucket.items()
     }
     found |= {one.asset: one for one in made.shared.values()}
+    found |= {one.asset: one for one in made.canaries}
     return found | ({"mixture": made.mixture} if made.mixture else {})
 
 
@@ -122,16 +147,21 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
     tokens = None
     if made.shards and made.curated and slot.bucket in made.shards:
         tokens = tokens_of(slot.bucket, slot.documents, made.curated[slot.bucket], made.shards[slot.bucket])
-    plan = made.mixture.stats if made.mixture else {}
-    streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == slot.bucket]
-    needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
-    weight = needed / plan["sequences"] if streams and plan["sequences"] else None
-    epochs = (needed / text if text else 0.0) if streams else None
+    weight, epochs = _weight(made, slot.bucket)
     task = _Task(slot, sidecars, sources, tokens, weight, epochs)
     digests = [slot.documents.blob.sha256, *(f"{name}:{side.blob.sha256}" for name, side in sorted(slot.sides.items()))]
     placed = tokens.digests if tokens else ()
     facts = json.dumps([slot.bucket, sources, weight, epochs], sort_keys=True)
     return Item((*digests, *placed, facts), task, slot.documents.rows)
+
+
+def _weight(made: Made, bucket: str) -> tuple[float | None, float | None]:
+    """The share of the run that a bucket gives, and how often the run reads it; None where it is not in the mixture."""
+    plan = made.mixture.stats if made.mixture else {}
+    streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == bucket]
+    needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
+    weight = needed / plan["sequences"] if streams and plan["sequences"] else None
+    return weight, (needed / text if text else 0.0) if streams else None
 
 
 def _write(store: Store, task: _Task) -> tuple[Part, ...]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.compute.stage import sum_stats
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.policy.rights import LICENCE, Rights
 from plinth.errors import IntegrityError, SourceError
 from plinth.provenance.ledger.ledger import ASSET as LEDGER
@@ -60,10 +61,11 @@ def export(
         card, page: the published data card, and its text.
 
     Raises:
-        SourceError: the terms of a source forbid to pass its text on.
+        SourceError: the terms of a source forbid to pass its text on, or a bucket is of planted text.
         IntegrityError: ledger or card were made of other text, or text was curated without a licence gate.
         StorageError: the place cannot be written, or has files there that no export wrote.
     """
+    _require_corpus(buckets)
     made = {bucket: ctx.refs.current(f"{bucket}/curated") for bucket in buckets}
     ledger = ctx.refs.current(LEDGER)
     for bucket, curated in made.items():
@@ -79,6 +81,17 @@ def export(
     files[CARD] = ExportFile(key="", **write_file(f"{to}/{CARD}", lambda out: out.write(readme)).model_dump())
     inputs = {one.asset: one.digest for one in (*made.values(), card)} | _judged_by(buckets, ledger)
     return finish(to, kind, files, inputs)
+
+
+def _require_corpus(buckets: Sequence[str]) -> None:
+    """Canaries measure a run, and are worth nothing once others train on them."""
+    if CANARIES in buckets:
+        raise SourceError(
+            f"{CANARIES} is no bucket of the corpus",
+            found="texts that were generated and planted to measure memorisation",
+            expected="buckets of the recipe",
+            remedy="leave it out",
+        )
 
 
 def _require_terms(bucket: str, documents: Manifest) -> None:
@@ -111,6 +124,7 @@ def _require_same(bucket: str, curated: Manifest, ledger: Manifest, card: Manife
 def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
     """Digests of all that scored and judged these buckets; of what was trained on them none, which changes no row."""
     others = {key.partition("/")[0] for key in ledger.inputs if key.endswith("/documents")} - set(buckets)
+    others |= {CANARIES}
     of_a_run = (key for key in ledger.inputs if key == "mixture" or key.endswith("/shards"))
     left_out = {*of_a_run, *(key for key in ledger.inputs if key.partition("/")[0] in others)}
     return {key: digest for key, digest in ledger.inputs.items() if key not in left_out}

@@ -37,13 +37,13 @@ def widened(legs: Sequence[Leg], planted: Mapping[str, int]) -> list[Leg]:
     """The legs of a run's text with the planted sequences among them; the counts of a planted stream add up."""
     if not planted:
         return list(legs)
-    total, at, made = legs[-1].stop, 0, []
+    total, first, made = legs[-1].stop, 0, []
     for leg in legs:
         own = {name: n * leg.stop // total - n * leg.first // total for name, n in planted.items()}
         size = leg.size + sum(own.values())
         factor = Fraction(leg.size, size)
         more = {name: Fraction(n, size) for name, n in own.items()}
-        start, end = ({name: share * factor for name, share in at_end.items()} | more for at_end in (leg.start, leg.end))
-        made.append(Leg(leg.phase, at, at + size, start, end))
-        at += size
+        start, end = ({name: share * factor for name, share in at.items()} | more for at in (leg.start, leg.end))
+        made.append(Leg(leg.phase, first, first + size, start, end))
+        first += size
     return made
