@@ -17,6 +17,7 @@ One file per stage, upstream first, with its logic:
     ledger                                   plinth/provenance/ledger
     training, evaluation                     plinth/STEM
     probe_sets                               plinth/evaluation/probes
+    memorisation                             plinth/evaluation/memorisation
     candidate                                registry
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).

@@ -19,12 +19,12 @@ from plinth.corpus.canaries.parameters import BUCKET
 from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.tokens.order.parameters import lengths
-from plinth.tokens.tokenizer.encode import lengths_under
+from plinth.tokens.tokenizer.lexis import lexis_of
 
 
 def stages(recipe: Recipe) -> list[Stage]:
     """The planted copies and their tokens; none where the recipe plants nothing."""
-    if recipe.corpus.canaries is None or recipe.mixture is None:
+    if recipe.corpus.canaries is None:
         return []
     owner = shared_owner(recipe)
     planted = Stage(
@@ -44,7 +44,8 @@ def stages(recipe: Recipe) -> list[Stage]:
         present=_present,
     )
     cut = shards.of_bucket(BUCKET, recipe.shards.model_copy(update={"axes": ()}), owner)
-    packed = [packing.of_bucket(BUCKET, recipe, owner)] if recipe.mixture.packing == "best-fit" else []
+    best_fit = recipe.required_mixture().packing == "best-fit"
+    packed = [packing.of_bucket(BUCKET, recipe, owner)] if best_fit else []
     return [planted, cut, *packed]
 
 
@@ -59,8 +60,8 @@ def _rows(recipe: Recipe) -> dict[str, Any]:
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     assert recipe.corpus.canaries is not None
-    measure = lengths_under(ctx.store, inputs["tokenizer"])
-    return plant.run(ctx, recipe.corpus.canaries, inputs["tokenizer"], measure, **_rows(recipe))
+    lexis = lexis_of(ctx.store, inputs["tokenizer"])
+    return plant.run(ctx, recipe.corpus.canaries, inputs["tokenizer"], lexis, **_rows(recipe))
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:

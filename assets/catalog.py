@@ -18,6 +18,7 @@ from assets import (
     holdout,
     ledger,
     lists,
+    memorisation,
     mixture,
     models,
     packing,
@@ -64,11 +65,15 @@ STEMS = (
     ledger,
     training,
     evaluation,
+    memorisation,
     candidate,
 )
 
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
-FOLLOWS_MIXTURE = (tokenizer, shards, trace_index, packing, mixture, training, evaluation, candidate)
+FOLLOWS_MIXTURE = (
+    *(tokenizer, canaries, shards, trace_index, packing, mixture),
+    *(training, evaluation, memorisation, candidate),
+)
 
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:

@@ -26,7 +26,7 @@ from plinth.training.parallel.parameters import problems as problems_of_parallel
 from plinth.training.parameters import Training
 
 #: First parts of asset keys that are no bucket's.
-RESERVED = frozenset({CANARIES, "dedup", "lists", "models", "protected", "slices", "tokenizer"})
+RESERVED = frozenset({CANARIES, "dedup", "memorisation", "lists", "models", "protected", "slices", "tokenizer"})
 
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
@@ -110,6 +110,8 @@ def _without_mixture(recipe: Recipe) -> Iterator[Found]:
     for section in FOLLOWS_MIXTURE:
         if section in recipe.model_fields_set and getattr(recipe, section) is not None:
             yield (section,), "has no effect without `mixture`; add `mixture:`, or take this section out"
+    if recipe.corpus.canaries is not None:
+        yield ("corpus", "canaries"), "has no effect without `mixture`; add `mixture:`, or take this key out"
 
 
 def _names(recipe: Recipe) -> Iterator[Found]:

@@ -1,14 +1,16 @@
 """Texts and coins from the seed.
 
-A text is meaningless words of one to three syllables. Of the words that a name gives, those with exactly so many tokens
-under the run's tokenizer are taken: canaries and references of one length have losses that differ little, and planted
-documents of one length fill sequences without a cut.
+A text is words in an order that a hash draws: words that are single tokens of the run's tokenizer, or of syllables
+where it has few of those. A model learns an order of units that it knows from far fewer repetitions than one of letters
+or digits. Of the texts that a name gives, one with exactly so many tokens is taken: canaries and references of one
+length have losses that differ little, and planted documents of one length fill sequences without a cut.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,11 +19,17 @@ from plinth.errors import StageError
 
 CONSONANTS, VOWELS = "bdfghjklmnprstvz", "aeio"
 SYLLABLES = (2, 2, 3, 1)
+#: Words to draw from, at least; those of syllables are so many.
+LEAST_WORDS = 1024
 #: Attempts at a text of a given length; about one in six succeeds.
 ATTEMPTS = 1000
 
-#: Tokens of each text.
-Measure = Callable[[Sequence[str]], Sequence[int]]
+
+class Lexis(NamedTuple):
+    """A tokenizer as generation needs it: tokens of each text, and the words that are one token after a space."""
+
+    measure: Callable[[Sequence[str]], Sequence[int]]
+    words: Sequence[str]
 
 
 class Canary(NamedTuple):
@@ -33,24 +41,24 @@ class Canary(NamedTuple):
     text: str
 
 
-def canaries(params: Canaries, tokens: int, measure: Measure) -> list[Canary]:
+def canaries(params: Canaries, tokens: int, lexis: Lexis) -> list[Canary]:
     """All canaries, planted or not, each of `tokens` tokens.
 
     Raises:
         StageError: no text of so many tokens was found.
     """
-    made = texts([f"canary {params.seed} {number}" for number in range(params.count)], tokens, measure)
+    made = texts([f"canary {params.seed} {number}" for number in range(params.count)], tokens, lexis)
     groups = params.repetitions
     return [Canary(n, groups[n % len(groups)], coin(params.seed, n), text) for n, text in enumerate(made)]
 
 
-def references(params: Canaries, tokens: int, measure: Measure) -> list[str]:
+def references(params: Canaries, tokens: int, lexis: Lexis) -> list[str]:
     """Texts as canaries are, which never enter the run.
 
     Raises:
         StageError: as `canaries`.
     """
-    return texts([f"reference {params.seed} {number}" for number in range(params.references)], tokens, measure)
+    return texts([f"reference {params.seed} {number}" for number in range(params.references)], tokens, lexis)
 
 
 def coin(seed: int, number: int) -> bool:
@@ -58,21 +66,22 @@ def coin(seed: int, number: int) -> bool:
     return bool(hashlib.sha256(f"coin {seed} {number}".encode()).digest()[0] & 1)
 
 
-def texts(names: Sequence[str], tokens: int, measure: Measure) -> list[str]:
+def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
     """A text of exactly `tokens` tokens for each name.
 
     Raises:
         StageError: none was found in `ATTEMPTS`.
     """
     found: dict[str, str] = {}
-    sample = words("calibration", 256)
-    words_of = max(2, round(tokens * 256 / max(1, measure([sample])[0])))
+    pool = pool_of(lexis.words)
+    sample = words("calibration", 256, pool)
+    count = max(2, round(tokens * 256 / max(1, lexis.measure([sample])[0])))
     for attempt in range(ATTEMPTS):
         open_names = [name for name in names if name not in found]
         if not open_names:
             break
-        tried = [words(f"{name} {attempt}", words_of + attempt % 3 - 1) for name in open_names]
-        sizes = measure(tried)
+        tried = [words(f"{name} {attempt}", count + attempt % 3 - 1, pool) for name in open_names]
+        sizes = lexis.measure(tried)
         found |= {n: text for n, text, size in zip(open_names, tried, sizes, strict=True) if size == tokens}
     if len(found) < len(set(names)):
         raise StageError(
@@ -84,12 +93,23 @@ def texts(names: Sequence[str], tokens: int, measure: Measure) -> list[str]:
     return [found[name] for name in names]
 
 
-def words(name: str, count: int) -> str:
-    """`count` words; six bits of a byte give a syllable, two of a word's first byte how many it has."""
-    drawn = iter(hashlib.shake_256(name.encode()).digest(3 * count))
-    made = []
-    for _ in range(count):
+def words(name: str, count: int, pool: Sequence[str]) -> str:
+    """`count` words of a pool, each drawn by four bytes of a hash of the name."""
+    drawn = hashlib.shake_256(name.encode()).digest(4 * count)
+    return " ".join(pool[int.from_bytes(drawn[at : at + 4]) % len(pool)] for at in range(0, 4 * count, 4))
+
+
+def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
+    """The words to draw from."""
+    return vocabulary if len(vocabulary) >= LEAST_WORDS else syllables()
+
+
+@cache
+def syllables() -> tuple[str, ...]:
+    """Words of one to three syllables: six bits of a byte give one, two of a word's first byte how many it has."""
+    drawn, made = iter(hashlib.shake_256(b"syllables").digest(16 * LEAST_WORDS)), dict[str, None]()
+    while len(made) < LEAST_WORDS:
         first = next(drawn)
-        syllables = [first, *islice(drawn, SYLLABLES[first >> 6] - 1)]
-        made.append("".join(CONSONANTS[byte & 15] + VOWELS[byte >> 4 & 3] for byte in syllables))
-    return " ".join(made)
+        own = [first, *islice(drawn, SYLLABLES[first >> 6] - 1)]
+        made["".join(CONSONANTS[byte & 15] + VOWELS[byte >> 4 & 3] for byte in own)] = None
+    return tuple(made)

@@ -25,7 +25,7 @@ import pyarrow as pa
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.canaries import generate
-from plinth.corpus.canaries.generate import Canary, Measure
+from plinth.corpus.canaries.generate import Canary, Lexis
 from plinth.corpus.canaries.parameters import BUCKET, Canaries, document_tokens
 from plinth.corpus.documents.documents import document_id
 from plinth.errors import RecipeError
@@ -56,7 +56,7 @@ def run(
     ctx: Context,
     params: Canaries,
     tokenizer: Manifest,
-    measure: Measure,
+    lexis: Lexis,
     *,
     sequence_tokens: int,
     row_tokens: Sequence[int] = (),
@@ -66,7 +66,7 @@ def run(
 
     Args:
         tokenizer: of the run; decides which texts have the right length.
-        measure: tokens of texts under it.
+        lexis: lengths of texts under it, and its words.
         sequence_tokens: of the run's sequences.
         row_tokens: other lengths of rows that sequences are cut into.
         concatenated: how documents fill sequences; otherwise best-fit.
@@ -90,12 +90,12 @@ def run(
     key = step.key([tokenizer.digest])
     parts = ctx.cache.get(key)
     if parts is None:
-        made = generate.canaries(params, size - 1, measure)
-        lead = generate.texts([f"filler {params.seed} first"] if concatenated else [], size, measure)
+        made = generate.canaries(params, size - 1, lexis)
+        lead = generate.texts([f"filler {params.seed} first"] if concatenated else [], size, lexis)
         missing = -(copies_of(made) + len(lead)) % (sequence_tokens // size)
-        rest = generate.texts([f"filler {params.seed} {number}" for number in range(missing)], size - 1, measure)
+        rest = generate.texts([f"filler {params.seed} {number}" for number in range(missing)], size - 1, lexis)
         documents = _documents(params, made, lead, rest)
-        references = generate.references(params, size - 1, measure)
+        references = generate.references(params, size - 1, lexis)
         parts = (_write(ctx.store, documents), _write_table(ctx.store, made, references))
         ctx.cache.put(key, parts)
     stats = {**parts[0].stats, **parts[1].stats, "document_tokens": size, "seed": params.seed}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from plinth.errors import IntegrityError
-from plinth.records import Blob, Manifest
+from plinth.records import Blob
 from plinth.storage.store import Store
 from plinth.tokens.tokenizer.encoder import Encoder
 from plinth.tokens.tokenizer.words import pattern_of
@@ -66,21 +66,6 @@ def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iter
     """The token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
     for ids, first in encode_columns(tokenizer, _columns(texts), dtype):
         yield from np.split(ids, first[1:-1]) if len(first) > 1 else ()
-
-
-def lengths_under(store: Store, trained: Manifest) -> Callable[[Sequence[str]], list[int]]:
-    """Tokens of texts under a trained tokenizer, as the shards have them, without end-of-text.
-
-    Raises:
-        MissingError, IntegrityError: as `load`.
-    """
-    (file,) = trained.named("tokenizer.json")
-    tokenizer = load(store, file.blob)
-
-    def measure(texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in encode_texts(tokenizer, texts, "<u4")]
-
-    return measure
 
 
 def encode_columns(

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.compute.engine import InlineEngine
 from plinth.corpus.canaries import generate, plant
+from plinth.corpus.canaries.generate import Lexis
 from plinth.corpus.canaries.parameters import Canaries, document_tokens
 from plinth.errors import RecipeError, StageError
 from plinth.records import Manifest
@@ -28,15 +29,18 @@ def characters(texts: Sequence[str]) -> list[int]:
     return [sum(-(-len(word) // 3) for word in text.split()) for text in texts]
 
 
+SYLLABLES = Lexis(characters, ())
+
+
 def _made(tmp_path: Path, params: Canaries = PARAMS, **rows: object) -> tuple[Context, Manifest]:
     ctx = Context(Workspace(tmp_path / "workspace").ensure(), InlineEngine())
     tokenizer = Manifest(asset="tokenizer", step="made", version="1", params={}, inputs={}, parts=())
     places = {"sequence_tokens": 128, "concatenated": True} | rows
-    return ctx, plant.run(ctx, params, tokenizer, characters, **places)  # type: ignore[arg-type]
+    return ctx, plant.run(ctx, params, tokenizer, SYLLABLES, **places)  # type: ignore[arg-type]
 
 
 def test_texts_are_words_of_syllables_and_have_the_length() -> None:
-    made = generate.canaries(PARAMS, 31, characters)
+    made = generate.canaries(PARAMS, 31, SYLLABLES)
     assert characters([one.text for one in made]) == [31] * 8
     assert len({one.text for one in made}) == 8
     assert set("".join(one.text for one in made)) <= set("bdfghjklmnprstvzaeio ")
@@ -44,14 +48,27 @@ def test_texts_are_words_of_syllables_and_have_the_length() -> None:
 
 
 def test_the_seed_alone_decides_texts_and_coins() -> None:
-    assert generate.canaries(PARAMS, 31, characters) == generate.canaries(PARAMS, 31, characters)
-    other = generate.canaries(PARAMS.model_copy(update={"seed": 2}), 31, characters)
-    assert not {one.text for one in other} & {one.text for one in generate.canaries(PARAMS, 31, characters)}
+    assert generate.canaries(PARAMS, 31, SYLLABLES) == generate.canaries(PARAMS, 31, SYLLABLES)
+    other = generate.canaries(PARAMS.model_copy(update={"seed": 2}), 31, SYLLABLES)
+    assert not {one.text for one in other} & {one.text for one in generate.canaries(PARAMS, 31, SYLLABLES)}
     # known answer: another derivation would break the coins of runs that have been made
-    assert generate.words("canary 1 0 0", 6) == "vire betiso piva foja kikoma rafo"
+    assert generate.words("canary 1 0 0", 6, generate.syllables()) == KNOWN
     assert sum(generate.coin(1, n) for n in range(1000)) == 511
 
 
+
+
+KNOWN = "sabo togi voseno beke mokono nabeto"
+
+
+def test_words_of_the_tokenizer_are_taken_where_it_has_enough() -> None:
+    vocabulary = [f"word{n}" for n in range(generate.LEAST_WORDS)]
+    lexis = Lexis(lambda texts: [len(text.split()) for text in texts], vocabulary)
+    made = generate.canaries(PARAMS, 31, lexis)
+    assert all(len(one.text.split()) == 31 for one in made)
+    assert {word for one in made for word in one.text.split()} <= set(vocabulary)
+    few = generate.canaries(PARAMS, 31, lexis._replace(words=vocabulary[:-1]))
+    assert {word for one in few for word in one.text.split()} <= set(generate.syllables())
 
 
 def test_coins_are_fair_and_independent_of_the_group() -> None:
@@ -64,7 +81,7 @@ def test_coins_are_fair_and_independent_of_the_group() -> None:
 
 def test_a_tokenizer_without_such_texts_is_named() -> None:
     with pytest.raises(StageError, match="no generated text of 31 tokens"):
-        generate.canaries(PARAMS, 31, lambda texts: [2 * n for n in characters(texts)])
+        generate.canaries(PARAMS, 31, Lexis(lambda texts: [2 * n for n in characters(texts)], ()))
 
 
 def test_too_many_canaries_for_the_references_are_refused() -> None:

@@ -31,6 +31,7 @@ from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
 from plinth.tokens.shards.reader import open_streams
 from plinth.tokens.tokenizer import encode, tokenizer
+from plinth.tokens.tokenizer.lexis import lexis_of
 from plinth.tokens.tokenizer.parameters import TokenizerParameters
 from plinth.training import config
 from plinth.training.parameters import Model, Training
@@ -84,9 +85,9 @@ def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     ctx = Context(Workspace(tmp_path_factory.mktemp("planted") / "workspace").ensure(), InlineEngine())
     texts = {bucket: _curated(ctx, bucket) for bucket in ("web", "code")}
     trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=320), texts)
-    measure = encode.lengths_under(ctx.store, trained)
+    lexis = lexis_of(ctx.store, trained)
     params, concatenated = Canaries(count=8, references=128), packing == "concatenate"
-    canaries = plant.run(ctx, params, trained, measure, sequence_tokens=SEQUENCE, concatenated=concatenated)
+    canaries = plant.run(ctx, params, trained, lexis, sequence_tokens=SEQUENCE, concatenated=concatenated)
     cut = {
         name: shards.run(ctx, name, Shards(tokens_per_shard=3000), trained, made)
         for name, made in (texts | {BUCKET: canaries}).items()

@@ -1,0 +1,77 @@
+"""`memorisation/canaries`: exposure of the canaries that the run was trained on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import dagster as dg
+
+from assets.framework.expectations import Suite, between
+from assets.framework.inputs import planted, shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.evaluation.memorisation import canaries
+from plinth.evaluation.memorisation.draws import draws, seen_through
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.training import config
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """Exposure, where the recipe plants canaries."""
+    return _exposure(recipe) if recipe.corpus.canaries is not None else []
+
+
+def _exposure(recipe: Recipe) -> list[Stage]:
+    return [
+        Stage(
+            asset=canaries.ASSET,
+            deps=("checkpoint", "run", "mixture", *planted(recipe, "curated", "shards")),
+            make=partial(_make, recipe),
+            version=canaries.VERSION,
+            params={},
+            group="evaluation",
+            description="Exposure of planted texts by repetitions, one p-value for all, a lower bound on epsilon.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch",),
+            schema=canaries.SCHEMA,
+            suite=_suite,
+            present=_present,
+            pool="training",
+        )
+    ]
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    run, texts, shards = inputs["run"], inputs[f"{CANARIES}/curated"], inputs[f"{CANARIES}/shards"]
+    steps = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json").steps
+    copies = draws(ctx, inputs["mixture"], shards, texts, steps)
+    seen = seen_through(copies, int(inputs["checkpoint"].stats["step"]), run.stats["skipped_steps"])
+    return canaries.run(ctx, inputs["checkpoint"], texts, seen)
+
+
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """A p-value has canaries in and out, and references, behind it."""
+    stats = made.stats
+    row = {"planted": stats["planted"], "out": stats["canaries"] - stats["planted"], "references": stats["references"]}
+    expectations = [between("planted", 1, None), between("out", 1, None), between("references", 128, None)]
+    return Suite("memorisation-canaries", [row], expectations)
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import memorisation
+
+    header = ["repetitions", "canaries", "copies seen", "exposure, bits", "from", "to", "median", "fitted median"]
+    groups = {**made.stats["groups"], "not planted": made.stats["out"]}
+    rows = [[name, *memorisation.group_cells(group)] for name, group in groups.items()]
+    audit = made.stats["audit"]
+    return {
+        "exposure_by_repetitions": picture(memorisation.exposure, made.stats),
+        "exposure": dg.MetadataValue.md(table(header, rows)),
+        "p_value": float(made.stats["p_value"]),
+        "epsilon_at_least": float(audit["epsilon"]),
+        "guesses_right": f"{audit['right']} of {audit['guesses']}",
+    }
