@@ -7,6 +7,7 @@
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
+    memorisation/  exposure of planted canaries
     statistics/ every interval, test and correction of Plinth
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with

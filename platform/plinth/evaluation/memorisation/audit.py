@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from plinth.records import Frozen
 

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 Floats = NDArray[np.float64]
 

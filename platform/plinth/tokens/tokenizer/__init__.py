@@ -11,5 +11,6 @@
     encoder     words by a scan, tokens of a word from a table
     words       the scan: where the words of a pipeline end
     vocabulary  the bytes of every token
+    lexis       lengths of texts, and words that are one token: what canaries are made from
     audit/      measure a tokenizer before anything is built on it
 """

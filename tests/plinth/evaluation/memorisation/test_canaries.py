@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
