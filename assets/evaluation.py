@@ -71,21 +71,14 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram"]
-    cells = [
-        [
-            name,
-            row["bytes"],
-            row["n"],
-            row["model"],
-            f"{row['low']:.4g} to {row['high']:.4g}",
-            row["gzip"],
-            row["trigram"],
-        ]
-        for name in totals.in_order(axis, rows)
-        for row in [rows[name]]
-    ]
-    return table(header, cells)
+    header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram", "model less trigram"]
+    return table(header, [_slice(name, rows[name]) for name in totals.in_order(axis, rows)])
+
+
+def _slice(name: str, row: Mapping[str, Any]) -> list[Any]:
+    less = row["above"]["trigram"]
+    difference = f"{less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})"
+    return [name, row["bytes"], row["n"], row["model"], totals.interval(row), row["gzip"], row["trigram"], difference]
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> str:

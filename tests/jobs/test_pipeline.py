@@ -72,6 +72,30 @@ def test_a_document_is_explained_to_the_steps_that_saw_it(released):
     assert "gopher_quality" in text
 
 
+def test_slices_of_the_evaluation_add_up_and_lead_to_documents(released):
+    found = answer(released, "evaluation")
+    axes = {"bucket": found["slices"], **found["axes"]}
+    assert set(axes) == {"bucket", "language", "domain", "length", "copied", "licence"}
+    for rows in axes.values():
+        for name in ("bits", "bytes", "documents", "tokens"):
+            assert sum(row[name] for row in rows.values()) == found["overall"][name]
+        assert all(row["low"] <= row["model"] <= row["high"] and row["n"] for row in rows.values())
+    assert set(axes["copied"]) <= {"yes", "no"}
+    assert set(axes["domain"]) == {"web.example", "prose.example", "code.example"}
+    assert sum(row["bits"] for row in found["positions"]["all"]) == found["overall"]["bits"]
+    worst = found["worst"][0]
+    trace = answer(released, "explain", worst["id"])
+    assert (trace["status"], trace["uri"], trace["bucket"]) == ("heldout", worst["uri"], worst["bucket"])
+    shown = plinth(released, "evaluation", "licence", "--worst", 1).stdout
+    assert f"plinth explain {worst['id']}" in shown
+    assert "MIT" in shown
+    assert "language" not in shown
+    same = answer(released, "evaluation", "--against", found["digest"][:12], "--spans", 3)
+    assert [one["difference"] for one in same] == [0.0] * 3
+    unknown = plinth(released, "evaluation", "licenze", check=False)
+    assert (unknown.returncode, "one of bucket" in unknown.stderr) == (3, True)
+
+
 def test_a_release_is_proved_down_to_its_sources(released):
     for target in ("champion", "tiny@champion", "candidate"):
         assert plinth(released, "verify", target).returncode == 0

@@ -61,11 +61,11 @@ def evaluation(
 
 def _show_slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     from jobs.cli import output
-    from plinth.evaluation.slices.totals import in_order
+    from plinth.evaluation.slices.totals import in_order, interval
 
     columns = (axis, "text", "documents", "bits per byte", "95% interval", "trigram", "gzip")
     cells = (
-        (name, output.size(row["bytes"]), row["n"], f"{row['model']:.4f}", f"{row['low']:.4f} to {row['high']:.4f}",
+        (name, output.size(row["bytes"]), row["n"], f"{row['model']:.4f}", interval(row),
          f"{row['trigram']:.3f}", f"{row['gzip']:.3f}")
         for name in in_order(axis, rows)
         for row in [rows[name]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from plinth.evaluation.slices.totals import in_order
 from plinth.report.style import ACCENT, FAINT, MUTED, WIDTH_INCHES
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def by_slice(axes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     """A panel for each axis: a dot a slice with its 95% interval, on one scale; smaller is better."""
     from matplotlib.figure import Figure
 
-    drawn = {axis: _largest(rows) for axis, rows in axes.items() if rows}
+    drawn = {axis: _shown(axis, rows) for axis, rows in axes.items() if rows}
     heights = [len(names) + 1.0 for names in drawn.values()]
     fig = Figure(figsize=(WIDTH_INCHES, 0.27 * sum(heights) + 0.6), layout="constrained")
     panels = fig.subplots(len(drawn), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
@@ -27,7 +28,8 @@ def by_slice(axes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
         for at, name in enumerate(names):
             row = axes[axis][name]
             ax.plot([row["low"], row["high"]], [at, at], color=ACCENT, alpha=0.35, linewidth=4, solid_capstyle="butt")
-            ax.plot([row["model"]], [at], "o", color=ACCENT, markersize=5)
+            inside = "none" if row["low"] == row["high"] else ACCENT  # hollow: nothing is known of the spread
+            ax.plot([row["model"]], [at], "o", color=ACCENT, markerfacecolor=inside, markersize=5)
         ax.set_yticks(range(len(names)), [name if len(name) <= 32 else f"{name[:31]}…" for name in names])
         ax.set_ylim(len(names) - 0.4, -0.6)
         ax.set_title(axis, loc="left", fontsize=9.5, color=MUTED)
@@ -54,16 +56,19 @@ def by_position(positions: Mapping[str, Any]) -> Figure:
     ax.axvline(context, color=FAINT, linewidth=1.2, linestyle=(0, (3, 2)))
     ax.text(context, 0.02, "context ", transform=ax.get_xaxis_transform(), fontsize=8, ha="right")
     ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_xlabel("position in the document, tokens")
     ax.set_ylabel("bits per token")
-    ax.legend(loc="upper right", fontsize=8.5)
+    if ax.lines[:-1]:
+        ax.legend(loc="upper right", fontsize=8.5)
     _quiet(ax)
     return fig
 
 
-def _largest(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Slices with most text, most first."""
-    return sorted(rows, key=lambda name: (-rows[name]["bytes"], name))[:MOST_DRAWN]
+def _shown(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Slices with most text, in the order of their axis."""
+    most = sorted(rows, key=lambda name: (-rows[name]["bytes"], name))[:MOST_DRAWN]
+    return [name for name in in_order(axis, rows) if name in most]
 
 
 def _quiet(ax: Axes) -> None:

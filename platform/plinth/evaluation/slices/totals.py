@@ -51,13 +51,15 @@ def row(table: pa.Table) -> dict[str, Any]:
 
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
-        `model`, with `n` documents, the `method` and the `seed` of its draws, where it draws; `perplexity` per token,
-        which depends on the tokenizer as bits per byte do not; `flags` of the estimate, where there are any.
+        `model`, with `n` documents, the `method` and the `seed` of its draws, where it draws; `flags` of the estimate,
+        where there are any; `above`: model less baseline on the same documents, by baseline, with its interval and `p`;
+        `perplexity` per token, which depends on the tokenizer as bits per byte do not.
     """
     sizes, tokens, bits = (_numbers(table, name) for name in ("bytes", "tokens", "model_bits"))
     size, count, total = int(sizes.sum()), int(tokens.sum()), exact_sum(bits)
     found = statistics.ratio(bits, sizes, seed=SEED)
     flags = {"flags": list(found.flags)} if found.flags else {}
+    others = {name: _numbers(table, f"{name}_bits") for name in _BASELINES}
     return {
         "bytes": size,
         "documents": len(sizes),
@@ -70,9 +72,22 @@ def row(table: pa.Table) -> dict[str, Any]:
         "method": found.method,
         "seed": found.seed,
         "perplexity": round(2 ** (total / count), 4) if count else None,
-        **{name: round(exact_sum(_numbers(table, f"{name}_bits")) / size, _DIGITS) for name in _BASELINES},
+        **{name: round(exact_sum(own) / size, _DIGITS) for name, own in others.items()},
+        "above": {name: _difference(bits, own, sizes) for name, own in others.items()},
         **flags,
     }
+
+
+def _difference(bits: NDArray[np.float64], others: NDArray[np.float64], sizes: NDArray[np.int64]) -> dict[str, Any]:
+    found = statistics.ratio_difference(bits, others, sizes, seed=SEED)
+    return {name: round(getattr(found, name), _DIGITS) for name in ("value", "low", "high", "p")}
+
+
+def interval(row: Mapping[str, Any], digits: int = 4) -> str:
+    """The interval of a row, for people; `none` where nothing is known of the spread, as of one document."""
+    if statistics.DEGENERATE in row.get("flags", ()):
+        return "none"
+    return f"{row['low']:.{digits}f} to {row['high']:.{digits}f}"
 
 
 def exact_sum(bits: NDArray[np.float64]) -> float:

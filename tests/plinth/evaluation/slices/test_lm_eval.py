@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -16,9 +17,13 @@ from pydoc_data.topics import topics
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from plinth.evaluation.engine import batches
 from plinth.evaluation.engine.checkpoint import load
+from plinth.evaluation.engine.records import TokenBits
+from plinth.evaluation.slices import tables
+from plinth.evaluation.slices.spans import spans
 from plinth.evaluation.windows import ScoringWindow
 
 pytestmark = pytest.mark.slow
@@ -104,3 +109,22 @@ def test_tokens_end_where_the_text_says(folder: Path, file: Path) -> None:
         pieces = np.split(np.frombuffer(text.encode(), np.uint8), one.ends)[:-1]
         tokens = ours.tokenizer.encode(text).tokens
         assert [len(piece) for piece in pieces] == [len(token) for token in tokens]
+
+
+def test_two_models_with_tokenizers_of_their_own_are_compared_byte_by_byte(
+    folder: Path, file: Path, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    """The second model has the same weights but cuts text into single bytes, as a tokenizer without merges does."""
+    texts, other = texts_of(file), shutil.copytree(folder, tmp_path / "other")
+    bytewise = json.loads(tokenizer.to_str())
+    bytewise["model"]["merges"] = []
+    (other / "tokenizer.json").write_text(json.dumps(bytewise))
+    a, b = (tables.by_text(load(one).documents(texts, per_token=True)) for one in (folder, other))
+    assert sum(len(one.ends) for one in b) == sum(len(text.encode()) for text in texts)
+    for text, one, two in zip(texts, a, b, strict=True):
+        one, two = (TokenBits(each.ends, tables.on_grid(each.bits)) for each in (one, two))
+        found = spans(one, two, 1)
+        assert found.ends.tolist() == one.ends.tolist()  # every cut of the first is one of the second
+        assert found.a.tolist() == one.bits.tolist()
+        assert found.b.sum() == two.bits.sum()
+        assert found.ends[-1:].tolist() == ([len(text.encode())] if text else [])

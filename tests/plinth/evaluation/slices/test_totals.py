@@ -91,6 +91,20 @@ def test_intervals_hold_the_value_and_narrow_with_documents(scored: Scored) -> N
     same = totals.row(scored([{}] * 3))
     assert (same["low"], same["high"]) == (same["model"], same["model"])
     assert "degenerate" in same["flags"]
+    assert (totals.interval(same), totals.interval(few)) == ("none", f"{few['low']:.4f} to {few['high']:.4f}")
+
+
+def test_baselines_are_compared_on_the_same_documents(scored: Scored) -> None:
+    """Documents differ far more than model and baseline do on each of them: only a pairing sees the difference."""
+    draw = random.Random(4)
+    rows = [{"bytes": 1000, "model_bits": bits, "trigram_bits": bits + draw.gauss(40, 10), "gzip_bits": bits}
+            for bits in (float(draw.randrange(500, 6000)) for _ in range(80))]  # fmt: skip
+    found = totals.row(scored(rows))
+    trigram, gzip = found["above"]["trigram"], found["above"]["gzip"]
+    assert -0.045 < trigram["low"] < trigram["value"] < trigram["high"] < -0.035
+    assert found["low"] < found["trigram"] < found["high"]
+    assert trigram["value"] == pytest.approx(found["model"] - found["trigram"], abs=2e-6)
+    assert (trigram["p"] < 0.001, gzip["value"], gzip["p"]) == (True, 0.0, 1.0)
 
 
 def test_worst_documents_are_those_above_the_rate_of_their_bucket(scored: Scored) -> None:
