@@ -71,14 +71,18 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram", "model less trigram"]
-    return table(header, [_slice(name, rows[name]) for name in totals.in_order(axis, rows)])
+    header = [axis, "bytes", "documents", "model", "95% interval", "gzip", "trigram"]
+    paired = all("above" in row for row in rows.values())
+    cells = [_slice(name, rows[name], paired) for name in totals.in_order(axis, rows)]
+    return table([*header, *(["model less trigram"] if paired else [])], cells)
 
 
-def _slice(name: str, row: Mapping[str, Any]) -> list[Any]:
+def _slice(name: str, row: Mapping[str, Any], paired: bool) -> list[Any]:
+    cells = [name, row["bytes"], row["n"], row["model"], totals.interval(row), row["gzip"], row["trigram"]]
+    if not paired:
+        return cells
     less = row["above"]["trigram"]
-    difference = f"{less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})"
-    return [name, row["bytes"], row["n"], row["model"], totals.interval(row), row["gzip"], row["trigram"], difference]
+    return [*cells, f"{less['value']:+.3f} ({less['low']:+.3f} to {less['high']:+.3f})"]
 
 
 def _worst(rows: Sequence[Mapping[str, Any]]) -> str:

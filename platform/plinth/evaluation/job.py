@@ -106,7 +106,7 @@ def _stats(ctx: Context, parts: Sequence[Part]) -> dict[str, Any]:
     table = read_table(ctx.store, scored)
     by_axis = totals.by_axis(table)
     stats = {
-        "overall": totals.row(table),
+        "overall": totals.row(table, paired=True),
         "slices": by_axis.pop("bucket"),
         "axes": by_axis,
         "positions": positions.by_position(tables.read_tokens(ctx.store, tokens), scored.stats["context_tokens"]),

@@ -31,11 +31,6 @@ def by_axis(table: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
     return {axis: _slices(table, column, axis) for axis, column in axes_of(table).items()}
 
 
-def overall(table: pa.Table) -> dict[str, Any]:
-    """Totals of all documents."""
-    return row(table)
-
-
 def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
     """Totals of items of protected sets: set -> status -> row."""
     found: dict[str, dict[str, Any]] = {}
@@ -46,14 +41,14 @@ def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
     return found
 
 
-def row(table: pa.Table) -> dict[str, Any]:
-    """Totals of some texts.
+def row(table: pa.Table, *, paired: bool = False) -> dict[str, Any]:
+    """Totals of some texts; `paired` compares the model with the baselines, which costs as much again for each.
 
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
         `model`, with `n` documents, the `method` and the `seed` of its draws, where it draws; `flags` of the estimate,
-        where there are any; `above`: model less baseline on the same documents, by baseline, with its interval and `p`;
-        `perplexity` per token, which depends on the tokenizer as bits per byte do not.
+        where there are any; `perplexity` per token, which depends on the tokenizer as bits per byte do not. If paired,
+        `above`: model less baseline on the same documents, by baseline, with its interval and `p`.
     """
     sizes, tokens, bits = (_numbers(table, name) for name in ("bytes", "tokens", "model_bits"))
     size, count, total = int(sizes.sum()), int(tokens.sum()), exact_sum(bits)
@@ -73,7 +68,7 @@ def row(table: pa.Table) -> dict[str, Any]:
         "seed": found.seed,
         "perplexity": round(2 ** (total / count), 4) if count else None,
         **{name: round(exact_sum(own) / size, _DIGITS) for name, own in others.items()},
-        "above": {name: _difference(bits, own, sizes) for name, own in others.items()},
+        **({"above": {name: _difference(bits, own, sizes) for name, own in others.items()}} if paired else {}),
         **flags,
     }
 
@@ -130,7 +125,7 @@ def _slices(table: pa.Table, column: str, axis: str) -> dict[str, dict[str, Any]
         largest = sorted(names, key=lambda name: (-int(sizes[labels == name].sum()), name))[: MOST_SLICES - 1]
         labels = np.array([name if name in largest else OTHERS for name in labels], dtype=object)
         names = sorted({*largest, OTHERS})
-    return {name: row(table.filter(pa.array(labels == name))) for name in names}
+    return {name: row(table.filter(pa.array(labels == name)), paired=axis == "bucket") for name in names}
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:

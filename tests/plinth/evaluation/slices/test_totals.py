@@ -99,7 +99,7 @@ def test_baselines_are_compared_on_the_same_documents(scored: Scored) -> None:
     draw = random.Random(4)
     rows = [{"bytes": 1000, "model_bits": bits, "trigram_bits": bits + draw.gauss(40, 10), "gzip_bits": bits}
             for bits in (float(draw.randrange(500, 6000)) for _ in range(80))]  # fmt: skip
-    found = totals.row(scored(rows))
+    found = totals.row(scored(rows), paired=True)
     trigram, gzip = found["above"]["trigram"], found["above"]["gzip"]
     assert -0.045 < trigram["low"] < trigram["value"] < trigram["high"] < -0.035
     assert found["low"] < found["trigram"] < found["high"]
