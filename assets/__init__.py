@@ -16,7 +16,7 @@ One file per stage, upstream first, with its logic:
     packing, mixture                         plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger
     training, evaluation                     plinth/STEM
-    probe_sets                               plinth/evaluation/probes
+    probe_sets, probes                       plinth/evaluation/probes
     memorisation                             plinth/evaluation/memorisation
     candidate                                registry
 

@@ -24,6 +24,7 @@ from assets import (
     packing,
     policy,
     probe_sets,
+    probes,
     protected,
     removal_rates,
     shards,
@@ -65,6 +66,7 @@ STEMS = (
     ledger,
     training,
     evaluation,
+    probes,
     memorisation,
     candidate,
 )
@@ -72,7 +74,7 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, memorisation, candidate),
+    *(training, evaluation, probes, memorisation, candidate),
 )
 
 

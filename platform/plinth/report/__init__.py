@@ -7,6 +7,7 @@
     sankey        the funnel as one stream with the reasons that leave it
     mixture_plot  shares along a run; the largest streams by name
     memorisation  exposure of canaries
+    probe_figure  signal and accuracy of probes, with intervals
     gate_figure   rates of a learned gate by slice
     data          contents of the page of results, as records that the caller fills from statistics
     data_card     the data card: text by bucket, and what it was screened for

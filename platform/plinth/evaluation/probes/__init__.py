@@ -6,6 +6,8 @@
     item        one item: prompt, right and wrong answers, control
     probe_sets  the asset: items of every probe as parts, compared with training text as protected sets are
     scoring     from likelihoods to bits per byte, margin, accuracy centred on chance, signal (pure)
+    tables      scores of items as a part, and statistics of probes and families with intervals
+    job         the asset: every probe under one checkpoint (no torch)
     noise       noise and signal-to-noise ratio of a probe; which ones may decide (pure)
 
 Six families: general knowledge, code, maths, long context, languages, safety boundary. Every score has a control, so

@@ -128,5 +128,22 @@ def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str])
     return [one for one in items if statuses.get((one.probe, one.item)) not in EXCLUDED]
 
 
+def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> list[bool]:
+    """Whether a model sees all of an item: what is asked for stands at the beginning of a long prompt, where a request
+    that is longer than the training length is cut off.
+
+    Args:
+        items: the items.
+        lengths: tokens that the model reads for each of their `requests`, in order.
+        most: the training length.
+    """
+    found, at = [], 0
+    for one in items:
+        last = at + 2 + len(one.wrong)
+        found.append(max(lengths[at:last]) <= most)
+        at = last
+    return found
+
+
 #: Statuses of the comparison with training text whose items are reported apart.
 EXCLUDED = frozenset({"contaminated", "suspected", "common"})

@@ -1,0 +1,116 @@
+"""Scores of items as a part, and their statistics by probe and by family, with intervals clustered by template.
+
+A headline rests on items that the model sees whole and that training text was not found to hold; the others are told
+apart as `held`, so that both can be read beside each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from plinth.evaluation import statistics
+from plinth.evaluation.probes.item import ProbeItem
+from plinth.evaluation.probes.scoring import EXCLUDED, ItemScore
+
+FILE = "items.parquet"
+#: Of items that a model does not see whole the scores are null; so are margin and correctness without wrong answers.
+SCHEMA = pa.schema(
+    [
+        pa.field("probe", pa.string(), nullable=False),
+        pa.field("family", pa.string(), nullable=False),
+        pa.field("template", pa.string(), nullable=False),
+        pa.field("item", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),  # of the comparison with training text
+        pa.field("bytes", pa.int64(), nullable=False),  # of the right answer
+        pa.field("bits", pa.float64()),  # of the right answer
+        pa.field("control_bits", pa.float64()),  # the same after the control
+        pa.field("margin", pa.float64()),  # bits per byte of the best wrong answer less the right one's
+        pa.field("correct", pa.bool_()),
+        pa.field("centred", pa.float64()),  # (correct - chance) / (1 - chance)
+    ]
+)
+SEED = 0
+
+Row = Mapping[str, Any]
+
+
+def measured(items: Sequence[ProbeItem], scores: Sequence[ItemScore | None]) -> list[dict[str, Any]]:
+    """Rows of items, still without a status; None is the score of an item that was not asked."""
+    return [_row(one, score) for one, score in zip(items, scores, strict=True)]
+
+
+def _row(one: ProbeItem, score: ItemScore | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"probe": one.probe, "family": one.family, "template": one.template, "item": one.item}
+    row |= {"status": "", "bytes": len(one.gold.encode())}
+    if score is None:
+        return row | dict.fromkeys(("bits", "control_bits", "margin", "correct", "centred"))
+    chosen = not math.isnan(score.margin)
+    row |= {"bits": score.bits, "control_bits": score.control_bits, "margin": score.margin if chosen else None}
+    return row | {"correct": score.correct if chosen else None, "centred": score.centred if chosen else None}
+
+
+def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """`probes` and `families` by name, with intervals; `templates` by probe, without; of `SCHEMA`'s rows."""
+    probes, families = _groups(rows, "probe"), _groups(rows, "family")
+    templates = {name: _groups(_kept(own), "template") for name, own in probes.items()}
+    return {
+        "probes": {name: _of(own) for name, own in probes.items()},
+        "families": {name: _of(own) for name, own in families.items()},
+        "templates": {name: {one: _short(some) for one, some in own.items()} for name, own in templates.items()},
+    }
+
+
+def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[column], []).append(row)
+    return groups
+
+
+def _kept(rows: Sequence[Row]) -> list[Row]:
+    """Rows that a headline rests on."""
+    return [row for row in rows if row["bits"] is not None and row["status"] not in EXCLUDED]
+
+
+def _of(rows: Sequence[Row]) -> dict[str, Any]:
+    """One probe: items by status, how many are too long, and its numbers with and without the items that are held."""
+    asked = [row for row in rows if row["bits"] is not None]
+    kept, held = _kept(rows), [row for row in asked if row["status"] in EXCLUDED]
+    counts = {name: len(own) for name, own in sorted(_groups(rows, "status").items())}
+    found: dict[str, Any] = {"items": len(kept), "statuses": counts, "too_long": len(rows) - len(asked)}
+    found |= _numbers(kept) if kept else {}
+    return found | ({"held": {"items": len(held)} | _numbers(held)} if held else {})
+
+
+def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
+    """Estimates of some rows, as JSON."""
+    clusters = [f"{row['probe']}/{row['template']}" for row in rows]
+    bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
+    found = {
+        "bits_per_byte": statistics.ratio(bits, size, clusters, seed=SEED),
+        "control": statistics.ratio(control, size, clusters, seed=SEED),
+        "signal": statistics.ratio_difference(control, bits, size, clusters, seed=SEED),
+    }
+    chosen = [(row, cluster) for row, cluster in zip(rows, clusters, strict=True) if row["margin"] is not None]
+    if chosen:
+        own = [cluster for _, cluster in chosen]
+        for name, column in (("margin", "margin"), ("accuracy", "centred")):
+            found[name] = statistics.mean([row[column] for row, _ in chosen], own)
+    shown: dict[str, Any] = {name: one.model_dump(mode="json") for name, one in found.items()}
+    if chosen:
+        shown["correct"] = sum(row["correct"] for row, _ in chosen)
+        shown["of"] = len(chosen)
+    return shown
+
+
+def _short(rows: Sequence[Row]) -> dict[str, Any]:
+    """A template in numbers without intervals."""
+    size = sum(row["bytes"] for row in rows)
+    bits, control = (math.fsum(row[name] for row in rows) for name in ("bits", "control_bits"))
+    shown = {"items": len(rows), "bits_per_byte": round(bits / size, 6), "signal": round((control - bits) / size, 6)}
+    chosen = [row["centred"] for row in rows if row["centred"] is not None]
+    return shown | ({"accuracy": round(math.fsum(chosen) / len(chosen), 6)} if chosen else {})
