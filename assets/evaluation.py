@@ -8,13 +8,13 @@ from typing import Any
 
 import dagster as dg
 
+from assets.framework.expectations import Suite, between, equal_columns
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation import job
 from plinth.evaluation.slices import totals
-from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
@@ -34,11 +34,15 @@ def stages(recipe: Recipe) -> list[Stage]:
             "byte trigram on the same bytes.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
-            schema=DOCUMENT_COLUMNS,
+            suite=_suite,
             present=_present,
             pool="training",
         )
     ]
+
+
+#: Sums that the slices of an axis share among them.
+_COUNTED = ("bits", "bytes", "documents", "tokens")
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
@@ -55,6 +59,25 @@ def _protected(recipe: Recipe) -> tuple[str, ...]:
     return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
 
 
+def _suite(made: Manifest, inputs: Inputs) -> Suite:
+    """Every axis divides the whole: bits, bytes and documents of its slices add up to it, exactly."""
+    whole, axes = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
+    rows = [
+        {
+            f"{kind}_{name}": value
+            for name in _COUNTED
+            for kind, value in (("all", whole[name]), ("sum", _sum(own, name)))
+        }
+        for own in axes.values()
+    ]
+    equal = [equal_columns(f"all_{name}", f"sum_{name}") for name in _COUNTED]
+    return Suite("evaluation", rows, [*equal, between("all_documents", 1, None)])
+
+
+def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    return sum(row[name] for row in slices.values())
+
+
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import evaluation_figures, figures
 
@@ -62,6 +85,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     every = {"all": {"all": stats["overall"]}, "bucket": stats["slices"]} | stats["axes"]
     every |= {f"protected: {name}": found for name, found in stats.get("protected", {}).items()}
     return {
+        "dagster/row_count": stats["overall"]["documents"],
         "bits_per_byte": picture(figures.bits_per_byte, stats["slices"]),
         "by_slice": picture(evaluation_figures.by_slice, {"bucket": stats["slices"]} | stats["axes"]),
         "by_position": picture(evaluation_figures.by_position, stats["positions"]),
