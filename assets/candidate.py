@@ -33,7 +33,11 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="candidate",
-            deps=("checkpoint", "evaluation", "run", "contamination", *each(recipe, "verdicts", "curated")),
+            deps=(
+                *("checkpoint", "evaluation", "run", "contamination"),
+                *each(recipe, "verdicts", "curated"),
+                *_measured(recipe),
+            ),
             make=partial(_candidate, recipe),
             version=VERSION,
             params={"release": name},
@@ -79,10 +83,17 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
-    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts)
+    measured = {asset: inputs[asset] for asset in _measured(recipe)}
+    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, measured)
     say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
     return manifest("candidate", CANDIDATE, inputs, [], stats)
+
+
+def _measured(recipe: Recipe) -> tuple[str, ...]:
+    """Assets whose scores MLflow shows with the model."""
+    asked = recipe.evaluation
+    return (*(f"tasks/{name}" for name in asked.tasks), *(("proxies",) if asked.proxies else ()))
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:

@@ -26,11 +26,13 @@ from assets import (
     probe_sets,
     probes,
     protected,
+    proxies,
     removal_rates,
     shards,
     slices,
     sources,
     span_dedup,
+    tasks,
     tokenizer,
     trace_index,
     training,
@@ -68,13 +70,15 @@ STEMS = (
     evaluation,
     probes,
     memorisation,
+    tasks,
+    proxies,
     candidate,
 )
 
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, candidate),
+    *(training, evaluation, probes, memorisation, tasks, proxies, candidate),
 )
 
 

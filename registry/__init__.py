@@ -23,6 +23,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     taint         marks, and everything downstream of them
     evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
+    scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
     releases      signed, chained records of every movement of an alias, with person and reason
     promotion     copy, aliases, rollback

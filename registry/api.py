@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from plinth.compute.context import Context
@@ -11,7 +12,18 @@ from plinth.errors import GateError, MissingError, TrustError
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
-from registry import approval, candidate, materialise, mlflow_client, promotion, registration, releases, taint, timeline
+from registry import (
+    approval,
+    candidate,
+    materialise,
+    mlflow_client,
+    promotion,
+    registration,
+    releases,
+    scores,
+    taint,
+    timeline,
+)
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage
@@ -70,12 +82,20 @@ class Tainted(Frozen):
 
 @mlflow_client.named("register a candidate")
 def register_candidate(
-    ctx: Context, recipe: Recipe, checkpoint: Manifest, evaluation: Manifest, run: CandidateRun, facts: Facts
+    ctx: Context,
+    recipe: Recipe,
+    checkpoint: Manifest,
+    evaluation: Manifest,
+    run: CandidateRun,
+    facts: Facts,
+    measured: Mapping[str, Manifest] = MappingProxyType({}),
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
     """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
 
+    Scores of tasks and proxies (`measured`, by asset) become metrics of MLflow's record of the model.
+
     Raises:
-        LineageError: the ancestry is incomplete, or the evaluation is of another checkpoint.
+        LineageError: the ancestry is incomplete, or the evaluation or what was measured is of another checkpoint.
         SignatureError: the model directory is there already and has been changed.
         IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
         RegistryError: MLflow cannot be reached.
@@ -98,6 +118,7 @@ def register_candidate(
             facts=facts,
             source=mlflow_client.source_uri(ctx.workspace, directory),
         )
+        scores.log_scores(client, version, checkpoint, measured)
     judged = promotion.judge(ctx, client, recipe, version)
     return judged.candidate, judged.results
 

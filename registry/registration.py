@@ -94,11 +94,15 @@ def show_gates(client: Any, model: str, version: str, results: Iterable[GateResu
             client.set_model_version_tag(model, version, key, value)
 
 
+def logged_model(client: Any, experiment_id: str, key: str) -> Any:
+    """MLflow's record of the model of the candidate with this key; None where there is none yet."""
+    found = client.search_logged_models([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+    return found[0] if found else None
+
+
 def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
     """MLflow's record of the model, whose weights lie elsewhere: metrics are bound to it."""
-    experiments = [run.info.experiment_id]
-    found = client.search_logged_models(experiments, filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
-    model = found[0] if found else None
+    model = logged_model(client, run.info.experiment_id, key)
     if model is None:
         model = client.create_logged_model(
             run.info.experiment_id,

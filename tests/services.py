@@ -37,6 +37,10 @@ def missing(service: str) -> str | None:
     if service == "Slurm":
         absent = [name for name in SLURM if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"
+    if service == "network namespace":
+        command = ["unshare", "--map-root-user", "--net", "true"]
+        made = program("unshare") and subprocess.run(command, capture_output=True).returncode == 0
+        return None if made else "this user cannot make one"
     if service == "tmpfs":
         return None if _mounts() else "this user cannot mount one"
     raise ValueError(f"no service {service!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,13 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     if len(rows) > MAX_TABLE_ROWS:
         lines.append(f"\n… and {len(rows) - MAX_TABLE_ROWS} more")
     return "\n".join(lines)
+
+
+def interval(estimate: Mapping[str, Any]) -> str:
+    """The interval of an estimate as a manifest has it; its flags where it has none."""
+    if "low" in estimate:
+        return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
+    return ", ".join(estimate["flags"])
 
 
 def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue:

@@ -8,6 +8,8 @@
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     memorisation/  exposure of planted canaries
+    tasks/      tasks of lm-evaluation-harness, from local files and without a network
+    proxies/    product proxies: generated items, checked by code
     statistics/ every interval, test and correction of Plinth
 
 Bits per byte of a document are the total -log2 p of its tokens over its UTF-8 bytes, so that models with

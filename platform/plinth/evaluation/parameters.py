@@ -1,4 +1,4 @@
-"""Held-out text and probes that evaluation scores, and the slices that it reports."""
+"""What is measured of a checkpoint: held-out text and its slices, probes, tasks, proxies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from plinth.evaluation.probes.parameters import Probes
-from plinth.records import Frozen
+from plinth.evaluation.proxies.parameters import Proxies
+from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.records import Frozen, Name
+
+#: Sections that are assets of their own: another task makes no other `evaluation`.
+OWN_ASSETS = {"probes", "tasks", "proxies"}
 
 #: Axes of every evaluation.
 BUILT_IN = ("bucket", "language", "domain", "length")
@@ -26,6 +31,10 @@ class Evaluation(Frozen):
         description="At most this much held-out text per bucket, and of the items of a protected set of each status.",
     )
     probes: Probes = Probes()
+    tasks: Mapping[Name, TaskSet] = Field(
+        default_factory=dict, description="Sets of tasks of lm-evaluation-harness, from local files."
+    )
+    proxies: Proxies | None = Field(None, description="Product proxies: generated items, checked by code.")
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,
         description="Further slices, beside those by bucket, language, domain and length: a name and an expression "

@@ -4,6 +4,7 @@
     means        means and paired or unpaired differences, standard errors clustered by document
     ratios       ratios of sums, as bits per byte is, by a studentised bootstrap over clusters
     shares       Wilson and Clopper-Pearson intervals of shares; bounds where items are missing
+    replicates   intervals of what only a whole set has, from bootstrap samples of its items
     pairs        McNemar's test and Tango's interval where few pairs differ
     trend        slope of a straight line
     planning     Holm's correction, smallest detectable effect, number of items needed
@@ -22,6 +23,7 @@ from plinth.evaluation.statistics.means import difference, mean, paired_differen
 from plinth.evaluation.statistics.pairs import mcnemar
 from plinth.evaluation.statistics.planning import holm, sample_size, smallest_effect
 from plinth.evaluation.statistics.ratios import ratio, ratio_difference
+from plinth.evaluation.statistics.replicates import from_replicates
 from plinth.evaluation.statistics.sequential import Sequential
 from plinth.evaluation.statistics.shares import lower_share, share, share_with_missing, upper_share
 from plinth.evaluation.statistics.trend import slope
@@ -33,6 +35,7 @@ __all__ = [
     "Estimate",
     "Sequential",
     "difference",
+    "from_replicates",
     "holm",
     "lower_share",
     "mcnemar",

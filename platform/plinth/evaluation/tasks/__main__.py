@@ -1,0 +1,71 @@
+"""The child that runs lm-evaluation-harness: `python -m plinth.evaluation.tasks CONFIG`, in the folder of task files.
+
+CONFIG is JSON: `exchange` (folder of questions and answers), `model` (folder of the checkpoint's `tokenizer.json` and
+`config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (tasks, answered by those to
+run), `ask`, `done` (a task with its facts and rows). Nothing here imports torch or opens a connection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from plinth.errors import PlinthError
+from plinth.evaluation.tasks import damage
+from plinth.evaluation.tasks.exchange import Channel
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+
+
+def main(path: str) -> int:
+    """Run what CONFIG names. Returns the exit code."""
+    isolate()
+    config = json.loads(Path(path).read_text())
+    channel = Channel.standard(Path(config["exchange"]))
+    from plinth.evaluation.tasks import harness
+    from plinth.evaluation.tasks.lm import CheckpointLM
+
+    try:
+        folder = Path.cwd()
+        damaged = damage.set_aside(folder)
+        tasks = harness.load(folder, config["tasks"], damaged)
+        lm = CheckpointLM(channel, Path(config["model"]), config["seed"])
+        for name in channel.ask("loaded", tasks=list(tasks)):
+            facts, rows = harness.run(name, tasks[name], lm, config)
+            lost = _lost(damaged, harness.local(tasks[name]))
+            facts["damaged"] += len(lost)
+            channel.ask("done", task=name, facts=facts, rows=[*rows, *map(harness.damaged_row, lost)])
+    except PlinthError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def isolate() -> bool:
+    """Leave the network, where the system lets an ordinary process do so: in a namespace of its own there is none.
+
+    Elsewhere the libraries are told to stay offline, and a task with data outside the folder is refused by name.
+    """
+    import ctypes
+
+    user, group = os.getuid(), os.getgid()
+    if not sys.platform.startswith("linux") or ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        return False
+    for name, text in (("uid_map", f"{user} {user} 1"), ("setgroups", "deny"), ("gid_map", f"{group} {group} 1")):
+        with suppress(OSError):
+            Path("/proc/self", name).write_text(text)
+    return True
+
+
+def _lost(damaged: Sequence[damage.DamagedLine], files: Sequence[str]) -> list[str]:
+    """The damaged lines of a task's data, as reasons."""
+    names = {Path(file).as_posix() for file in files}
+    return [f"{one.file}, line {one.line}: {one.reason}" for one in damaged if one.file in names]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

@@ -1,0 +1,297 @@
+"""lm-evaluation-harness in the child: loads tasks, finds documents that cannot be asked, runs one task."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lm_eval.api.registry import AGGREGATION_REGISTRY
+from lm_eval.api.task import Task
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+
+from plinth.errors import MissingError, StageError
+from plinth.evaluation.tasks.damage import SUFFIXES, DamagedLine
+from plinth.evaluation.tasks.items import LINEAR
+from plinth.evaluation.tasks.lm import CheckpointLM
+
+#: Seeds of lm-evaluation-harness' command, set before every task, so that none depends on those before it.
+PYTHON_SEED, NUMPY_SEED = 0, 1234
+
+#: So many first documents may be such that the task cannot even be made.
+FIRST = 8
+
+OUTPUT_CHARACTERS = 4000
+
+#: Bootstrap samples of a metric that is no mean; fewer where there are many documents, whose metric takes long.
+DRAWS, FEW_DRAWS, MANY = 1000, 200, 1000
+
+
+def load(folder: Path, names: Sequence[str], damaged: list[DamagedLine]) -> dict[str, Task]:
+    """The tasks of these names (groups and tags by their members), or all of the folder, by name.
+
+    Where the first document of a file is such that the task cannot be made, it joins the damaged.
+
+    Raises:
+        MissingError: a name that neither the folder nor lm-evaluation-harness has.
+        StageError: a task cannot be made; above all because its data is not in the folder.
+    """
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    wanted = list(names) or manager.all_subtasks
+    if not wanted or set(wanted) - set(manager.all_tasks):
+        manager = TaskManager(include_path=str(folder))  # the 15,000 that come with it, in some 10 s
+    unknown = sorted(set(wanted) - set(manager.all_tasks))
+    if unknown or not wanted:
+        raise MissingError(
+            f"no task {', '.join(unknown)}" if unknown else "the folder has no task",
+            expected="`task:` in a YAML file of the folder, or a task, group or tag of lm-evaluation-harness",
+            remedy="`lm-eval ls tasks` lists its own",
+        )
+    found: dict[str, Task] = {}
+    for name in wanted:
+        found |= _load(manager, name, folder, damaged)
+    return dict(sorted(found.items()))
+
+
+def _load(manager: TaskManager, name: str, folder: Path, damaged: list[DamagedLine]) -> dict[str, Task]:
+    entry = manager.task_index.get(name)
+    config = (entry.cfg if entry else None) or {}
+    _require_inside(name, config.get("dataset_kwargs"), folder)
+    data = _data_file(config, folder)
+    kept = data.read_bytes() if data else b""
+    dropped: list[DamagedLine] = []
+    while True:
+        try:
+            made: dict[str, Task] = manager.load([name])["tasks"]
+            for member, task in made.items():
+                _require_inside(member, task.config.dataset_kwargs, folder)
+            damaged += dropped
+            return made
+        except StageError:
+            raise
+        except Exception as error:  # of a library, of `datasets`, or of the task's own functions
+            if data is None or len(dropped) == FIRST or not _without_first(data, dropped, folder, error):
+                if data:
+                    data.write_bytes(kept)
+                raise StageError(
+                    f"task {name} cannot be made",
+                    found=f"{type(error).__name__}: {error}"[:2000],
+                    expected="data in the folder of the task files: `data_files` relative to it, or a copy of the hub "
+                    "dataset under its name; nothing is downloaded",
+                    remedy="put the data there, or correct the task's YAML",
+                ) from error
+
+
+def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) -> None:
+    """What lies outside the folder has no digest in the task's identity."""
+    files = (given or {}).get("data_files") or []
+    flat = list(files.values()) if isinstance(files, Mapping) else [files]
+    named = [one for some in flat for one in ([some] if isinstance(some, str) else some)]
+    outside = [one for one in named if "://" in one or not (folder / one).resolve().is_relative_to(folder.resolve())]
+    if outside:
+        raise StageError(
+            f"task {name} has data outside its folder",
+            found=", ".join(outside),
+            expected="`data_files` relative to the folder of the task files",
+            remedy="copy the data into the folder",
+        )
+
+
+def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
+    """The file of lines that a task's documents come from, if it is one."""
+    files = (config.get("dataset_kwargs") or {}).get("data_files")
+    split = config.get("test_split") or config.get("validation_split")
+    file = files.get(split) if isinstance(files, Mapping) else files
+    path = folder / file if isinstance(file, str) else None
+    return path if path and path.suffix in SUFFIXES and path.is_file() else None
+
+
+def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: Exception) -> bool:
+    """Take the first line out of a file; False where there is none."""
+    line, _, rest = data.read_bytes().lstrip(b"\n").partition(b"\n")
+    reason = f"{type(error).__name__}: {error}"[:200]
+    dropped.append(DamagedLine(data.relative_to(folder).as_posix(), len(dropped) + 1, reason))
+    data.write_bytes(rest)
+    return bool(line)
+
+
+def local(task: Task) -> list[str]:
+    """The data files of a task's evaluated split, as its YAML names them; for counting what was damaged."""
+    files = (task.config.dataset_kwargs or {}).get("data_files") or []
+    split = task.config.test_split or task.config.validation_split
+    found = files.get(split, []) if isinstance(files, Mapping) else files
+    return [found] if isinstance(found, str) else list(found)
+
+
+def run(
+    name: str, task: Task, lm: CheckpointLM, params: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Ask a task's documents, the first `limit` that can be asked.
+
+    Returns:
+        Facts (`values` by `metric,filter`, as lm-evaluation-harness aggregates them, `replicates` over bootstrap
+        samples where they are no means, `aggregations`, `higher_is_better`, `version`, `output_type`, `fewshot`,
+        `documents`, `damaged`), and rows of `items.ITEMS`.
+    """
+    _configure(task, params)
+    good, bad = _documents(task, params["limit"])
+    if not good:
+        raise StageError(f"task {name} has no document that can be asked", found=bad[0]["reason"] if bad else "none")
+    random.seed(PYTHON_SEED)
+    np.random.seed(NUMPY_SEED)
+    chosen = {"samples": {name: good}} if bad else {"limit": len(good)}
+    made = evaluate(lm, {"tasks": {name: task}}, bootstrap_iters=0, log_samples=True, **chosen)
+    values = {key: value for key, value in made["results"][name].items() if "," in key and "_stderr," not in key}
+    metrics = {key.partition(",")[0] for key in values}
+    aggregations = {metric: _aggregation(task, metric) for metric in metrics}
+    drawn = [key for key in values if aggregations[key.partition(",")[0]] not in LINEAR]
+    facts = {
+        "version": str(task.VERSION),
+        "output_type": task.OUTPUT_TYPE,
+        "fewshot": task.config.num_fewshot,
+        "documents": len(good),
+        "damaged": len(bad),
+        "values": {key: _number(value) for key, value in values.items()},
+        "aggregations": aggregations,
+        "replicates": {key: _replicates(task, made["samples"][name], key, params["seed"]) for key in drawn},
+        "higher_is_better": {metric: task.higher_is_better().get(metric) for metric in metrics},
+    }
+    return facts, [*(row for sample in made["samples"][name] for row in _rows(task, sample)), *bad]
+
+
+def _configure(task: Task, params: Mapping[str, Any]) -> None:
+    """Examples before a question, as lm-evaluation-harness' command sets them."""
+    fixed = task.get_config("num_fewshot")
+    asked = params["fewshot"] if params["fewshot"] is not None and fixed != 0 else fixed
+    task.set_config(key="num_fewshot", value=asked or 0)
+    task.set_fewshot_seed(seed=params["seed"])
+
+
+def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str, Any]]]:
+    """Indices of the first documents that can be asked, and rows of those before them that cannot."""
+    good: list[int] = []
+    bad: list[dict[str, Any]] = []
+    for index, document in enumerate(task.eval_docs):
+        if limit is not None and len(good) == limit:
+            break
+        reason = _refused(task, document)
+        if reason is None:
+            good.append(index)
+        else:
+            bad.append(damaged_row(reason, index))
+    return good, bad
+
+
+def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
+    """Why a document cannot be asked or judged, if so; answers are made up."""
+    try:
+        context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
+        asked = task.construct_requests(document, context, metadata=(task.config.task, 0, 1))
+        requests = asked if isinstance(asked, list) else [asked]
+        answers = {"loglikelihood": (-1.0, False), "loglikelihood_rolling": -1.0, "generate_until": "answer"}
+        if any(not isinstance(argument, str) for one in requests for argument in one.args[:1]):
+            return "the prompt is no text"
+        task.process_results(document, [answers[one.request_type] for one in requests])
+        return _label(task, document) if task.OUTPUT_TYPE == "multiple_choice" else None
+    except Exception as error:  # of a template, or of the task's own functions
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def _label(task: Task, document: Mapping[str, Any]) -> str | None:
+    """Why no choice is the right one, if so: lm-evaluation-harness would count the document as wrong."""
+    right, choices = _right(task, document), task.doc_to_choice(document)
+    if right is None or all(isinstance(one, int) and 0 <= one < len(choices) for one in right):
+        return None
+    return f"the right answer is none of {len(choices)} choices"
+
+
+def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
+    """Indices of the right choices; None where the choices are contexts."""
+    if task.multiple_input:
+        return None
+    found, choices = task.doc_to_target(document), task.doc_to_choice(document)
+    several = found if isinstance(found, list) else [found]
+    return [choices.index(one) if one in choices else one for one in several]
+
+
+def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows of one document and filter."""
+    bits, size, output = _answer(task, sample)
+    for metric in sample["metrics"]:
+        score, weight = _score(sample[metric])
+        yield {
+            "document": sample["doc_id"],
+            "hash": sample["doc_hash"],
+            "filter": sample["filter"],
+            "metric": metric,
+            "score": score,
+            "weight": weight,
+            "bits": bits,
+            "bytes": size,
+            "output": None if output is None else output[:OUTPUT_CHARACTERS],
+            "reason": None,
+        }
+
+
+def damaged_row(reason: str, document: int | None = None) -> dict[str, Any]:
+    """The row of an item without a score."""
+    empty = dict.fromkeys(("score", "weight", "bits", "bytes", "output"))
+    return {"document": document, "hash": "", "filter": "", "metric": "", **empty, "reason": reason}
+
+
+def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | None, str | None]:
+    """-log2 p of the right answer, its bytes, and what the model answered."""
+    arguments, answers = sample["arguments"], sample["filtered_resps"]
+    match task.OUTPUT_TYPE:
+        case "multiple_choice":
+            right = _right(task, sample["doc"])
+            choices = task.doc_to_choice(sample["doc"])
+            best = int(np.argmax([answer[0] for answer in answers[: len(choices)]]))
+            if right is None or len(right) != 1:
+                return None, None, choices[best]
+            (only,) = right
+            return -answers[only][0] / math.log(2), len(arguments[only][1].encode()), choices[best]
+        case "loglikelihood":
+            return -answers[0][0] / math.log(2), len(arguments[0][1].encode()), None
+        case "loglikelihood_rolling":
+            return -answers[0] / math.log(2), len(arguments[0][0].encode()), None
+    text = answers[0]
+    return None, None, text if isinstance(text, str) else str(text)
+
+
+def _score(value: Any) -> tuple[float | None, float | None]:
+    """A number, or numerator and denominator; else none."""
+    if isinstance(value, bool | int | float | np.number):
+        return _number(value), None
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int | float | np.number) for one in value):
+        return _number(value[0]), _number(value[1])
+    return None, None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number; what an aggregation over other things gives is none."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _replicates(task: Task, samples: Sequence[Mapping[str, Any]], key: str, seed: int) -> list[float | None]:
+    """Values of a metric over samples of the documents, drawn with replacement."""
+    metric, _, filtered = key.partition(",")
+    scores = [one[metric] for one in samples if one["filter"] == filtered and metric in one]
+    draws = np.random.default_rng(seed).integers(
+        0, len(scores), (DRAWS if len(scores) <= MANY else FEW_DRAWS, len(scores))
+    )
+    return [_number(task.aggregation()[metric]([scores[index] for index in draw])) for draw in draws]
+
+
+def _aggregation(task: Task, metric: str) -> str:
+    function = task.aggregation().get(metric)
+    names = {made: name for name, made in AGGREGATION_REGISTRY.items()}
+    return names.get(function, getattr(function, "__name__", "mean")) if function else "mean"

@@ -1,0 +1,76 @@
+"""Scores of tasks and proxies as metrics of MLflow's record of a model, each with the data that it was measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from plinth import fingerprint
+from plinth.errors import LineageError
+from plinth.records import Manifest
+from registry.registration import logged_model
+
+#: MLflow takes at most this many metrics in one request, and so many characters of a digest.
+BATCH, DIGEST = 1000, 32
+
+
+class LoggedScore(NamedTuple):
+    """A number with the data that it was measured on."""
+
+    key: str
+    value: float
+    dataset: str
+    digest: str
+
+
+def log_scores(client: Any, version: Any, checkpoint: Manifest, measured: Mapping[str, Manifest]) -> int:
+    """Log what was measured of a candidate's checkpoint, each number once. Returns how many numbers there are.
+
+    Args:
+        client: of MLflow.
+        version: of the candidate; its run and MLflow's record of its model get the metrics.
+        checkpoint: of the candidate.
+        measured: manifests of `tasks/{set}` and `proxies`, by asset.
+
+    Raises:
+        LineageError: one is of another checkpoint.
+    """
+    from mlflow.entities import Dataset, DatasetInput, Metric
+
+    for asset, made in measured.items():
+        if checkpoint.digest not in made.inputs.values():
+            raise LineageError(f"{asset} is of another checkpoint", found=dict(made.inputs), expected=checkpoint.digest)
+    scores = [score for _, made in sorted(measured.items()) for score in scores_of(made)]
+    if not scores:
+        return 0
+    run = client.get_run(version.run_id)
+    model = logged_model(client, run.info.experiment_id, version.tags["candidate"])
+    # One fixed time for a candidate: MLflow keeps one copy of a metric that is logged twice alike.
+    metrics = [
+        Metric(
+            one.key, one.value, run.info.start_time, 0,
+            model_id=model.model_id, dataset_name=one.dataset, dataset_digest=one.digest,
+        )
+        for one in scores
+    ]  # fmt: skip
+    data = sorted({(one.dataset, one.digest) for one in scores})
+    client.log_inputs(version.run_id, [DatasetInput(Dataset(name, digest, "plinth", name)) for name, digest in data])
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(version.run_id, metrics=metrics[start : start + BATCH])
+    return len(scores)
+
+
+def scores_of(made: Manifest) -> Iterator[LoggedScore]:
+    """The numbers of one manifest, and both ends of their intervals."""
+    if made.asset.startswith("tasks/"):
+        (dataset, digest) = next((key, value) for key, value in made.inputs.items() if key.startswith("task_files/"))
+        groups = {f"{made.asset}/{task}": facts["metrics"] for task, facts in made.stats["tasks"].items()}
+    else:
+        dataset, digest = made.asset, fingerprint.digest(made.params)
+        groups = {f"{made.asset}/{family}": found for family, found in made.stats["families"].items()}
+    for prefix, metrics in groups.items():
+        for metric, found in metrics.items():
+            key = f"{prefix}/{metric.replace(',', '.')}"
+            for name, end in ((key, "value"), (f"{key}/low", "low"), (f"{key}/high", "high")):
+                if isinstance(found.get(end), int | float):
+                    yield LoggedScore(name, float(found[end]), dataset, digest[:DIGEST])

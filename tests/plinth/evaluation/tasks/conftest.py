@@ -1,0 +1,95 @@
+"""A tiny model whose predictions are far from uniform, the twelve task files, and their manifests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from plinth.compute.context import Context
+from plinth.evaluation.tasks import files
+from plinth.model.decoder import Decoder, build
+from plinth.model.hugging_face import hf_config
+from plinth.model.parameters import Model
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+from tests.model_folder import save_model
+from tests.plinth.evaluation.tasks.measure import put
+
+FILES = Path(__file__).parent / "files"
+S = 128  # tokens of a training sequence; the prompts of `long_prompt` and the texts of `pages` are longer
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Model and tokenizer as a checkpoint has them."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train([str(path) for path in sorted((FILES / "data").iterdir())], trainer)
+    config = Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=96)
+    model = build(config, tokenizer.get_vocab_size(), seed=3)
+    learn(model, tokenizer)
+    published = hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
+    save_model(folder, dict(model.named_parameters()), published)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def learn(model: Decoder, tokenizer: Tokenizer) -> None:
+    """Some steps on the data of the tasks, so that answers differ and are not all right."""
+    records = [json.loads(line) for path in sorted((FILES / "data").iterdir()) for line in path.open()]
+    words = [one["source"] for one in records if "source" in one]
+    text = "\n\n".join(" ".join(map(str, one.values())) for one in records)
+    text += "".join(f"\n\nCopy: {word}\nCopied: {word}" for _ in range(8) for word in words)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    rows = ids[: len(ids) // S * S].view(-1, S)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(40):
+        batch = torch.cat([torch.zeros(8, 1, dtype=torch.int64), rows[(torch.arange(8) + 8 * step) % len(rows)]], 1)
+        logits = model(batch[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def ctx(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    return Context(Workspace(tmp_path_factory.mktemp("tasks") / "workspace").ensure())
+
+
+@pytest.fixture(scope="module")
+def checkpoint(ctx: Context, model_folder: Path) -> Manifest:
+    return put(ctx, model_folder)
+
+
+@pytest.fixture(scope="module")
+def all_files(ctx: Context) -> Manifest:
+    """The twelve task files, as they are."""
+    return files.run(ctx, "small", str(FILES))
+
+
+@pytest.fixture
+def task_files(ctx: Context, tmp_path: Path) -> Callable[..., Manifest]:
+    """The manifest of a copy of the task files; `change` may spoil the copy first."""
+
+    def made(change: Callable[[Path], object] = lambda folder: None) -> Manifest:
+        folder = tmp_path / "task_files"
+        shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        change(folder)
+        return files.run(ctx, "small", str(folder))
+
+    return made

@@ -1,0 +1,178 @@
+"""The asset: twelve tasks without a network, as lm-evaluation-harness' own `HFLM` has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.compute.context import Context
+from plinth.errors import CheckpointError, SourceError, StageError, TrainingError
+from plinth.evaluation.tasks import files, job
+from plinth.evaluation.tasks.items import ITEMS
+from plinth.evaluation.tasks.parameters import TaskSet
+from plinth.model.export import export_model
+from plinth.records import Manifest
+from plinth.storage.parts import read_table
+from plinth.storage.workspace import Workspace
+from tests.services import missing
+
+HERE = Path(__file__).parent
+FILES = HERE / "files"
+ROOT = HERE.parents[3]
+PATHS = os.pathsep.join((str(ROOT / "platform"), str(ROOT)))
+
+pytestmark = pytest.mark.slow
+
+Ours = tuple[Context, Manifest]
+
+
+def start(*arguments: object, out: Path) -> subprocess.Popen[bytes]:
+    """`measure.py` in a network namespace of its own, where this machine lets us: there is no network in it."""
+    cut = [] if missing("network namespace") else ["unshare", "--map-root-user", "--net"]
+    command = [*cut, sys.executable, "-m", "tests.plinth.evaluation.tasks.measure", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    with out.open("wb") as output:
+        return subprocess.Popen(command, env=environment, stdout=output, start_new_session=True, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def ours(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ours:
+    """All twelve, measured in a process that has no network."""
+    folder = tmp_path_factory.mktemp("ours")
+    assert start(folder / "workspace", model_folder, FILES, out=folder / "said").wait() == 0
+    made = Manifest.model_validate_json((folder / "workspace" / "measured.json").read_text())
+    return Context(Workspace(folder / "workspace")), made
+
+
+@pytest.fixture(scope="module")
+def theirs(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """lm-evaluation-harness' numbers, from a process of its own."""
+    folder = tmp_path_factory.mktemp("theirs")
+    export_model(model_folder, model_folder / "tokenizer.json", folder / "model")
+    environment = {**os.environ, **job.OFFLINE, "USE_TORCH": "1", "HF_HOME": str(folder / "hub")}
+    command = [sys.executable, str(HERE / "hflm.py"), str(folder / "model"), str(FILES), str(folder / "out.json")]
+    subprocess.run(command, check=True, env=environment, capture_output=True, cwd=folder)
+    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return found
+
+
+def test_every_metric_is_that_of_hflm(ours: Ours, theirs: dict[str, Any]) -> None:
+    tasks = ours[1].stats["tasks"]
+    assert len(tasks) == 12
+    for task, facts in tasks.items():
+        expected = {
+            key.removesuffix(",none"): value
+            for key, value in theirs["results"][task].items()
+            if "," in key and "_stderr," not in key
+        }
+        found = {metric: one["value"] for metric, one in facts["metrics"].items()}
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-9), task
+
+
+def test_every_generated_answer_is_that_of_hflm(ours: Ours, theirs: dict[str, Any]) -> None:
+    ctx, made = ours
+    answers: set[str] = set()
+    for task in ("copies", "years"):
+        (part,) = [part for part in made.parts if part.name == f"{task}.parquet"]
+        expected = {(digest, name): answer[0] for digest, name, answer in theirs["samples"][task]}
+        rows = read_table(ctx.store, part).to_pylist()
+        assert {(row["hash"], row["filter"]): row["output"] for row in rows} == expected
+        answers |= set(expected.values())
+    assert len(answers) > 3
+
+
+def test_every_number_has_its_interval_and_its_n(ours: Ours) -> None:
+    ctx, made = ours
+    for task, facts in made.stats["tasks"].items():
+        assert facts["documents"] >= 4
+        for metric, found in facts["metrics"].items():
+            assert found["low"] <= found["value"] <= found["high"], (task, metric)
+            assert (found["n"], facts["damaged"]) == (facts["documents"], 0)
+    table = read_table(ctx.store, made.parts[0])
+    assert table.schema == ITEMS
+    (part,) = [part for part in made.parts if part.name == "sentences.parquet"]
+    rows = [row for row in read_table(ctx.store, part).to_pylist() if row["metric"] == "bits_per_byte"]
+    rate = sum(row["bits"] for row in rows) / sum(row["bytes"] for row in rows)
+    assert rate == pytest.approx(made.stats["tasks"]["sentences"]["metrics"]["bits_per_byte"]["value"], rel=1e-9)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("tasks", [0, 1, 6])
+def test_what_was_killed_goes_on_where_it_was(ours: Ours, model_folder: Path, tmp_path: Path, tasks: int) -> None:
+    """Killed with everything that it had started, after so many tasks."""
+    workspace, said = tmp_path / "workspace", tmp_path / "said"
+    first = start(workspace, model_folder, FILES, out=said)
+    records = workspace / "records"
+    while first.poll() is None and not (
+        said.read_text() and sum(path.is_file() for path in records.rglob("*")) >= tasks
+    ):
+        time.sleep(0.02)
+    assert first.poll() is None, "ended before it could be killed"
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert start(workspace, model_folder, FILES, out=said).wait() == 0
+    left = int(said.read_text().split()[1])
+    assert 12 - tasks - 2 <= left <= 12 - tasks + 1  # other steps have records too
+    assert Manifest.model_validate_json((workspace / "measured.json").read_text()) == ours[1]
+
+
+@pytest.mark.needs("network namespace")
+def test_a_namespace_of_ones_own_has_no_network() -> None:
+    """That of the two runs above. A connection to this very machine fails in it."""
+    asked = "import socket; socket.create_connection(('127.0.0.1', 9), 1)"
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--net", sys.executable, "-c", asked], capture_output=True, text=True
+    )
+    assert "Network is unreachable" in done.stderr
+
+
+def test_a_rerun_starts_nothing(ours: Ours, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.plinth.evaluation.tasks.measure import measure
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", never)
+    ctx, made = ours
+    assert measure(ctx, model_folder, FILES) == made
+    assert list(ctx.workspace.tmp.iterdir()) == []
+
+
+def test_a_model_that_does_not_load_is_an_error(
+    ctx: Context, model_folder: Path, all_files: Manifest, tmp_path: Path
+) -> None:
+    from tests.plinth.evaluation.tasks.measure import put
+
+    spoilt = tmp_path / "model"
+    shutil.copytree(model_folder, spoilt)
+    (spoilt / "model.safetensors").write_bytes(b"not tensors")
+    with pytest.raises((CheckpointError, TrainingError), match="could not be evaluated"):
+        job.run(ctx, "small", TaskSet(include="small", tasks=("reviews",)), put(ctx, spoilt), all_files)
+    (spoilt / "model.safetensors").unlink()  # is seen before anything is started
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        job.run(ctx, "small", TaskSet(include="small", tasks=("reviews",)), put(ctx, spoilt), all_files)
+
+
+@pytest.mark.exhaustive
+def test_what_cannot_be_run_says_so(ctx: Context, checkpoint: Manifest, task_files: Callable[..., Manifest]) -> None:
+    def spoil(folder: Path) -> None:
+        (folder / "functions.py").write_text("import nothing_of_this_name\n")
+
+    with pytest.raises(StageError, match=r"(?s)task set small could not be run.*nothing_of_this_name"):
+        job.run(ctx, "small", TaskSet(include="small", tasks=("pronouns",)), checkpoint, task_files(spoil))
+
+
+def test_a_folder_without_task_files_is_no_source(ctx: Context, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("nothing here")
+    with pytest.raises(SourceError, match=r"evaluation\.tasks\.small\.include"):
+        files.run(ctx, "small", str(tmp_path))
