@@ -20,14 +20,18 @@ from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
+from plinth.corpus.protected import protected
 from plinth.errors import PlinthError
+from plinth.evaluation.probes import probe_sets
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.report.run import build
 from plinth.report.run.metrics import words
 from plinth.training import config, job, manifests
 from plinth.training.config import UNIDENTIFIED, RunConfig
-from plinth.training.telemetry.timeline import timeline
+from plinth.training.telemetry.timeline import read_events, timeline
+from plinth.training.validation import seeds
+from plinth.training.validation.probe_curves import curves
 from registry import api
 
 RELAY_INTERVAL_S = 10.0
@@ -46,7 +50,10 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset="run",
-            deps=("mixture", "tokenizer", *each(recipe, "shards"), *_canaries(recipe), *_heldout(recipe)),
+            deps=(
+                *("mixture", "tokenizer", *each(recipe, "shards")),
+                *(*_canaries(recipe), *_heldout(recipe), *_probes(recipe)),
+            ),
             make=partial(_run, recipe),
             version=config.VERSION,
             params=recipe.training.model_dump(mode="json", exclude=set(UNIDENTIFIED) - {"amendments"}),
@@ -76,7 +83,7 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
     shards = read_by_run(recipe, inputs, "shards")
     curated = by_bucket(recipe, inputs, "curated") if _heldout(recipe) else None
     data = (inputs["mixture"], shards, inputs["tokenizer"], curated, inputs.get(f"{CANARIES}/curated"))
-    return config.prepare(ctx, recipe.name, recipe.training, *data)
+    return config.prepare(ctx, recipe.name, recipe.training, *data, {name: inputs[name] for name in _probes(recipe)})
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:
@@ -87,6 +94,13 @@ def _canaries(recipe: Recipe) -> tuple[str, ...]:
 def _heldout(recipe: Recipe) -> tuple[str, ...]:
     """Assets with held-out text, for a run with validation."""
     return each(recipe, "curated") if recipe.training.validation is not None else ()
+
+
+def _probes(recipe: Recipe) -> tuple[str, ...]:
+    """The items of probes and their comparison with training text, for a run that scores them."""
+    validation = recipe.training.validation
+    scores = recipe.probes is not None and validation is not None and validation.probes_share
+    return (probe_sets.ASSET, protected.ASSET) if scores else ()
 
 
 def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
@@ -191,7 +205,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
     logged = [event for kind in sorted(LOGGED_EVENTS) for event in events.of(kind)]
     logged.sort(key=lambda event: event["seq"])
     rows = [[event["event"], words(event)] for event in logged]
-    return {
+    return _present_probes(prepared) | {
         "run": made.stats["run_id"],
         "final_loss": float(made.stats["final_loss"]),
         "loss": picture(figures.loss, list(events.steps.values()), logged),
@@ -201,3 +215,15 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
         "log": dg.MetadataValue.path(prepared.directory.log),
         "events": dg.MetadataValue.path(prepared.directory.events),
     }
+
+
+def _present_probes(prepared: RunConfig) -> dict[str, Any]:
+    """The last look at each probe, where there are any, with what it may decide."""
+    from plinth.report.run import probes
+    from plinth.report.run.metrics import run_metrics
+
+    measured = run_metrics(read_events(prepared.directory.events))
+    rows = probes.rows(measured, seeds.over_seeds(prepared, curves(measured.events)))
+    header = ["probe", "items", "bits per byte", "noise", "control", "signal", "signal / noise", ""]
+    shown = ("name", "count", "score", "noise", "control", "signal", "ratio", "words")
+    return {"probes": dg.MetadataValue.md(table(header, [[row[key] for key in shown] for row in rows]))} if rows else {}

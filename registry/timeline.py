@@ -1,7 +1,7 @@
 """Relay a run's timeline to MLflow, in batches, each event once.
 
     step        every number of the event, under its own name, at its step
-    evaluated   `heldout/SLICE` and `probe/NAME`, at its step
+    evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like; at its step
     others      `events/KIND`: how many of that kind there were until then (checkpoint, restart, intervention, …)
 
 Marks on the MLflow run record how far it was relayed; events at or below them are skipped, so that a restarted
@@ -102,11 +102,11 @@ def _is_step(event: Mapping[str, Any]) -> bool:
 
 
 def _scores(event: Mapping[str, Any]) -> dict[str, float]:
-    """Held-out slices, and probes without their errors."""
-    slices = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
-    probes = {f"probe/{name}": value for name, value in event.get("probes", {}).items()}
-    first = {key: value[0] if isinstance(value, list) else value for key, value in {**slices, **probes}.items()}
-    return {key: float(value) for key, value in first.items() if _number(value)}
+    """Held-out slices and probes; a probe's score under its own name, what goes with it below that."""
+    found = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
+    for name, scores in event.get("probes", {}).items():
+        found |= {f"probe/{name}" + ("" if key == "score" else f"/{key}"): value for key, value in scores.items()}
+    return {key: float(value) for key, value in found.items() if _number(value)}
 
 
 def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: float) -> Any:

@@ -487,10 +487,11 @@ def test_a_timeline_is_relayed_once_in_batches(ctx: Context, line: Any, mlflow: 
 
 
 def test_what_happened_besides_the_steps_is_relayed(ctx: Context, line: Any, mlflow: Any, tmp_path: Path) -> None:
+    maths = {"maths": {"score": 0.25, "control": 0.5, "items": 40}}
     told: list[dict[str, Any]] = [
         {"event": "run_started", "ranks": 2},
         {"event": "step", "step": 1, "loss": 4.0},
-        {"event": "evaluated", "step": 1, "tokens": 8, "slices": {"web": 2.5}, "probes": {"maths": [0.25, 0.1]}},
+        {"event": "evaluated", "step": 1, "tokens": 8, "slices": {"web": 2.5}, "probes": maths},
         {"event": "restart", "attempt": 1, "reason": "rank 1 was killed", "lost_steps": 1},
         {"event": "intervention", "step": 2, "rule": "loss_spike", "value": "inf"},
         {"event": "step", "step": 2, "loss": 3.0},
@@ -506,7 +507,8 @@ def test_what_happened_besides_the_steps_is_relayed(ctx: Context, line: Any, mlf
         [mlflow.get_experiment_by_name(line.recipe.name).experiment_id], "tags.`mlflow.runName` = 'eventful'"
     )
     assert run.data.metrics == {
-        "loss": 3.0, "heldout/web": 2.5, "probe/maths": 0.25, "events/restart": 2.0, "events/intervention": 1.0
+        "loss": 3.0, "heldout/web": 2.5, "events/restart": 2.0, "events/intervention": 1.0,
+        "probe/maths": 0.25, "probe/maths/control": 0.5, "probe/maths/items": 40.0
     }  # fmt: skip
     restarts = [(point.step, point.value) for point in mlflow.get_metric_history(run.info.run_id, "events/restart")]
     assert restarts == [(1, 1.0), (2, 2.0)]

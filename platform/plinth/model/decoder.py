@@ -83,7 +83,7 @@ class Decoder(nn.Module):
             layout: positions, mask and outputs other than training's (`arranged` says what is returned).
         """
         if layout is not None:
-            return self.arranged(tokens, layout)
+            return self.arranged(tokens, layout, x)
         ranks = self.division.sequence
         if x is None:
             x = self.embed(ranks.slice(tokens))
@@ -100,18 +100,33 @@ class Decoder(nn.Module):
         loss = self.loss(x, ranks.slice(targets))
         return loss if ranks.size == 1 else loss * ranks.loss_weight(targets)
 
-    def arranged(self, tokens: Tensor, layout: Layout) -> Tensor:
-        """Logits [U, V] of outputs, or [N, 2] of targets (`token_losses`); of whole sequences, all layers."""
-        x = self.embed(tokens)
-        rotation = rotary(self.config, layout.positions, x.dtype)
+    def arranged(self, tokens: Tensor, layout: Layout, x: Tensor | None = None) -> Tensor:
+        """Logits [U, V] of outputs, or [N, 2] of targets (`token_losses`); of a stage that is not the last activations.
+
+        Sequence ranks return zeros for targets that others predict: their sum is the whole.
+        """
+        ranks = self.division.sequence
+        if x is None:
+            x = self.embed(ranks.slice(tokens))
+        rotation = rotary(self.config, ranks.slice(layout.positions), x.dtype)
         for block in self.blocks:
             x = block(x, rotation, layout.seen(block.index))
+        assert x is not None
+        if not self.division.stage.last:
+            return x
         x = self.norm(x).flatten(0, 1)
-        x = x if layout.outputs is None else x[layout.outputs]
-        if layout.which is None or layout.targets is None:
-            return self.logits(x)
+        if layout.outputs is None or layout.which is None or layout.targets is None:
+            return self.logits(x if layout.outputs is None else x[layout.outputs])
+        if ranks.size == 1:
+            return self._losses(x[layout.outputs], layout.which, layout.targets)
+        asked = layout.of_slice(ranks.index, ranks.size)
+        found = x.new_zeros(len(layout.targets), 2, dtype=torch.float32)
+        found[asked.kept] = self._losses(x[asked.outputs], asked.which, layout.targets[asked.kept])
+        return found
+
+    def _losses(self, x: Tensor, which: Tensor, targets: Tensor) -> Tensor:
         ranks, scale = self.division.tensor, self.config.logit_scale
-        return token_losses(x, self.output_matrix, layout.which, layout.targets, self.held_ids[0], ranks, scale)
+        return token_losses(x, self.output_matrix, which, targets, self.held_ids[0], ranks, scale)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Ids [B, S] to [B, S, D]."""

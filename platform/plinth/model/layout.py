@@ -17,7 +17,7 @@ from plinth.model.key_values import KeyValues, LayerKeyValues
 
 
 class Layout(NamedTuple):
-    """A forward pass of whole sequences on a rank that holds all layers."""
+    """A forward pass of whole sequences."""
 
     positions: Tensor  # [B, S]
     mask: Tensor | None = None  # additive [B, 1, S, K]; None: causal over the sequence
@@ -29,6 +29,25 @@ class Layout(NamedTuple):
     def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
         """What attention of a layer takes as its mask."""
         return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
+
+    def of_slice(self, index: int, ranks: int) -> SliceTargets:
+        """Of the targets those that are predicted in slice `index` of sequences which so many ranks share."""
+        assert self.outputs is not None
+        assert self.which is not None
+        length = self.positions.shape[1]
+        width = length // ranks
+        row, column = self.outputs // length, self.outputs % length - index * width
+        ours = (column >= 0) & (column < width)
+        kept = ours[self.which]
+        return SliceTargets((row * width + column)[ours], (ours.cumsum(0) - 1)[self.which[kept]], kept)
+
+
+class SliceTargets(NamedTuple):
+    """Outputs and targets of one slice of the sequences."""
+
+    outputs: Tensor  # flat indices into [B x S/n], ascending [u]
+    which: Tensor  # indices into `outputs` [n]
+    kept: Tensor  # which of the whole's targets they are [N], bool
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:

@@ -75,7 +75,6 @@ ADVICE = {
     "optimizer.start_lr": "leave it out: the warm-up begins at 0",
     "training.telemetry": "leave it out: layers are measured every 10 steps",
     "stopping.tokens": "write `mixture.total_tokens`, or `seconds`",
-    "stopping.regression": "leave it out: nothing scores probes while a run trains",
     "stopping.max_epochs": "write `mixture.max_epochs`",
     "stopping.when": "leave it out: whichever comes first ends the run",
     "guard.plateau": "write `training.stopping.plateau`, which ends the run",

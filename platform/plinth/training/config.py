@@ -81,6 +81,7 @@ class RunConfig(Frozen):
     telemetry: Telemetry = Telemetry()
     validation: Validation | None = None
     heldout: str = Field("", description="Digest of the held-out text to evaluate; see `heldout`.")
+    probes: str = Field("", description="Digest of the probes to score; see `probe_plan`.")
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     supervision: Supervision
@@ -146,6 +147,18 @@ class RunConfig(Frozen):
         """Whether the full state is committed after this step."""
         return step % self.checkpoints.every_steps == 0 or step in (self.audit_step, self.total_steps)
 
+    def validates_at(self, step: int) -> bool:
+        """Whether held-out text is evaluated after this step."""
+        if self.validation is None:
+            return False
+        every = self.validation.every_steps
+        return self.saves_at(step) if every == 0 else step % every == 0 or step == self.total_steps
+
+    @property
+    def looks(self) -> list[int]:
+        """The steps after which held-out text is evaluated."""
+        return [step for step in range(1, self.total_steps + 1) if self.validates_at(step)]
+
 
 def run_key(training: Training, mixture: str, tokenizer: str) -> str:
     """Identity of a run: training parameters without placement, applied to the data."""
@@ -162,11 +175,13 @@ def prepare(
     tokenizer: Manifest,
     curated: Mapping[str, Manifest] | None = None,
     canaries: Manifest | None = None,
+    probes: Mapping[str, Manifest] | None = None,
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
-    `curated` holds the held-out text by bucket; only validation asks for it. `canaries` is the text planted to measure
-    memorisation, where there is any.
+    `curated` holds the held-out text by bucket, `probes` the items of probes and their comparison with training text
+    (`probe_sets`, `protected`); only validation asks for them. `canaries` is the text planted to measure memorisation,
+    where there is any.
 
     Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
 
@@ -202,6 +217,7 @@ def prepare(
     )
     if canaries is not None:
         _require_drawn(ctx, config, mixture, shards, canaries)
+    config = config.model_copy(update={"probes": _probes(ctx, config, probes or {}, tokenizer)})
     for manifest in (mixture, tokenizer, *shards.values()):
         ctx.refs.save(manifest)
     if not config.directory.config.exists() or load(config.directory.config).amendments == config.amendments:
@@ -241,6 +257,17 @@ def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], 
     return heldout.prepare(ctx, training.validation, curated, tokenizer).digest
 
 
+def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tokenizer: Manifest) -> str:
+    """Digest of the tokenised probes; empty where none are scored while the run trains."""
+    if config.validation is None or not config.validation.probes_share or not probes:
+        return ""
+    from plinth.training.validation import probe_plan  # Arrow and tokenizers: not for ranks
+
+    tokens, share = config.tokens_through(config.total_steps), config.validation.probes_share
+    budget = probe_plan.Budget(share, tokens, len(config.looks), config.sequence_tokens)
+    return probe_plan.prepare(ctx, budget, probe_plan.scorable(ctx, probes), probes, tokenizer).digest
+
+
 def write(config: RunConfig) -> Path:
     """Write the configuration into the run's directory, atomically. Returns its path."""
     path = config.directory.config
@@ -269,5 +296,6 @@ def identity(config: RunConfig, step: int = 0) -> str:
     """Digest of all that a checkpoint after `step` must share with the run that loads it: no path, no policy, no rank
     count. It covers the batches and lengths of the steps taken only, so that an amendment of later ones leaves earlier
     checkpoints valid and is part of the identity of every checkpoint after it."""
-    fields = config.model_dump(mode="json", exclude={"workspace", "batches", "total_steps", "heldout", *UNIDENTIFIED})
+    unidentified = {"workspace", "batches", "total_steps", "heldout", "probes", *UNIDENTIFIED}
+    fields = config.model_dump(mode="json", exclude=unidentified)
     return fingerprint.digest({**fields, "total_tokens": config.schedule_tokens, "steps": config.steps.through(step)})

@@ -85,6 +85,8 @@ class Training(Frozen):
             raise ValueError(
                 f"stopping.plateau.slices waits for {', '.join(watched)}, which training.validation does not measure"
             )
+        if self.stopping.regression is not None and (self.validation is None or not self.validation.probes_share):
+            raise ValueError("stopping.regression waits for probes, which training.validation does not score")
         if self.stopping.asked and self.checkpoints.keep_last < 2:
             raise ValueError(
                 "checkpoints.keep_last 1 leaves a run that `stopping` ends early no checkpoint to prove its resume "

@@ -78,9 +78,9 @@ class Batch:
         """Targets that are scored."""
         return sum(row.targets for row in self.rows)
 
-    def arrays(self) -> BatchArrays:
-        """The batch as a model takes it."""
-        longest = max(row.length for row in self.rows)
+    def arrays(self, multiple: int = 1) -> BatchArrays:
+        """The batch as a model takes it, its length a multiple of so many tokens."""
+        longest = -(-max(row.length for row in self.rows) // multiple) * multiple
         tokens = np.zeros((len(self.rows), longest), np.int64)
         positions, branches = np.zeros_like(tokens), np.full_like(tokens, -1)
         asked: list[int] = []  # of each target, the flat index of the output that predicts it

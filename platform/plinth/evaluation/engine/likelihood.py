@@ -74,9 +74,14 @@ def score(
 
 
 @torch.no_grad()
-def run(forward: Forward, batch: Batch, device: torch.device | str, dtype: torch.dtype) -> Tensor:
-    """-ln p and whether it is the most probable token, of every target of a batch in its order: FP32 [N, 2]."""
-    arrays = batch.arrays()
+def run(
+    forward: Forward, batch: Batch, device: torch.device | str, dtype: torch.dtype, *, multiple: int = 1
+) -> Tensor:
+    """-ln p and whether it is the most probable token, of every target of a batch in its order: FP32 [N, 2].
+
+    `multiple`: ranks that share the sequences, which they must be able to divide.
+    """
+    arrays = batch.arrays(multiple)
     tokens, positions, outputs, which, targets, order = (
         torch.from_numpy(array).to(device)
         for array in (arrays.tokens, arrays.positions, arrays.outputs, arrays.which, arrays.targets, arrays.order)

@@ -14,6 +14,8 @@ from plinth.storage.atomic import write_bytes
 from plinth.tokens.mixture.mixture_audit import shares_over_run
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.timeline import read_events
+from plinth.training.validation import seeds
+from plinth.training.validation.probe_curves import curves
 
 #: Stretches of the mixture that are drawn.
 STRETCHES = 120
@@ -62,6 +64,7 @@ def write(
         price_per_rank_hour=price,
         mixture=tuple(shares_over_run(ctx.refs.load(config.mixture).stats, STRETCHES)),
         sequence_tokens=config.sequence_tokens,
+        over_seeds=seeds.over_seeds(config, curves(events)),
     )
     place = target or path(ctx, config)
     write_bytes(place, run_page.page(events, about).encode())

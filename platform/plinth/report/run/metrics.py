@@ -118,6 +118,8 @@ class RunMetrics:
     first_time: float
     last_time: float
     last_step: int
+    probes: Mapping[str, Series] = field(default_factory=dict)  # bits per byte of the right answers
+    controls: Mapping[str, Series] = field(default_factory=dict)  # the same answers where nothing leads to them
 
 
 def run_metrics(events: Iterable[Event]) -> RunMetrics:
@@ -125,6 +127,8 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
     measured = list(events)
     series: dict[str, Series] = defaultdict(Series)
     slices: dict[str, Series] = defaultdict(Series)
+    probes: dict[str, Series] = defaultdict(Series)
+    controls: dict[str, Series] = defaultdict(Series)
     layers: dict[str, Series] = defaultdict(Series)
     marks: list[EventMark] = []
     at_step, saved_at, ranks = 0, math.nan, math.nan
@@ -144,15 +148,28 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
             saved_at = float(event["time"])
             series["checkpoint_age_s"].add(event, 0.0)
         elif kind == "evaluated":
-            for name, value in {**event.get("slices", {}), **event.get("probes", {})}.items():
-                slices[name].add({"step": at_step, **event}, value[0] if isinstance(value, list) else value)
+            for name, value in event.get("slices", {}).items():
+                slices[name].add({"step": at_step, **event}, value)
+            for name, scores in event.get("probes", {}).items():
+                probes[name].add({"step": at_step, **event}, scores["score"])
+                controls[name].add({"step": at_step, **event}, scores["control"])
         if kind in MARKED:
             weight = "note" if event.get("action") == "warn" else MARKED[kind]
             marks.append(EventMark(float(event["time"]), at_step, kind, weight, words(event)))
     times = [float(event["time"]) for event in measured] or [0.0]
     last = max((step for one in series.values() for step in one.steps), default=0)
     return RunMetrics(
-        dict(series), dict(slices), dict(layers), marks, cost(measured), measured, times[0], times[-1], last
+        series=dict(series),
+        slices=dict(slices),
+        probes=dict(probes),
+        controls=dict(controls),
+        layers=dict(layers),
+        marks=marks,
+        cost=cost(measured),
+        events=measured,
+        first_time=times[0],
+        last_time=times[-1],
+        last_step=last,
     )
 
 

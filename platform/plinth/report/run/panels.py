@@ -58,6 +58,7 @@ class PanelLine:
     series: Series
     colour: str = ACCENT
     faint: bool = False
+    band: float = 0.0  # half the height of a band about the line: its noise
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,15 @@ class _Canvas:
 
         self.figure.add_artist(Line2D(x, y, transform=self._units, **style))
 
+    def band(self, x: Values, low: Values, high: Values, colour: str) -> None:
+        """The area between two lines, where both are finite."""
+        from matplotlib.patches import Polygon
+
+        kept = np.isfinite(low) & np.isfinite(high)
+        corners = np.column_stack((np.r_[x[kept], x[kept][::-1]], np.r_[low[kept], high[kept][::-1]]))
+        if kept.any():
+            self.figure.add_artist(Polygon(corners, facecolor=colour, alpha=0.18, linewidth=0, transform=self._units))
+
     def text(self, x: float, y: float, words: str, **style: Any) -> None:
         """A label of an axis."""
         self.figure.text(x, y, words, transform=self._units, fontsize=TICK_SIZE, color=MUTED, **style)
@@ -201,10 +211,12 @@ def _lines(
         ends = [(at, (low, high) if high > low else (high,)) for at, low, high in columns]
         x = np.array([at for at, values in ends for _ in values])
         lines.append((line, x, np.array([value for _, values in ends for value in values])))
-    ticks, place = _vertical(panel, np.concatenate([y for _, _, y in lines]))
+    ticks, place = _vertical(panel, np.concatenate([y + side * line.band for line, _, y in lines for side in (-1, 1)]))
     for tick, y in zip(ticks, place(ticks), strict=True):
         canvas.line([LEFT, LEFT + INNER], [y, y], color=FAINT, alpha=0.35, linewidth=0.6)
         canvas.text(LEFT - 8, y, panel.form(float(tick)), ha="right", va="center_baseline")
+    for line, x, y in (one for one in lines if one[0].band):
+        canvas.band(x, place(y - line.band), place(y + line.band), line.colour)
     for line, x, y in lines:
         alone = "o" if np.isfinite(y).sum() == 1 else None  # a single point has no length
         alpha = 0.35 if line.faint else 1

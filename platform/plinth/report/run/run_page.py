@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from plinth.records import Frozen
 from plinth.report import style
 from plinth.report.mixture_plot import gathered
-from plinth.report.run import panels
+from plinth.report.run import panels, probes
 from plinth.report.run.metrics import MARKED, Cost, Event, RunMetrics, Series, run_metrics, words
 from plinth.report.run.panels import Axis, Panel, PanelLine, TimeAxis
 from plinth.report.style import ACCENT, FAINT, MUTED, PALETTE, WARNING
@@ -36,6 +36,7 @@ class About(Frozen):
         flops_per_token: of training, exact, by the first step it holds from, in order; gives FLOP/s.
         peak_flops: of one device in the run's precision; gives the model FLOPs utilisation (Chowdhery et al. 2022).
         price_per_rank_hour: in `currency`.
+        over_seeds: by probe the last score of this run and of those that differ by the seed alone.
         mixture: rows of `mixture_audit.shares_over_run`, with the tokens of a sequence.
     """
 
@@ -50,6 +51,7 @@ class About(Frozen):
     currency: str = "USD"
     mixture: tuple[Mapping[str, Any], ...] = ()
     sequence_tokens: int = 0
+    over_seeds: Mapping[str, Sequence[float]] = {}
 
 
 def page(events: Sequence[Event], about: About) -> str:
@@ -63,6 +65,8 @@ def page(events: Sequence[Event], about: About) -> str:
         facts=_facts(measured, about),
         spent=_spent(measured.cost),
         views=views,
+        probes=probes.rows(measured, about.over_seeds),
+        probes_cost=probes.share(measured),
         interventions=_interventions(measured.events),
         events=_events(measured),
         next=_next(measured, about),
@@ -95,9 +99,10 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
             PanelLine("each step", s.get("loss", Series()), ACCENT, faint=True),
             PanelLine("smoothed", s.get("loss_ema", Series()), ACCENT),
         ], _number, height=190),
-        Panel("slices", "held-out slices and probes", [
+        Panel("slices", "held-out slices, bits per byte", [
             PanelLine(name, one, palette[name]) for name, one in sorted(measured.slices.items())
         ], _number, height=130),
+        probes.panel(measured, about.over_seeds),
         Panel("grad_norm", "gradient norm", [
             PanelLine("global", s.get("grad_norm", Series()), PALETTE[2])], _number, log=True),
         Panel("lr", "learning rate", [PanelLine("rate", s.get("lr", Series()), MUTED)], _number, zero=True, height=64),

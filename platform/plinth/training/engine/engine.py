@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.initialisation import Initial, initialise
+from plinth.model.layout import Layout
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
@@ -118,8 +119,7 @@ class TrainingEngine:
     def _model(self) -> Decoder:
         """This rank's part of the model, without its weights."""
         config = self.config
-        dtype = DTYPES[self.precision]
-        model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, dtype)
+        model = divided_decoder(config.model, config.vocab_size, self.topology, self.rank.device, self.dtype)
         wrap_blocks(model.blocks, config.parallel)
         return model
 
@@ -193,6 +193,20 @@ class TrainingEngine:
         rows = CompactBatch.of(tokens, None, scored)
         loss: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return loss
+
+    def arranged(self, tokens: Tensor, *, layout: Layout) -> Tensor:
+        """`Decoder.arranged` over the live model: of the targets of a layout -ln p and whether it is the most probable
+        token [N, 2] (FP32, on the device).
+
+        Sequence ranks return zeros for the targets of others, and stages of a pipeline before the last for all.
+        """
+        found: Tensor = self.deepspeed(tokens, layout=layout)
+        return found
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of parameters and activations."""
+        return DTYPES[self.precision]
 
     def gradient_norm(self) -> Tensor:
         """Global norm of the gradient of this step, before clipping; known when the optimizer's step begins.

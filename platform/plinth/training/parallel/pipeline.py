@@ -32,6 +32,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from plinth.model.decoder import Decoder
+from plinth.model.layout import Layout
 from plinth.tokens.reading.compact_batch import CompactBatch
 from plinth.training.config import RunConfig
 from plinth.training.data import StepBatch
@@ -125,12 +126,22 @@ class PipelineEngine(TrainingEngine):
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
         """Like `TrainingEngine.loss_of` on the last stage; zero elsewhere."""
-        exchange = StageExchange(self._stage, self._ranks, self._activations(tokens.shape), self.rank.device)
-        x = exchange(forward_from=True)[0]
         rows = CompactBatch.of(tokens, None, scored)
-        y: Tensor = self.deepspeed(*self._on_device(rows, tokens.shape[1] - 1), x=x, whole=True)
-        exchange(forward_to=y)
+        y = self._passed_on(tokens.shape, *self._on_device(rows, tokens.shape[1] - 1), whole=True)
         return y if self._stage.last else torch.zeros((), device=self.rank.device)
+
+    def arranged(self, tokens: Tensor, *, layout: Layout) -> Tensor:
+        y = self._passed_on((tokens.shape[0], tokens.shape[1] + 1), tokens, layout=layout)
+        assert layout.targets is not None
+        return y if self._stage.last else torch.zeros(len(layout.targets), 2, device=self.rank.device)
+
+    def _passed_on(self, shape_of_tokens: Sequence[int], *inputs: Any, **asked: Any) -> Tensor:
+        """One forward pass over all stages: what this one makes of the activations of the stage before."""
+        exchange = StageExchange(self._stage, self._ranks, self._activations(shape_of_tokens), self.rank.device)
+        x = exchange(forward_from=True)[0]
+        y: Tensor = self.deepspeed(*inputs, x=x, **asked)
+        exchange(forward_to=y)
+        return y
 
     def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
         """Activations between stages without memory: [B, S/n, D] in the precision of the model, where tokens are

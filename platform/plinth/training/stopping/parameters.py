@@ -25,6 +25,16 @@ class Plateau(OneValue):
     slices: tuple[str, ...] = internal((), description="Evaluated slices that must all be flat too; empty: loss alone.")
 
 
+class Regression(OneValue):
+    """A probe that the run has unlearnt: worse than at its best, beyond noise."""
+
+    bits_per_byte: float = Field(
+        gt=0,
+        description="The last three looks at a probe are worse than its best three by more than so many bits per byte, "
+        "and by six standard errors on top. Probes within their noise are not judged.",
+    )
+
+
 class Stopping(Frozen):
     """Rules that end a run, whichever comes first."""
 
@@ -33,8 +43,8 @@ class Stopping(Frozen):
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
     plateau: Plateau | None = Field(None, description="Losses have stopped falling.")
+    regression: Regression | None = Field(None, description="A probe has become worse.")
     # Rules of 0.3 that no recipe can set: in the dump, so that runs which were begun before go on.
-    regression: None = internal(None, description="None.")
     max_epochs: None = internal(None, description="None.")
     when: Literal["any"] = internal("any", description="Whichever rule holds first.")
     min_tokens: Literal[0] = internal(0, description="From the beginning.")
@@ -49,5 +59,5 @@ class Stopping(Frozen):
     @property
     def asked(self) -> bool:
         """Whether any rule is set."""
-        rules = (self.tokens, self.seconds, self.money, self.plateau)
+        rules = (self.tokens, self.seconds, self.money, self.plateau, self.regression)
         return any(rule is not None for rule in rules)

@@ -2,8 +2,8 @@
 
 Everything comes from `events.jsonl`, so a resumed run is judged by what the whole run has seen; steps that a resume
 repeated cost again but are fitted once. Seconds are those of steps, of looks at held-out text and of what the steps
-waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) come with
-`evaluated` events: `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}}`.
+waited for a save, over all attempts; start-up is not counted. Slices (bits per byte, from `validation`) and probes
+come with `evaluated` events: `{"event": "evaluated", "tokens": 1000, "slices": {"web": 3.1}, "probes": {…}}`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plinth.training.telemetry.timeline import Event
+from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook
 
 
 class Point(NamedTuple):
@@ -32,6 +33,7 @@ class Signals:
     rank_seconds: float = 0.0
     losses: list[Point] = field(default_factory=list)
     slices: dict[str, list[Point]] = field(default_factory=dict)
+    probes: dict[str, list[ProbeLook]] = field(default_factory=dict)
 
 
 class Gatherer:
@@ -41,6 +43,7 @@ class Gatherer:
         self.signals = Signals()
         self._window, self._ranks = window_tokens, 1
         self._ends: list[int] = []  # tokens through each step on the timeline
+        self._probes = ProbeCurves()
 
     def add(self, event: Event) -> None:
         """Add one event; those without a signal are passed over."""
@@ -62,6 +65,8 @@ class Gatherer:
             del self._ends[bisect_left(self._ends, tokens) :]
             for points in (signals.losses, *signals.slices.values()):
                 points[:] = [point for point in points if point.tokens < tokens]
+            for looks in signals.probes.values():
+                looks[:] = [look for look in looks if look.tokens < tokens]
         signals.spent_tokens += tokens - (self._ends[-1] if self._ends else 0)
         signals.tokens = tokens
         self._ends.append(tokens)
@@ -78,6 +83,8 @@ class Gatherer:
         self._spend(float(event.get("seconds", 0.0)))
         for name, value in event.get("slices", {}).items():
             self.signals.slices.setdefault(name, []).append(Point(tokens, float(value)))
+        self._probes.add(event)
+        self.signals.probes = self._probes.looks
 
     def _spend(self, seconds: float) -> None:
         self.signals.seconds += seconds

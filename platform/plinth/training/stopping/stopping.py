@@ -1,7 +1,8 @@
 """The stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state.
 
     budgets      tokens trained, seconds, money
-    plateau      training loss and slices no longer fall
+    plateau      training loss and slices no longer fall, and no probe is known to
+    regression   a probe has become worse
 
 Whichever holds first stops the run. State survives a resume because there is none: the leading rank gathers signals
 from the timeline (signals). A run that was stopped is finished: its last step is the one at which the rules ended it,
@@ -20,7 +21,9 @@ from typing import Any
 from plinth import fingerprint
 from plinth.evaluation.statistics import slope
 from plinth.training.config import RunConfig
+from plinth.training.stopping import probes
 from plinth.training.stopping.parameters import Plateau, Stopping
+from plinth.training.stopping.rule_state import RuleState
 from plinth.training.stopping.signals import Gatherer, Point, Signals
 from plinth.training.telemetry.timeline import History, TimelineReader, timeline
 
@@ -30,17 +33,6 @@ BLOCKS = 16
 
 #: Evaluations of a slice within the window, at least.
 MIN_EVALUATIONS = 4
-
-
-@dataclass(frozen=True)
-class RuleState:
-    """One rule: what was found against its bound; `value` is None while there is too little to judge by."""
-
-    rule: str
-    holds: bool
-    value: float | None
-    bound: float
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -58,9 +50,11 @@ class Verdict:
 
 def judge(rules: Stopping, signals: Signals) -> Verdict:
     """The verdict. Deterministic, of its arguments alone."""
-    budgets, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
-    stop = any(state.holds for state in budgets) or (bool(flat) and all(state.holds for state in flat))
-    return Verdict(stop, budgets + flat)
+    alone, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
+    if rules.regression is not None:
+        alone += tuple(probes.regression(rules.regression, name, looks) for name, looks in signals.probes.items())
+    stop = any(state.holds for state in alone) or (bool(flat) and all(state.holds for state in flat))
+    return Verdict(stop, alone + flat)
 
 
 def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
@@ -75,10 +69,12 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
 
 
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
-    """Of the loss and of every slice that is named; all must hold."""
+    """Of the loss, of every slice that is named, and of every probe; all must hold."""
     yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
     for name in rule.slices:
         yield plateau(f"plateau of {name}", rule, signals.slices.get(name, ()), MIN_EVALUATIONS)
+    found = (probes.no_improvement(rule, name, looks) for name, looks in signals.probes.items())
+    yield from (state for state in found if state is not None)
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int) -> RuleState:

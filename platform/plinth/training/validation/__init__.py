@@ -1,6 +1,11 @@
-"""Bits per byte of held-out text during a run.
+"""Bits per byte of held-out text, and probes, during a run.
 
-    heldout     chooses and tokenises the text once, when the run is prepared; no torch
-    validation  evaluates it on all ranks
-    parameters  how often, and how much text
+    heldout       chooses and tokenises the text once, when the run is prepared; no torch
+    probe_plan    chooses and tokenises the items of probes, and how often they are scored; no torch
+    validation    evaluates the text on all ranks, and has the probes scored where it is their turn
+    probing       scores the probes on all ranks
+    dealing       the work of one look, dealt to the data ranks
+    probe_curves  probes over the run: noise, and which may decide; no torch
+    seeds         the same probes in runs with another seed; no torch
+    parameters    how often, how much text, and what probes may cost
 """

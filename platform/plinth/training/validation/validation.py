@@ -10,9 +10,7 @@ ZeRO-3 each is a collective. Nothing is drawn at random, no gradient is made and
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,12 +27,11 @@ from plinth.storage.shared_store import open_store
 from plinth.storage.workspace import Workspace
 from plinth.training.config import RunConfig
 from plinth.training.engine.engine import TrainingEngine
+from plinth.training.validation.dealing import dealt
+from plinth.training.validation.probing import ProbeResult, ProbeScorer
 
 if TYPE_CHECKING:
     from plinth.training.validation.heldout import HeldoutSlice
-
-#: Seconds after which a long evaluation touches the timeline, so that the supervisor does not end it as hanging.
-HEARTBEAT_S = 1.0
 
 #: Lengths that micro batches are padded to: few shapes for kernels, at most an eighth of a sequence wasted.
 LENGTHS = 8
@@ -52,17 +49,22 @@ class ValidationResult(NamedTuple):
 
     slices: dict[str, float]
     seconds: float
+    probes: ProbeResult | None = None
 
     def event(self) -> dict[str, object]:
-        """The fields of an event; slices without a finite number are listed by name."""
+        """The fields of an event; slices and probes without a finite number are listed by name."""
         finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
         lost = sorted(set(self.slices) - set(finite))
         fields: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
+        if self.probes is not None:
+            fields |= self.probes.event()
+            fields["seconds"] = round(self.seconds + self.probes.seconds, 4)
+            lost += self.probes.not_finite
         return fields | ({"not_finite": lost} if lost else {})
 
 
 class Validator:
-    """Evaluates the held-out slices of a run; does nothing where the recipe has none."""
+    """Evaluates the held-out slices of a run, and scores its probes; does nothing where the recipe has none."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -73,40 +75,36 @@ class Validator:
 
             workspace = Workspace(config.workspace)
             self.slices = heldout.load(open_store(workspace), Refs(workspace).load(_named(config)))
+        self.probes = ProbeScorer(config)
         self._micros = list(_plan(self.slices, config.sequence_tokens, config.micro_batch_sequences))
 
     def due(self, step: int) -> bool:
         """Whether to evaluate after this step."""
-        if self.config.validation is None:
-            return False
-        every = self.config.validation.every_steps
-        if every == 0:
-            return self.config.saves_at(step)
-        return step % every == 0 or step == self.config.total_steps
+        return self.config.validates_at(step)
 
     def evaluate(self, engine: TrainingEngine, step: int) -> ValidationResult:
-        """Bits per byte of every slice under the engine's parameters, as they are after `step`; a collective."""
-        begun, config = time.monotonic(), self.config
+        """Bits per byte of every slice under the engine's parameters, as they are after `step`, and the probes where it
+        is their turn; a collective."""
+        begun = time.monotonic()
+        slices = self._bits_per_byte(self._nats(engine).tolist())
+        took = time.monotonic() - begun
+        probes = self.probes.score(engine) if self.probes.due(step) else None
+        found = ValidationResult(slices, took, probes)
+        self._found = step, found
+        return found
+
+    def _nats(self, engine: TrainingEngine) -> torch.Tensor:
+        """Of each micro batch the sum over its targets, FP64, on every rank."""
         place, shape = engine.topology.place, engine.topology.shape
         totals = torch.zeros(len(self._micros), dtype=torch.float64, device=engine.rank.device)
-        mine = range(place.data, len(self._micros), shape.data)
-        rounds = -(-len(self._micros) // shape.data)
-        shown = begun
         with engine.evaluating():
-            for number in range(rounds):
-                index = mine[number] if number < len(mine) else None
+            for index in dealt(engine, len(self._micros)):
                 tokens, scored = self._arrays(index)
                 loss = engine.loss_of(tokens, scored)
                 if index is not None and place.tensor == 0:  # tensor ranks know the same, sequence ranks their share
                     totals[index] = loss.double() * int(scored.sum()) / shape.sequence
-                if engine.rank.leads and time.monotonic() - shown > HEARTBEAT_S:
-                    shown = time.monotonic()
-                    with contextlib.suppress(OSError):
-                        os.utime(config.directory.events)  # the supervisor ends ranks that change nothing for long
         dist.all_reduce(totals)
-        found = ValidationResult(self._bits_per_byte(totals.tolist()), time.monotonic() - begun)
-        self._found = step, found
-        return found
+        return totals
 
     def state(self, step: int) -> dict[str, dict[str, float]]:
         """The slices for a checkpoint of this step, if they were evaluated after this very step."""

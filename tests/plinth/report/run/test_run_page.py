@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plinth.report.run import metrics, panels, run_page
+from plinth.report.run import metrics, panels, probes, run_page
 from plinth.report.run.metrics import Series, run_metrics
 from plinth.report.run.panels import Panel, PanelLine, TimeAxis
 
@@ -34,6 +34,11 @@ class History:
         self.add("step", 1.0, step=step, **measured, **speed, **fields)
 
 
+def look(score: float, control: float = 1.5, **fields: Any) -> dict[str, Any]:
+    """The fields of an event with one probe."""
+    return {"probes": {"maths": {"score": score, "control": control, "items": 40, **fields}}, "probe_set": "a"}
+
+
 @pytest.fixture
 def timeline() -> list[dict[str, Any]]:
     """Ten steps: a commit after 4, a kill after 6, a rollback from 8 to 4 that leaves out 7 and 8, the end."""
@@ -44,7 +49,7 @@ def timeline() -> list[dict[str, Any]]:
     for step in range(1, 5):
         story.step(step, layers={"names": ["embedding", "0"], "grad_norm": [0.5, None]})
     story.add("checkpoint", 0.5, step=4, bytes=9, seconds=0.5)
-    story.add("evaluated", step=4, tokens=400, slices={"web": 1.5}, probes={"maths": [0.4, 0.1]})
+    story.add("evaluated", step=4, tokens=400, slices={"web": 1.5}, **look(0.4))
     for step in (5, 6):
         story.step(step)
     story.add("restart", 3.0, attempt=1, reason="rank 1 was killed by <SIGKILL>", lost_steps=2)
@@ -107,7 +112,7 @@ def test_age_of_the_checkpoint_is_a_saw(timeline: list[dict[str, Any]]) -> None:
 def test_series_of_every_kind(timeline: list[dict[str, Any]]) -> None:
     made = run_metrics(timeline)
     assert made.slices["web"].values == [1.5]
-    assert made.slices["maths"].values == [0.4]
+    assert (made.probes["maths"].values, made.controls["maths"].values) == ([0.4], [1.5])
     assert math.isnan(made.layers["0"].values[0])
     assert [mark.kind for mark in made.marks] == ["restart", "resumed", "intervention", "rolled_back", "finished"]
     assert made.marks[0].step == 6
@@ -155,6 +160,7 @@ def test_the_page_needs_nothing_else_and_says_everything(timeline: list[dict[str
     for key in (
         "loss",
         "slices",
+        "probes",
         "grad_norm",
         "lr",
         "tokens_per_s",
@@ -296,3 +302,50 @@ def test_a_heat_map_is_a_path_per_shade() -> None:
     scale = TimeAxis("step", metrics.RunMetrics({}, {}, {}, [], metrics.cost([]), [], 0.0, 0.0, 900))
     drawn = panels.heat(rows, scale, [], "layers")
     assert 2 < drawn.count("<path") <= panels.TONES + 2
+
+
+def test_probes_are_shown_with_their_noise_and_what_they_may_decide() -> None:
+    story = History()
+    story.add("job_started", ranks=1, nodes=1)
+    story.add("run_started", attempt=0, ranks=1)
+    for step, score in enumerate((1.0, 0.9, 0.85, 0.75, 0.7), 1):
+        story.step(step)
+        spent = {"seconds": 0.5, "probe_seconds": 0.25}
+        story.add("evaluated", step=step, tokens=100 * step, slices={}, **spent, **look(score, accuracy=0.25))
+    story.add("finished", step=5)
+    measured = run_metrics(story.events)
+    (row,) = probes.rows(measured, {})
+    # by hand: the line falls by 0.075 a look from 0.99, its residuals are 0.01, -0.015, 0.01, -0.015, 0.01
+    noise = math.sqrt((3 * 0.01**2 + 2 * 0.015**2) / 3)
+    assert (row["score"], row["control"], row["signal"], row["accuracy"]) == ("0.7", "1.5", "0.8", "25%")
+    assert row["noise"] == f"{noise:.4g} over 5 looks"
+    assert row["ratio"] == f"{0.8 / noise:.3g}"
+    assert row["words"] == "may decide"
+    (seeded,) = probes.rows(measured, {"maths": (0.7, 2.9)})
+    assert (seeded["noise"], seeded["weight"]) == ("1.556 over 2 seeds", "soft")
+    assert seeded["words"].startswith("within its noise")
+    line, control = probes.panel(measured, {}).lines
+    assert line.band == pytest.approx(noise)
+    assert (control.faint, control.band) == (True, 0.0)
+    assert "5 looks took 1.25 s, 25% of the run" in probes.share(measured)
+    text = run_page.page(story.events, ABOUT.model_copy(update={"over_seeds": {"maths": (0.7, 2.9)}}))
+    assert "1.556 over 2 seeds" in text
+    assert 'id="probes"' not in run_page.page(story.events[:3], ABOUT)
+
+
+def test_a_band_lies_about_its_line() -> None:
+    story = History()
+    for step in (1, 2, 3):
+        story.step(step)
+    scale = TimeAxis("step", run_metrics(story.events))
+    series = Series([1.0, 2.0, 3.0], [1, 2, 3], [1.0, math.nan, 3.0])
+    plain, banded = (
+        panels.draw(Panel("p", "p", [PanelLine("a", series, band=band)], str, height=100), scale, ())
+        for band in (0.0, 1.0)
+    )
+    assert "fill: #0072b2" not in plain
+    corners = re.search(r'd="(M[^"]*)"[^>]*fill: #0072b2', banded)
+    assert corners is not None
+    places = [float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", corners[1])]
+    # from 0 to 2 at the first and from 2 to 4 at the last; a gap is left out; 4.4 units with margins are 88 high
+    assert places == pytest.approx([90, 50, 10, 50])

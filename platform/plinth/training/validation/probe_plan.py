@@ -1,0 +1,215 @@
+"""The items of probes that a run scores while it trains, and how often: decided once, when the run is prepared.
+
+The decision is counted, not timed, so that it is the same on every machine: a token that is scored costs a third of one
+that is trained (no backward pass), and all looks together may cost a share of the tokens of the run. Where the whole
+sets would cost more than that, fewer looks are taken, down to `LEAST_LOOKS`; where that is not enough, of every probe
+the same number of items by a hash of their names. Every look asks the same items, and the result says how many of how
+many they are.
+
+A run names the result by digest and ranks read it from the store; none of it is in the run's identity.
+
+Does not belong here: scoring by the model (probing), so this module needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.evaluation.engine import encode
+from plinth.evaluation.engine.batches import plan
+from plinth.evaluation.engine.encode import ScoredStream
+from plinth.evaluation.engine.records import Request
+from plinth.evaluation.probes.item import ProbeItem, from_table, to_table
+from plinth.evaluation.probes.scoring import requests, trusted
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.store import Store
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.encode import load as load_tokenizer
+
+ASSET = "run/probes"
+VERSION = "1"
+ITEMS, STREAMS = "items.parquet", "streams.parquet"
+
+#: Tokens that are trained for the price of one that is scored: 2 of the 6 FLOPs a parameter (Kaplan et al. 2020).
+COST = 1 / 3
+
+#: Looks that a run should have, rather than more items: noise and a regression are judged by as many.
+LEAST_LOOKS = 8
+
+STREAM_SCHEMA = pa.schema(
+    [
+        pa.field("first", pa.int32(), nullable=False),  # the first token that is scored
+        pa.field("tokens", pa.list_(pa.uint32()), nullable=False),
+    ]
+)
+
+
+class Budget(NamedTuple):
+    """What a run may spend on probes.
+
+    Attributes:
+        share: of the run's training.
+        tokens: that the run trains.
+        looks: at held-out text; probes are scored at every one of them or at every so many.
+        sequence_tokens: of a window at most.
+    """
+
+    share: float
+    tokens: int
+    looks: int
+    sequence_tokens: int
+
+    @property
+    def scored_tokens(self) -> float:
+        """Tokens that may be scored in the whole run."""
+        return self.share * self.tokens / COST
+
+
+class Choice(NamedTuple):
+    """The items of every look, their streams, and how many looks at held-out text lie between two of them."""
+
+    items: list[ProbeItem]
+    streams: list[ScoredStream]
+    every: int
+    tokens: int  # of a look, padding included
+
+
+class ProbePlan(NamedTuple):
+    """What ranks score."""
+
+    items: list[ProbeItem]
+    streams: list[ScoredStream]
+    every: int
+    digest: str
+
+
+def prepare(
+    ctx: Context, budget: Budget, items: Sequence[ProbeItem], sources: Mapping[str, Manifest], trained: Manifest
+) -> Manifest:
+    """Choose and tokenise the items, or find an earlier result for the same ones.
+
+    Args:
+        ctx: workspace and machinery.
+        budget: what they may cost.
+        items: that training text does not hold, of all probes.
+        sources: what the items come from.
+        trained: `tokenizer`.
+
+    Stats: `probes` (name -> items, of so many), `every` (looks at held-out text from one to the next), `tokens` (of a
+    look), `share` (of the run's training, as counted).
+    """
+    step = Step(name="run.probes", version=VERSION, params=budget._asdict())
+    inputs = {**sources, "tokenizer": trained}
+    key = step.key([made.digest for made in inputs.values()])
+    parts = ctx.cache.get(key)
+    if parts is None:
+        (file,) = trained.named(tokenizer.FILE)
+        model, start = load_tokenizer(ctx.store, file.blob), int(trained.stats["end_of_text"])
+        pairs = [Request(*pair) for pair in requests(items)]
+        parts = _written(ctx, choose(items, encode.requests(model, start, pairs), budget), items)
+        ctx.cache.put(key, parts)
+    made = manifest(ASSET, step, inputs, parts, _stats(parts, budget))
+    ctx.refs.save(made)
+    return made
+
+
+def scorable(ctx: Context, probes: Mapping[str, Manifest]) -> list[ProbeItem]:
+    """The items that training text does not hold, out of the assets `probe_sets` and `protected`."""
+    from plinth.evaluation.probes import probe_sets
+
+    items = probe_sets.load(ctx.store, probes["probe_sets"])
+    return trusted(items, probe_sets.statuses(ctx.store, probes["protected"]))
+
+
+def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: Budget) -> Choice:
+    """As many items as there is money for, and as many looks; no item where not even one look is paid for.
+
+    Args:
+        items: all of them.
+        streams: of their `scoring.requests`, in order.
+        budget: what they may cost.
+    """
+    own = list(_by_item(items, streams))
+    ranks = _ranks(items)
+
+    def first(count: int) -> tuple[list[ProbeItem], list[ScoredStream], int]:
+        kept = [number for number, rank in enumerate(ranks) if rank < count]
+        chosen = [stream for number in kept for stream in own[number]]
+        return [items[number] for number in kept], chosen, _tokens(chosen, budget.sequence_tokens)
+
+    low, high, wanted = 0, max(ranks, default=-1) + 1, min(budget.looks, LEAST_LOOKS)
+    while low < high:  # the most items with which so many looks are paid for
+        middle = -(-(low + high) // 2)
+        low, high = (middle, high) if first(middle)[2] * wanted <= budget.scored_tokens else (low, middle - 1)
+    chosen, found, tokens = first(low)
+    paid = int(budget.scored_tokens // tokens) if tokens else budget.looks
+    return Choice(chosen, found, -(-budget.looks // max(1, min(paid, budget.looks))) if budget.looks else 1, tokens)
+
+
+def load(store: Store, made: Manifest) -> ProbePlan:
+    """What a manifest that `prepare` has made asks of the model.
+
+    Raises:
+        MissingError, IntegrityError: absent from the store, or changed.
+    """
+    (items,), (streams,) = made.named(ITEMS), made.named(STREAMS)
+    table = read_table(store, streams)
+    ids = [np.array(one, np.int64) for one in table["tokens"].to_pylist()]
+    found = [ScoredStream(own, first) for own, first in zip(ids, table["first"].to_pylist(), strict=True)]
+    return ProbePlan(from_table(read_table(store, items)), found, int(made.stats["every"]), made.stats["set"])
+
+
+def _written(ctx: Context, choice: Choice, items: Sequence[ProbeItem]) -> tuple[Part, ...]:
+    rows = [{"first": one.first, "tokens": one.ids} for one in choice.streams]
+    table = pa.Table.from_pylist(rows, schema=STREAM_SCHEMA)
+    every, kept = Counter(one.probe for one in items), Counter(one.probe for one in choice.items)
+    counts = {name: {"items": kept[name], "of": every[name]} for name in sorted(every)}
+    stats = {"probes": counts, "every": choice.every, "tokens": choice.tokens}
+    return (
+        write_table(ctx.store, ITEMS, to_table(choice.items), stats=stats),
+        write_table(ctx.store, STREAMS, table),
+    )
+
+
+def _stats(parts: Sequence[Part], budget: Budget) -> dict[str, Any]:
+    made = dict(parts[0].stats)
+    looks = -(-budget.looks // made["every"]) if made["tokens"] else 0
+    share = looks * made["tokens"] * COST / budget.tokens
+    asked = fingerprint.digest([one.blob.sha256 for one in parts])[:12]
+    return made | {"looks": looks, "share": round(share, 6), "set": asked}
+
+
+def _by_item(items: Sequence[ProbeItem], streams: Sequence[ScoredStream]) -> Iterator[Sequence[ScoredStream]]:
+    at = 0
+    for one in items:
+        size = 2 + len(one.wrong)
+        yield streams[at : at + size]
+        at += size
+
+
+def _ranks(items: Sequence[ProbeItem]) -> list[int]:
+    """The place of each item within its probe, by a hash of its name: fewer items are a part of more."""
+    places: dict[str, list[tuple[bytes, int]]] = {}
+    for number, one in enumerate(items):
+        name = hashlib.blake2b(f"{one.probe}\n{one.item}".encode(), digest_size=16).digest()
+        places.setdefault(one.probe, []).append((name, number))
+    ranks = [0] * len(items)
+    for own in places.values():
+        for rank, (_, number) in enumerate(sorted(own)):
+            ranks[number] = rank
+    return ranks
+
+
+def _tokens(streams: Sequence[ScoredStream], sequence_tokens: int) -> int:
+    """Tokens that one look computes, padding included."""
+    return sum(len(one.rows) * max(row.length for row in one.rows) for one in plan(streams, sequence_tokens))

@@ -1,0 +1,88 @@
+"""Probes for tests: a few items, and what ranks do with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import heldout_text
+import partly_scored
+import synthetic
+
+from plinth.compute.context import Context
+from plinth.evaluation.probes.item import ProbeItem
+from plinth.records import Manifest
+from plinth.training.config import RunConfig
+from plinth.training.data import Batches, StepBatch
+from plinth.training.validation import probe_plan
+from plinth.training.validation.probe_plan import Budget
+
+ANIMALS = ("fox", "dog", "document", "web", "story", "größte")
+
+
+def items() -> list[ProbeItem]:
+    """Two probes: one with wrong answers of several lengths, one whose prompts are longer than a sequence, without."""
+    found = []
+    for number, animal in enumerate(ANIMALS):
+        others = tuple(f" {one}" for one in ANIMALS if one != animal)[: number % 3 + 1]
+        prompt = f"The {animal} tells of the"
+        found.append(ProbeItem(f"a{number}", "animals", "knowledge", "t", prompt, f" {animal}", others, "Of the"))
+    for number in range(4):
+        prompt, control = (f"while True: f({x})\n" * (3 * number + 1) + "while" for x in ("x", "y"))
+        found.append(ProbeItem(f"l{number}", "loops", "code", "t", prompt, " True: f(x)", (), control))
+    return found
+
+
+def prepared(ctx: Context, looks: int = 6, share: float = 1.0) -> Manifest:
+    """Items and tokens of a run of 20,000 tokens in sequences of 32."""
+    trained = heldout_text.corpus(ctx)[1]
+    return probe_plan.prepare(ctx, Budget(share, 20_000, looks, 32), items(), {}, trained)
+
+
+def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    """On one rank, for each configuration: bits of every item before the first step and after the second, and what the
+    steps come to with looks between them and without."""
+    import torch
+
+    from plinth.training.checkpoint import snapshot
+    from plinth.training.engine import engine as engines
+    from plinth.training.validation.probing import ProbeScorer
+
+    rank, answers = engines.join(next(iter(configs.values()))), {}
+    for name, config in configs.items():
+        ends, scorer, found = [], ProbeScorer(config), list[Any]()
+        for looks in (True, False):
+            engines.seed(config.seed + rank.index)
+            engine = engines.open_engine(config, rank)
+            losses = []
+            for step in (0, 1, 2):
+                if step:
+                    loss, norm = engine.train_step(partly_scored.batch_of(config, step, rank.index), partly_scored.LR)
+                    losses.append((float(loss), float(norm)))
+                if looks:
+                    drawn = torch.get_rng_state()
+                    result = scorer.score(engine)
+                    assert torch.equal(drawn, torch.get_rng_state())
+                    found.append([tuple(one) for one in result.items])
+            ends.append((losses, snapshot.digests(engine)))
+            engine.deepspeed.destroy()
+        answers[name] = {"found": found, "with": ends[0], "without": ends[1]}
+    engines.leave()
+    return answers
+
+
+def dying(config: RunConfig, rank: int) -> Batches:
+    """The synthetic batches; of a run named for it, the first rank that asks for step 5 is killed."""
+
+    def stream(first_step: int) -> Iterator[StepBatch]:
+        for step in range(first_step, config.total_steps + 1):
+            mark = Path(config.workspace) / "died"
+            if step == 5 and config.run_id.startswith("dies") and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield synthetic.batch_at(config, step, rank)
+
+    return stream
