@@ -19,14 +19,14 @@ LINK_SCHEMES = ("http://", "https://", "file://")
 
 def page(data: ReportData) -> str:
     """The page as HTML. The same data gives the same bytes."""
-    return _template().render(
+    return template("page.html.j2").render(
         data=data,
         plots=_plots(data),
         reasons=reasons(data.funnel) if data.funnel else [],
         rules=rules(data.funnel) if data.funnel else [],
         factors=_factors(data.funnel) if data.funnel else [],
         passed=sum(gate.passed for gate in data.gates),
-        safe_link=_safe_link,
+        safe_link=safe_link,
     )
 
 
@@ -80,13 +80,14 @@ def _plots(data: ReportData) -> dict[str, str]:
     return made
 
 
-def _safe_link(link: str) -> str:
+def safe_link(link: str) -> str:
     """A link as it is, or nothing when it is one that a browser would execute."""
     return link if link.startswith(LINK_SCHEMES) else ""
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """A page's template, by its path inside this package."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -97,4 +98,4 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"count": style.count, "size": style.size, "percent": style.percent}
-    return environment.get_template("page.html.j2")
+    return environment.get_template(name)

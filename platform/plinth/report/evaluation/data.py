@@ -1,0 +1,82 @@
+"""Contents of the page of an evaluation, as plain records. The page leaves absent sections out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.records import Frozen
+from plinth.report.data import Fact, Next
+
+
+class Measure(Frozen):
+    """A score with its interval. `reference` is what it is read against: its control, a baseline, chance."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    n: int
+    level: float = 0.95
+    seed: int | None = Field(None, description="Of the interval's draws, where it draws.")
+    reference: float | None = None
+    noise: float | None = Field(None, description="Standard deviation over looks at the run, or over seeds.")
+    decides: bool = Field(True, description="False where the score is not above its own noise.")
+    note: str = ""
+
+
+class MeasureGroup(Frozen):
+    """Measures of one unit, drawn on one axis."""
+
+    title: str
+    unit: str
+    better: Literal["lower", "higher"]
+    measures: tuple[Measure, ...]
+    reference_name: str = ""
+
+
+class Curve(Frozen):
+    """A measure over the steps of the run; `noise` is drawn as a band."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    noise: float | None = None
+
+
+class CurveGroup(Frozen):
+    """Curves of one unit, drawn on one axis."""
+
+    title: str
+    unit: str
+    curves: tuple[Curve, ...]
+
+
+class TextTable(Frozen):
+    """A table of words and numbers that need no axis."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Section(Frozen):
+    """A part of the page, with the command or the document that leads further."""
+
+    key: str
+    title: str
+    lead: str
+    groups: tuple[MeasureGroup, ...] = ()
+    curves: tuple[CurveGroup, ...] = ()
+    tables: tuple[TextTable, ...] = ()
+
+
+class EvaluationData(Frozen):
+    """The page of an evaluation."""
+
+    title: str
+    subtitle: str = ""
+    headline: tuple[Fact, ...] = ()
+    sections: tuple[Section, ...] = ()
+    next: tuple[Next, ...] = ()
