@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets import evaluation_page
 from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
@@ -34,7 +35,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         Stage(
             asset="candidate",
             deps=(
-                *("checkpoint", "evaluation", "run", "contamination"),
+                *("checkpoint", "evaluation", "run", "contamination", evaluation_page.ASSET),
                 *each(recipe, "verdicts", "curated"),
                 *_measured(recipe),
             ),
@@ -85,6 +86,7 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
     measured = {asset: inputs[asset] for asset in _measured(recipe)}
     found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, measured)
+    api.keep_files(ctx, recipe, prepared.run_id, [evaluation_page.show(ctx, recipe, inputs[evaluation_page.ASSET])])
     say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
     return manifest("candidate", CANDIDATE, inputs, [], stats)

@@ -14,6 +14,7 @@ from assets import (
     dedup,
     documents,
     evaluation,
+    evaluation_page,
     funnel,
     holdout,
     ledger,
@@ -72,13 +73,14 @@ STEMS = (
     memorisation,
     tasks,
     proxies,
+    evaluation_page,
     candidate,
 )
 
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, tasks, proxies, candidate),
+    *(training, evaluation, probes, memorisation, tasks, proxies, evaluation_page, candidate),
 )
 
 

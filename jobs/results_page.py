@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from assets import evaluation_page
 from assets.framework.expectations import docs_index
 from plinth.compute.context import Context
 from plinth.provenance import lineage
@@ -148,6 +149,8 @@ def _next(ctx: Context, recipe: Recipe) -> tuple[report.Next, ...]:
         ("every link back to the sources, every byte hashed", f"plinth verify {at} champion", recipe.release),
     ]
     commands = tuple(report.Next(what=what, command=command) for what, command, there in rows if there)
-    docs = docs_index(ctx.workspace)
-    checks = (report.Next(what="every check of every stage, as Data Docs", link=docs.as_uri()),)
-    return commands + (checks if docs.exists() else ())
+    pages = (
+        ("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe)),
+        ("every check of every stage, as Data Docs", docs_index(ctx.workspace)),
+    )
+    return commands + tuple(report.Next(what=what, link=path.as_uri()) for what, path in pages if path.exists())

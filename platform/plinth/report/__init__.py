@@ -3,7 +3,6 @@
     style         palette (safe for colour-blind readers), sizes, numbers in words
     render        a figure as PNG, or as SVG that follows the light and dark theme of its page
     figures       funnel, mixture, loss, bits per byte
-    evaluation_figures  bits per byte by slice with intervals, loss by position in the document
     sankey        the funnel as one stream with the reasons that leave it
     mixture_plot  shares along a run; the largest streams by name
     memorisation  exposure of canaries
@@ -13,6 +12,7 @@
     data_card     the data card: text by bucket, and what it was screened for
     hub_card      the README of an export: front matter of the Hugging Face Hub, then the data card
     page          `page(data) -> str`, the page of results
+    evaluation/   the page of an evaluation
     run/          the page of one training run
 
 Does not belong here: reading manifests, runs or registries (but `run.build`, which reads one run).

@@ -1,0 +1,124 @@
+"""`evaluation_page`: every measure of the checkpoint on one self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets import evaluation
+from assets.framework.inputs import shared_owner
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.compute.stage import manifest
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest, Part, Step
+from plinth.report.data import Fact, Next
+from plinth.report.evaluation import sections
+from plinth.report.evaluation.data import Curve, CurveGroup, EvaluationData, Section
+from plinth.storage.atomic import write_bytes
+from plinth.training import config
+from plinth.training.telemetry.timeline import timeline
+
+ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
+
+#: Stages whose results stand on the page, and how: by the first part of the asset's name.
+MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[..., Section]], ...] = (
+    (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
+)
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One page of the checkpoint."""
+    return [
+        Stage(
+            asset=ASSET,
+            deps=("run", *(asset for asset, _ in _measured(recipe))),
+            make=partial(_make, recipe),
+            version=VERSION,
+            params={"name": recipe.name, "description": recipe.description},
+            group="report",
+            description="Every measure of the checkpoint with its interval, its control and its noise, as one page.",
+            owner=shared_owner(recipe),
+            kinds=("html",),
+            present=partial(_present, recipe),
+        )
+    ]
+
+
+def path(ctx: Context, recipe: Recipe) -> Path:
+    """Where the page lies for people."""
+    return ctx.workspace.reports / f"{recipe.name}-evaluation.html"
+
+
+def show(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
+    """Write the page where people find it; returns its path."""
+    target = path(ctx, recipe)
+    write_bytes(target, ctx.store.read_bytes(made.parts[0].blob))
+    return target
+
+
+def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[..., Section]]]:
+    for made_by, stem, section in MEASURED:
+        names = (stage.asset for stage in made_by(recipe))
+        yield from ((name, section) for name in names if name.partition("/")[0] == stem)
+
+
+def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    from plinth.report.evaluation.page import page
+
+    run = config.load(ctx.workspace.runs / inputs["run"].stats["run_id"] / "config.json")
+    found = [section(asset.partition("/")[2], inputs[asset].stats) for asset, section in _measured(recipe)]
+    text = page(
+        EvaluationData(
+            title=f"{recipe.name}: evaluation of the checkpoint after step {inputs['run'].stats['steps']:,}",
+            subtitle=recipe.description,
+            headline=_headline(inputs),
+            sections=(*found, *_curves(timeline(run.directory.events).of("evaluated"))),
+            next=_next(),
+        )
+    )
+    part = Part(name=FILE, blob=ctx.store.put_bytes(text.encode()))
+    stats = {"sections": [section.key for section in found]}
+    return manifest(ASSET, Step(name=ASSET, version=VERSION), dict(inputs), [part], stats)
+
+
+def _headline(inputs: Inputs) -> tuple[Fact, ...]:
+    overall = inputs["evaluation"].stats["overall"]
+    note = f"95% interval {overall['low']:.3f} to {overall['high']:.3f}; gzip -9 {overall['gzip']:.2f}"
+    tokens = Fact(label="tokens trained", value=f"{inputs['run'].stats['tokens']:,}")
+    return (tokens, Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+
+
+def _curves(looks: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
+    """Held-out slices over the run, where it was validated."""
+    names = sorted({name for look in looks for name in look["slices"]})
+    if not names:
+        return
+    drawn = tuple(_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names)
+    yield Section(
+        key="curves",
+        title="Over the run",
+        lead="The same measures on samples of the held-out text and on the probes, while the run trained.",
+        curves=(CurveGroup(title="Held-out slices", unit="bits per byte", curves=drawn),),
+    )
+
+
+def _curve(name: str, points: list[tuple[int, float | None]]) -> Curve:
+    steps, values = zip(*((step, value) for step, value in points if value is not None), strict=True)
+    return Curve(name=name, steps=steps, values=values)
+
+
+def _next() -> tuple[Next, ...]:
+    return (
+        Next(what="slices, worst documents, spans where two models differ", command="plinth evaluation"),
+        Next(what="two checkpoints side by side", command="plinth compare A B"),
+        Next(what="where a text stands in the training data, and which steps saw it", command="plinth trace TEXT"),
+    )
+
+
+def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
+    return {"page": dg.MetadataValue.path(show(ctx, recipe, made))}

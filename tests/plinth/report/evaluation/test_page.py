@@ -1,0 +1,75 @@
+"""The page of an evaluation: everything that was measured stands on it, and nothing in a name is executed."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from plinth.evaluation import statistics
+from plinth.report.evaluation import sections
+from plinth.report.evaluation.data import Curve, CurveGroup, EvaluationData, MeasureGroup, Section
+from plinth.report.evaluation.page import page
+
+HOSTILE = '<script>alert("1")</script>'
+
+
+def row(model: float = 2.0, **more: Any) -> dict[str, Any]:
+    return {"bytes": 1000, "documents": 12, "n": 12, "model": model, "low": model - 0.1, "high": model + 0.1, "seed": 0,
+            "gzip": 3.0, "trigram": 3.5} | more  # fmt: skip
+
+
+def data(*found: Section) -> EvaluationData:
+    return EvaluationData(title="demo: evaluation", sections=found)
+
+
+class Parsed(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_every_slice_stands_on_the_page_with_its_interval() -> None:
+    stats = {
+        "overall": row(2.1),
+        "slices": {"web": row(2.0), "code": row(2.2)},
+        "axes": {"language": {"en": row(), "de": row(2.5)}, "domain": {"one.example": row()}},
+        "protected": {"quiz": {"clean": row() | {"items": 7}, "contaminated": row(1.2) | {"items": 3}}},
+    }
+    found = sections.slices(stats)
+    assert [group.title for group in found.groups] == ["all held-out text, then by bucket", "by language"]
+    shown = Parsed(page(data(found)))
+    for words in ("web", "code", "de", "2.4 to 2.6", "contaminated", "1.100 to 1.300"):
+        assert words in shown.words
+    assert shown.tags.count("svg") == 2
+
+
+def test_names_are_text() -> None:
+    group = MeasureGroup(
+        title=HOSTILE, unit=HOSTILE, better="lower", measures=(sections.measure(HOSTILE, row(), "model"),)
+    )
+    curves = CurveGroup(title=HOSTILE, unit="bits", curves=(Curve(name=HOSTILE, steps=(1, 2), values=(2.0, 1.0)),))
+    text = page(data(Section(key="x", title=HOSTILE, lead=HOSTILE, groups=(group,), curves=(curves,))))
+    assert "script" not in Parsed(text).tags
+    assert not re.search(r"(src|href)=\"(?!#)", text)  # nothing is loaded
+
+
+def test_same_data_same_bytes() -> None:
+    found = sections.slices({"overall": row(), "slices": {"web": row()}, "axes": {}})
+    assert page(data(found)) == page(data(found))
+
+
+def test_flags_of_an_estimate_are_said() -> None:
+    found = statistics.mean([1.0, 1.0, 1.0])
+    one = sections.measure("all alike", found.model_dump())
+    assert one.note == "degenerate, few_clusters"
+    group = MeasureGroup(title="x", unit="share", better="higher", measures=(one,))
+    assert "degenerate" in page(data(Section(key="x", title="x", lead="", groups=(group,))))
