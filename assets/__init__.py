@@ -10,12 +10,8 @@ One file per stage, upstream first, with its logic:
     holdout, contamination, protected        plinth/corpus/protected
     curate, funnel                           plinth/corpus/STEM
     removal_rates                            plinth/corpus/slices
-<<<<<<< HEAD
-    data_card                                plinth/report
     canaries                                 plinth/corpus/canaries, and its tokens
-=======
     data_card, evaluation_page               plinth/report
->>>>>>> 3331441 (Evaluation page: an asset, linked from the page of results, Dagster and MLflow)
     tokenizer, shards, trace_index           plinth/tokens/STEM
     packing, mixture                         plinth/tokens/STEM
     ledger                                   plinth/provenance/ledger

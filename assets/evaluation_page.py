@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation
+from assets import evaluation, memorisation
 from assets.framework.inputs import shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -28,6 +28,7 @@ ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
 #: Stages whose results stand on the page, and how: by the first part of the asset's name.
 MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[..., Section]], ...] = (
     (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
+    (memorisation.stages, "memorisation", lambda name, stats: sections.canaries(stats)),
 )
 
 

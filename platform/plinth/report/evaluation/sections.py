@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
 
 Stats = Mapping[str, Any]
 
+#: Mean exposure, in bits, of a text that the model never saw.
+UNSEEN_EXPOSURE = 1 / math.log(2)
+
 BITS = "bits per byte"
+
+#: Metrics of lm-evaluation-harness of which less is better; of all others more is.
+LOWER_IS_BETTER = ("bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "ter", "brier_score")
 
 
 def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measure:
@@ -73,4 +80,70 @@ def tasks(name: str, stats: Stats) -> Section:
     )
 
 
-LOWER_IS_BETTER = ("bits_per_byte", "byte_perplexity", "word_perplexity", "perplexity", "ter", "brier_score")
+
+
+def probes(stats: Stats, worth: Mapping[str, Stats]) -> Section:
+    """Probes by family and by set, with their control and their noise.
+
+    Args:
+        worth: by probe `noise` in bits per byte, and whether the probe `decides`; of the run's looks.
+    """
+    rows = stats["probes"]
+    right = [_probe(name, row, worth.get(name)) for name, row in rows.items() if row.get("bits_per_byte")]
+    accuracy = [measure(name, row["accuracy"], reference=0.0) for name, row in rows.items() if row.get("accuracy")]
+    families = [measure(name, row["signal"], reference=0.0) for name, row in stats["families"].items() if row.get("signal")]
+    quiet = sum(not one.decides for one in right)
+    return Section(
+        key="probes",
+        title="Probes",
+        lead="Items that training text does not hold. Signal is what the context is worth: bits per byte of the right "
+        "answer under a shuffled context, less those under its own."
+        + (f" {quiet} in grey are not above their own noise: they drive no stop and no gate." if quiet else ""),
+        groups=(
+            _group("Signal by family", BITS, "higher", "none", families),
+            _group("Right answers by probe", BITS, "lower", "control", right),
+            _group("Accuracy above chance, by probe", "share", "higher", "chance", accuracy),
+        ),
+        tables=(_statuses(rows),),
+    )
+
+
+def _probe(name: str, row: Stats, worth: Stats | None) -> Measure:
+    noise = {"noise": worth["noise"], "decides": worth["decides"]} if worth else {}
+    return measure(name, row["bits_per_byte"], reference=row["control"]["value"], **noise)
+
+
+def _group(
+    title: str, unit: str, better: Literal["lower", "higher"], reference: str, measures: Sequence[Measure]
+) -> MeasureGroup:
+    return MeasureGroup(title=title, unit=unit, better=better, reference_name=reference, measures=tuple(measures))
+
+
+def _statuses(rows: Mapping[str, Stats]) -> TextTable:
+    """Items of every set by what the comparison with training text says of them."""
+    names = sorted({status for row in rows.values() for status in row["statuses"]})
+    return TextTable(
+        title="Items, by whether training text held them",
+        header=("probe", *names, "too long"),
+        rows=tuple(
+            (name, *(f"{row['statuses'].get(status, 0):,}" for status in names), f"{row['too_long']:,}")
+            for name, row in rows.items()
+        ),
+    )
+
+
+def canaries(stats: Stats) -> Section:
+    """Exposure of planted texts by how often they were planted."""
+    groups = {f"{name} times": row for name, row in stats["groups"].items()} | {"not planted": stats["out"]}
+    measures = [
+        measure(name, row["exposure"], reference=UNSEEN_EXPOSURE) for name, row in groups.items() if row["canaries"]
+    ]
+    audit = stats["audit"]
+    return Section(
+        key="canaries",
+        title="Memorisation: canaries",
+        lead=f"{stats['planted']:,} generated texts were planted, each by its own coin; {stats['references']:,} others "
+        f"never entered. p = {stats['p_value']:.2g} that a model without memory looks so. Guesses of who was planted "
+        f"are right {audit['right']} times of {audit['guesses']}: epsilon is at least {audit['epsilon']:.2f}.",
+        groups=(_group("Exposure by repetitions", "bits", "lower", "never seen", measures),),
+    )
