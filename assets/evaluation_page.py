@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,10 @@ from plinth.training.telemetry.timeline import timeline
 
 ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
 
-#: Stages whose results stand on the page, and how: by the first part of the asset's name.
-MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[..., Section]], ...] = (
+#: Stages whose results stand on the page: by the pattern of the asset's name, its section.
+MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (
     (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
-    (memorisation.stages, "memorisation", lambda name, stats: sections.canaries(stats)),
+    (memorisation.stages, "memorisation/canaries", lambda name, stats: sections.canaries(stats)),
 )
 
 
@@ -62,10 +63,9 @@ def show(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
     return target
 
 
-def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[..., Section]]]:
-    for made_by, stem, section in MEASURED:
-        names = (stage.asset for stage in made_by(recipe))
-        yield from ((name, section) for name in names if name.partition("/")[0] == stem)
+def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, sections.Stats], Section]]]:
+    for made_by, pattern, section in MEASURED:
+        yield from ((stage.asset, section) for stage in made_by(recipe) if fnmatchcase(stage.asset, pattern))
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

@@ -91,7 +91,8 @@ def probes(stats: Stats, worth: Mapping[str, Stats]) -> Section:
     rows = stats["probes"]
     right = [_probe(name, row, worth.get(name)) for name, row in rows.items() if row.get("bits_per_byte")]
     accuracy = [measure(name, row["accuracy"], reference=0.0) for name, row in rows.items() if row.get("accuracy")]
-    families = [measure(name, row["signal"], reference=0.0) for name, row in stats["families"].items() if row.get("signal")]
+    signals = {name: row["signal"] for name, row in stats["families"].items() if row.get("signal")}
+    families = [measure(name, row, reference=0.0) for name, row in signals.items()]
     quiet = sum(not one.decides for one in right)
     return Section(
         key="probes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from plinth.report import evaluation_figures
+from plinth.report.evaluation import slice_figures
 from plinth.report.render import png, svg
 
 
@@ -23,18 +23,18 @@ CURVE = [{"start": start, "end": 2 * start or 8, **row(3.0)} | {"value": 3.0} fo
 
 
 def test_every_axis_has_a_panel_with_its_largest_slices() -> None:
-    text = svg(evaluation_figures.by_slice, AXES, title="t")
+    text = svg(slice_figures.by_slice, AXES, title="t")
     shown = [word.strip() for word in re.findall(r">([^<>]+)</text>", text)]
     assert {"bucket", "length", "domain"} <= set(shown)
     assert "none" not in shown
     assert shown.index("&lt; 1 KiB") < shown.index("64 KiB and more")
     assert shown.index("code") < shown.index("web")
-    assert sum(word.endswith(".example") for word in shown) == evaluation_figures.MOST_DRAWN
+    assert sum(word.endswith(".example") for word in shown) == slice_figures.MOST_DRAWN
 
 
 def test_positions_have_both_curves_and_the_context() -> None:
-    text = svg(evaluation_figures.by_position, {"context_tokens": 64, "all": CURVE, "long": CURVE}, title="t")
+    text = svg(slice_figures.by_position, {"context_tokens": 64, "all": CURVE, "long": CURVE}, title="t")
     assert all(word in text for word in ("all documents", "documents that fill the context", "context", ">32<"))
-    alone = svg(evaluation_figures.by_position, {"context_tokens": 64, "all": CURVE, "long": []}, title="t")
+    alone = svg(slice_figures.by_position, {"context_tokens": 64, "all": CURVE, "long": []}, title="t")
     assert "fill the context" not in alone
-    assert png(evaluation_figures.by_position, {"context_tokens": 64, "all": [], "long": []})[:4] == b"\x89PNG"
+    assert png(slice_figures.by_position, {"context_tokens": 64, "all": [], "long": []})[:4] == b"\x89PNG"
