@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation, memorisation
+from assets import evaluation, memorisation, probes
 from assets.framework.inputs import shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -29,6 +29,7 @@ ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
 #: Stages whose results stand on the page: by the pattern of the asset's name, its section.
 MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (
     (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
+    (probes.stages, "probes", lambda name, stats: sections.probes(stats, {})),
     (memorisation.stages, "memorisation/canaries", lambda name, stats: sections.canaries(stats)),
 )
 

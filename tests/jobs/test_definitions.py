@@ -121,13 +121,14 @@ def corpus_alone(tmp_path_factory):
 
 def test_a_corpus_alone_ends_at_curated_text_funnel_and_ledger(corpus_alone, recipe):
     own, full = ({stage.asset: stage for stage in stages(one)} for one in (corpus_alone, recipe))
-    after = {"tokenizer", "tokenizer/audit", "mixture", "run", "checkpoint", "evaluation", "candidate", "release"}
+    after = {"tokenizer", "tokenizer/audit", "mixture", "run", "checkpoint", "candidate", "release"}
+    after |= {"evaluation", "probe_sets", "probes", "protected", "evaluation_page"}
     tokens = {f"{bucket}/{kind}" for bucket in recipe.corpus.buckets for kind in ("shards", "trace_index")}
     assert set(full) - set(own) == after | tokens
     assert {"funnel", "ledger"} <= set(own)
     for asset in ("funnel", "ledger"):
         dropped = set(full[asset].deps) - set(own[asset].deps)
-        assert dropped == {"mixture", *(f"{bucket}/shards" for bucket in recipe.corpus.buckets)}
+        assert dropped - {"protected"} == {"mixture", *(f"{bucket}/shards" for bucket in recipe.corpus.buckets)}
     assert {asset: one.code_version for asset, one in own.items()} == {asset: full[asset].code_version for asset in own}
 
 
