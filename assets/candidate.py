@@ -37,7 +37,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=(
                 *("checkpoint", "evaluation", "run", "contamination", evaluation_page.ASSET),
                 *each(recipe, "verdicts", "curated"),
-                *_measured(recipe),
+                *_scored(recipe),
             ),
             make=partial(_candidate, recipe),
             version=VERSION,
@@ -84,15 +84,15 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
         cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
     )
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)
-    measured = {asset: inputs[asset] for asset in _measured(recipe)}
-    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, measured)
+    scored = {asset: inputs[asset] for asset in _scored(recipe)}
+    found, gates = api.register_candidate(ctx, recipe, checkpoint, evaluation, registered, facts, scored)
     api.keep_files(ctx, recipe, prepared.run_id, [evaluation_page.show(ctx, recipe, inputs[evaluation_page.ASSET])])
     say(f"candidate {found.model} version {found.version}: {sum(gate.passed for gate in gates)}/{len(gates)} gates")
     stats = {"model": found.model, "version": found.version, "key": found.key, "directory": found.directory.name}
     return manifest("candidate", CANDIDATE, inputs, [], stats)
 
 
-def _measured(recipe: Recipe) -> tuple[str, ...]:
+def _scored(recipe: Recipe) -> tuple[str, ...]:
     """Assets whose scores MLflow shows with the model."""
     asked = recipe.evaluation
     return (*(f"tasks/{name}" for name in asked.tasks), *(("proxies",) if asked.proxies else ()))

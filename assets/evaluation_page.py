@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation, memorisation, probes
+from assets import evaluation, memorisation, probes, proxies, tasks
 from assets.framework.inputs import shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -30,6 +30,8 @@ ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
 MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (
     (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
     (probes.stages, "probes", lambda name, stats: sections.probes(stats, {})),
+    (tasks.stages, "tasks/*", sections.tasks),
+    (proxies.stages, "proxies", lambda name, stats: sections.proxies(stats)),
     (memorisation.stages, "memorisation/canaries", lambda name, stats: sections.canaries(stats)),
 )
 

@@ -148,3 +148,19 @@ def canaries(stats: Stats) -> Section:
         f"are right {audit['right']} times of {audit['guesses']}: epsilon is at least {audit['epsilon']:.2f}.",
         groups=(_group("Exposure by repetitions", "bits", "lower", "never seen", measures),),
     )
+
+
+def proxies(stats: Stats) -> Section:
+    """What the checkpoint writes where a product wants a form."""
+    families = stats["families"] | {"all": stats["overall"]}
+    passed = [measure(name, own["passed"]) for name, own in families.items()]
+    prefers = [measure(name, own["prefers"], reference=0.5) for name, own in families.items()]
+    return Section(
+        key="proxies",
+        title="Product proxies",
+        lead="Generated items, checked by code: does the answer pass, and is the right one likelier than a broken one?",
+        groups=(
+            _group("Answers that pass", "share", "higher", "", passed),
+            _group("Right answer likelier than a broken one", "share", "higher", "chance", prefers),
+        ),
+    )

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 MINE = """{"prompt": "the quick brown", "gold": "fox", "wrong": ["dog", "Welt"], "id": "a", "template": "t"}
 {"prompt": "jumps over the lazy", "gold": "dog", "wrong": ["fox", "brown"], "id": "b", "template": "t"}
 {"prompt": "away from the", "gold": "größte Ärger", "id": "c"}
-{"prompt": "the quick brown fox jumps over the lazy dog and runs away xyz uvw qrs klm nop abc def", "gold": "zzz", "id": "long"}
+{"prompt": "the quick brown fox jumps over the lazy dog and runs xyz uvw qrs klm nop abc", "gold": "zzz", "id": "long"}
 {"prompt": "runs away", "gold": "from", "wrong": ["the"], "id": "d"}
 """
 
