@@ -19,7 +19,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data import Fact, Next
 from plinth.report.evaluation import sections
-from plinth.report.evaluation.data import Curve, CurveGroup, EvaluationData, Section
+from plinth.report.evaluation.data import StepCurve, CurveGroup, EvaluationData, Section
 from plinth.storage.atomic import write_bytes
 from plinth.training import config
 from plinth.training.telemetry.timeline import timeline
@@ -111,9 +111,9 @@ def _curves(looks: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
     )
 
 
-def _curve(name: str, points: list[tuple[int, float | None]]) -> Curve:
+def _curve(name: str, points: list[tuple[int, float | None]]) -> StepCurve:
     steps, values = zip(*((step, value) for step, value in points if value is not None), strict=True)
-    return Curve(name=name, steps=steps, values=values)
+    return StepCurve(name=name, steps=steps, values=values)
 
 
 def _next() -> tuple[Next, ...]:

@@ -36,7 +36,7 @@ class MeasureGroup(Frozen):
     reference_name: str = ""
 
 
-class Curve(Frozen):
+class StepCurve(Frozen):
     """A measure over the steps of the run; `noise` is drawn as a band."""
 
     name: str
@@ -50,7 +50,7 @@ class CurveGroup(Frozen):
 
     title: str
     unit: str
-    curves: tuple[Curve, ...]
+    curves: tuple[StepCurve, ...]
 
 
 class TextTable(Frozen):

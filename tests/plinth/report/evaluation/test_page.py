@@ -8,7 +8,7 @@ from typing import Any
 
 from plinth.evaluation import statistics
 from plinth.report.evaluation import sections
-from plinth.report.evaluation.data import Curve, CurveGroup, EvaluationData, MeasureGroup, Section
+from plinth.report.evaluation.data import StepCurve, CurveGroup, EvaluationData, MeasureGroup, Section
 from plinth.report.evaluation.page import page
 
 HOSTILE = '<script>alert("1")</script>'
@@ -56,7 +56,7 @@ def test_names_are_text() -> None:
     group = MeasureGroup(
         title=HOSTILE, unit=HOSTILE, better="lower", measures=(sections.measure(HOSTILE, row(), "model"),)
     )
-    curves = CurveGroup(title=HOSTILE, unit="bits", curves=(Curve(name=HOSTILE, steps=(1, 2), values=(2.0, 1.0)),))
+    curves = CurveGroup(title=HOSTILE, unit="bits", curves=(StepCurve(name=HOSTILE, steps=(1, 2), values=(2.0, 1.0)),))
     text = page(data(Section(key="x", title=HOSTILE, lead=HOSTILE, groups=(group,), curves=(curves,))))
     assert "script" not in Parsed(text).tags
     assert not re.search(r"(src|href)=\"(?!#)", text)  # nothing is loaded
