@@ -19,7 +19,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data import Fact, Next
 from plinth.report.evaluation import sections
-from plinth.report.evaluation.data import StepCurve, CurveGroup, EvaluationData, Section
+from plinth.report.evaluation.data import CurveGroup, EvaluationData, Section, StepCurve
 from plinth.storage.atomic import write_bytes
 from plinth.training import config
 from plinth.training.telemetry.timeline import timeline

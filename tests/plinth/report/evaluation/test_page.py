@@ -8,7 +8,7 @@ from typing import Any
 
 from plinth.evaluation import statistics
 from plinth.report.evaluation import sections
-from plinth.report.evaluation.data import StepCurve, CurveGroup, EvaluationData, MeasureGroup, Section
+from plinth.report.evaluation.data import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve
 from plinth.report.evaluation.page import page
 
 HOSTILE = '<script>alert("1")</script>'
