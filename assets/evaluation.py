@@ -14,7 +14,6 @@ from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation import job
-from plinth.evaluation.parameters import OWN_ASSETS
 from plinth.evaluation.slices import totals
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -28,7 +27,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             deps=("checkpoint", *each(recipe, "curated"), "ledger", *_protected(recipe)),
             make=partial(_make, recipe),
             version=job.VERSION,
-            params=recipe.evaluation.model_dump(mode="json", exclude=OWN_ASSETS),
+            params=recipe.evaluation.of_held_out(),
             group="evaluation",
             description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
             "slices, by position, and of items of protected sets by whether training text held them; gzip -9 and a "

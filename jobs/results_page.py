@@ -8,6 +8,7 @@ from pathlib import Path
 from assets import evaluation_page
 from assets.framework.expectations import docs_index
 from plinth.compute.context import Context
+from plinth.evaluation.slices.totals import interval
 from plinth.provenance import lineage
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -71,7 +72,7 @@ def _headline(ctx: Context, found: dict[str, Manifest | None]) -> tuple[report.F
         facts.append(report.Fact(label="tokens trained", value=f"{run.stats['tokens']:,}"))
     if evaluation:
         overall = evaluation.stats["overall"]
-        note = f"gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
+        note = f"95%: {interval(overall, 3)}; gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
         facts.append(report.Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
     return tuple(facts)
 
@@ -143,6 +144,7 @@ def _next(ctx: Context, recipe: Recipe) -> tuple[report.Next, ...]:
     rows = [
         ("every asset in a browser, and MLflow beside it", f"plinth up {at}", True),
         ("the training run on one page, by the clock", f"plinth timeline {at} latest", recipe.mixture),
+        ("bits per byte by slice, and the documents that cost most", f"plinth evaluation {at}", recipe.mixture),
         ("the documents of a training step", f"plinth batch {at} latest 1", recipe.mixture),
         ("one document through every stage", f"plinth explain {at} URI", True),
         ("the ledger as Parquet, for any query engine", f"plinth ledger export {at} ledger", recipe.mixture is None),

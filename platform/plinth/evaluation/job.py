@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.evaluation.engine.client import ModelEngine
-from plinth.evaluation.parameters import OWN_ASSETS, Evaluation
+from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import axes, documents, items, positions, tables, totals
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
@@ -56,7 +56,7 @@ def run(
     if protected is not None and sets:
         inputs |= {"protected": protected} | {f"protected/{name}": made for name, made in sorted(sets.items())}
     read = [each.digest for each in inputs.values()]
-    own = params.model_dump(mode="json", exclude=OWN_ASSETS)
+    own = params.of_held_out()
     step = Step(name=ASSET, version=VERSION, params=own)
     scores = Step(name=f"{ASSET}/scores", version=VERSION, params={**own, "slices": {}})
     key = step.key([*read, ledger.digest])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -11,9 +11,6 @@ from plinth.evaluation.probes.parameters import Probes
 from plinth.evaluation.proxies.parameters import Proxies
 from plinth.evaluation.tasks.parameters import TaskSet
 from plinth.records import Frozen, Name
-
-#: Sections that are assets of their own: another task makes no other `evaluation`.
-OWN_ASSETS = {"probes", "tasks", "proxies"}
 
 #: Axes of every evaluation.
 BUILT_IN = ("bucket", "language", "domain", "length")
@@ -41,6 +38,10 @@ class Evaluation(Frozen):
         "over columns of the ledger, in the language of policies. A condition, such as `pii.spans > 0`, makes the "
         "slices `yes` and `no`; a column alone, such as `documents.licence`, one for each value.",
     )
+
+    def of_held_out(self) -> dict[str, Any]:
+        """What the bits per byte of held-out text and items depend on; other parts of the section do not enter."""
+        return self.model_dump(mode="json", include={"max_bytes_per_slice", "slices"})
 
     @field_validator("slices")
     @classmethod
