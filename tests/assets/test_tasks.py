@@ -1,0 +1,119 @@
+"""Tasks and proxies as Dagster assets of a checkpoint, with one damaged line; a recipe without the extra is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets import proxies, tasks
+from assets.catalog import stages
+from assets.framework.build import asset
+from assets.framework.resources import PlinthResource, Session
+from assets.framework.stage import Stage
+from jobs.recipes import load
+from plinth.compute.context import Context
+from plinth.errors import RecipeError
+from plinth.evaluation.tasks import parameters
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.storage.parts import read_table
+from plinth.storage.workspace import Workspace
+from tests.plinth.evaluation.tasks.conftest import FILES, model_folder
+from tests.plinth.evaluation.tasks.measure import put
+
+TINY = Path(__file__).parents[2] / "jobs" / "recipes" / "tiny.yaml"
+KEYS = """
+evaluation:
+  tasks:
+    small: {include: task_files, tasks: [sums, last_word, copies], limit: 12}
+  proxies: {items: 4}
+"""
+
+__all__ = ["model_folder"]
+
+
+def recipe(folder: Path, keys: str = KEYS) -> Recipe:
+    path = folder / "tasks.yaml"
+    path.write_text(f"extends: {TINY}\n{keys}")
+    return load(path)
+
+
+def test_a_set_is_two_assets_and_the_candidate_waits_for_it(tmp_path: Path) -> None:
+    made = {stage.asset: stage for stage in stages(recipe(tmp_path))}
+    assert made["tasks/small"].deps == ("checkpoint", "task_files/small")
+    assert made["proxies"].deps == ("checkpoint",)
+    without = {stage.asset: stage for stage in stages(recipe(tmp_path, "name: other"))}
+    assert set(made) - set(without) == {"task_files/small", "tasks/small", "proxies"}
+    assert made["evaluation"].code_version == without["evaluation"].code_version
+    if "candidate" in made:
+        assert {"tasks/small", "proxies"} <= set(made["candidate"].deps)
+
+
+@pytest.mark.parametrize("change", ["limit: 13", "seed: 5", "fewshot: 1", "tasks: [sums]"])
+def test_what_decides_a_score_is_in_the_code_version(tmp_path: Path, change: str) -> None:
+    def version(keys: str) -> str:
+        return next(one for one in tasks.stages(recipe(tmp_path, keys)) if one.asset == "tasks/small").code_version
+
+    def keys(more: str, folder: str = "a") -> str:
+        return f"evaluation: {{tasks: {{small: {{include: {folder}, {more}}}}}}}"
+
+    assert version(keys(change)) != version(keys("limit: 12"))
+    assert version(keys("limit: 12", "b")) == version(keys("limit: 12"))  # a path is no identity, the files are
+
+
+def test_without_the_extra_the_recipe_is_refused_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parameters, "find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=r"evaluation\.tasks\.small[\s\S]*pip install 'plinth\[tasks\]'"):
+        recipe(tmp_path)
+    assert recipe(tmp_path, "evaluation: {proxies: {items: 4}}").evaluation.proxies is not None
+
+
+@pytest.mark.slow
+def test_through_dagster(tmp_path: Path, model_folder: Path) -> None:
+    workspace = Workspace(tmp_path / "workspace").ensure()
+    ctx, folder = Context(workspace), workspace.input / "task_files"
+    shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    lines = (folder / "data" / "sums.jsonl").read_text().splitlines()
+    (folder / "data" / "sums.jsonl").write_text("\n".join([*lines[:3], lines[3][:25], *lines[4:]]))
+    given = recipe(tmp_path)
+    session = Session()
+    found = [_checkpoint(put(ctx, model_folder)), *tasks.stages(given), *proxies.stages(given)]
+    defs = dg.Definitions(
+        assets=[asset(stage) for stage in found],
+        resources={"plinth": PlinthResource(workspace=str(workspace.root), workers=1), "session": session},
+        jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
+    )
+    instance = dg.DagsterInstance.ephemeral()
+    result = defs.resolve_job_def("all_assets").execute_in_process(instance=instance, raise_on_error=False)
+    assert result.success, session.failures
+    scored, asked = ctx.refs.current("tasks/small"), ctx.refs.current("proxies")
+    assert {name: facts["documents"] for name, facts in scored.stats["tasks"].items()} == {
+        "copies": 10,
+        "last_word": 12,
+        "sums": 12,
+    }
+    assert scored.stats["damaged"] == scored.stats["tasks"]["sums"]["damaged"] == 1
+    accuracy = scored.stats["tasks"]["sums"]["metrics"]["acc"]
+    assert (accuracy["n"], accuracy["flags"]) == (13, ["missing"])
+    (part,) = [part for part in scored.parts if part.name == "sums.parquet"]
+    (lost,) = [row for row in read_table(ctx.store, part).to_pylist() if row["reason"]]
+    assert "data/sums.jsonl, line 4: JSONDecodeError" in lost["reason"]
+    rows = read_table(ctx.store, asked.parts[0]).to_pylist()
+    assert len(rows) == asked.stats["overall"]["passed"]["n"] == 20
+    assert all(row["bits"] > 0 and row["broken_bits"] > 0 for row in rows)
+    event = instance.get_latest_materialization_event(dg.AssetKey(["tasks", "small"]))
+    assert event is not None
+    shown = event.dagster_event.step_materialization_data.materialization.metadata  # type: ignore[union-attr]
+    assert "| last_word | perplexity |" in str(shown["scores"].value)
+
+
+def _checkpoint(made: Manifest) -> Stage:
+    return Stage(
+        asset="checkpoint", deps=(), make=lambda ctx, inputs, say: made, version="1", params={}, group="training",
+        description="A model.", owner="someone@example.org",
+    )  # fmt: skip
