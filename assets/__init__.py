@@ -17,7 +17,7 @@ One file per stage, upstream first, with its logic:
     ledger                                   plinth/provenance/ledger
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
-    memorisation                             plinth/evaluation/memorisation
+    memorisation, extraction                 plinth/evaluation/memorisation
     tasks, proxies                           plinth/evaluation/STEM
     candidate                                registry
 

@@ -15,6 +15,7 @@ from assets import (
     documents,
     evaluation,
     evaluation_page,
+    extraction,
     funnel,
     holdout,
     ledger,
@@ -71,6 +72,7 @@ STEMS = (
     evaluation,
     probes,
     memorisation,
+    extraction,
     tasks,
     proxies,
     evaluation_page,
@@ -80,7 +82,7 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, tasks, proxies, evaluation_page, candidate),
+    *(training, evaluation, probes, memorisation, extraction, tasks, proxies, evaluation_page, candidate),
 )
 
 

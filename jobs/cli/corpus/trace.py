@@ -19,10 +19,11 @@ SHOWN_CHARACTERS = 240
     epilog=examples(
         'plinth trace "It was the best of times, it was the worst of times, it was the age of wisdom, …"',
         "plinth trace answer.txt --documents 100",
+        "plinth trace latest",
         "plinth trace - --json < answer.txt | jq '.spans[].found[].training'",
     )
 )
-@click.argument("target", metavar="TEXT|FILE|-")
+@click.argument("target", metavar="TEXT|FILE|-|latest")
 @click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Tokens of a span at least.")
 @click.option(
     "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Documents named of each span."
@@ -34,16 +35,38 @@ def trace(settings: Settings, target: str, least: int, documents: int, as_json: 
 
     Every span of 32 or more tokens is shown with the number of its occurrences and documents, however many, then the
     first documents with their shards, training steps and checkpoints. The text is given as it is, as a file, or on
-    standard input.
+    standard input; `latest` is what the latest checkpoint wrote when text of risk was tried on it (extraction).
     """
     from jobs.cli import output
     from plinth.provenance.trace.tracer import Tracer
 
+    if target == "latest":
+        return _latest(settings, least, documents, as_json)
     found = Tracer(settings.context()).text(_text(target), least=least, listed=documents)
     if as_json:
         output.emit_json(found)
     else:
         _show(found)
+    return None
+
+
+def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> None:
+    from jobs.cli import output
+    from plinth.provenance.trace import completions
+
+    said = completions.latest(settings.context(), least=least, listed=documents)
+    if as_json:
+        return output.emit_json(said)
+    count = len(said["found"])
+    output.heading(
+        f"run {said['run']}, step {said['step']}: {count} of {said['completions']} completions hold verbatim spans"
+    )
+    for one in said["found"]:
+        held = ", held out" if one["heldout"] else ""
+        output.heading(f"{one['outcome']}: asked for {one['id']} of {one['bucket']}{held}")
+        for span in one["trace"]["spans"]:
+            _show_span(span)
+    return None
 
 
 def _text(target: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from plinth.evaluation.memorisation.parameters import ExtractionTest
 from plinth.evaluation.probes.parameters import Probes
 from plinth.evaluation.proxies.parameters import Proxies
 from plinth.evaluation.tasks.parameters import TaskSet
@@ -37,6 +38,9 @@ class Evaluation(Frozen):
         description="Further slices, beside those by bucket, language, domain and length: a name and an expression "
         "over columns of the ledger, in the language of policies. A condition, such as `pii.spans > 0`, makes the "
         "slices `yes` and `no`; a column alone, such as `documents.licence`, one for each value.",
+    )
+    extraction: ExtractionTest | None = Field(
+        None, description="Whether training text of risk can be extracted word for word; `{}` asks for it."
     )
 
     def of_held_out(self) -> dict[str, Any]:

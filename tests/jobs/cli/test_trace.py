@@ -76,4 +76,5 @@ def test_what_is_no_text_and_what_is_nowhere(plinth: Callable[..., Any], workspa
     assert (refused.code, "holds no text" in refused.err) == (3, True)
     nowhere = plinth("trace", "nobody has written this", "-w", workspace)
     assert "0 spans" in nowhere.out
+    assert "no completions of a checkpoint" in plinth("trace", "latest", "-w", workspace).err
     assert plinth("trace", "x", "-w", workspace, "--least", 8).code == 2

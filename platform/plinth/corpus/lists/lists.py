@@ -25,6 +25,27 @@ def digest(ctx: Context, location: str) -> str:
     return fingerprint.digest([[file.name, file.sha256] for file in listing.inventory(location, ctx.workspace.input)])
 
 
+def entries(ctx: Context, location: str) -> list[str]:
+    """The lines of the files at a location, without those that are empty.
+
+    Raises:
+        SourceError: nothing is there, a file cannot be read or is no UTF-8, or the list is larger than `MAX_BYTES`.
+    """
+    files = listing.inventory(location, ctx.workspace.input)
+    if (total := sum(file.bytes for file in files)) > MAX_BYTES:
+        raise SourceError(f"{location} is too large", found=f"{total} bytes", expected=f"at most {MAX_BYTES}")
+    found: list[str] = []
+    for file in files:
+        with opened(file) as stream:
+            try:
+                found += (line.strip() for line in stream.read().decode().splitlines())
+            except UnicodeDecodeError as error:
+                raise SourceError(
+                    f"{file.name} holds no text", found=error, expected="UTF-8, an entry a line"
+                ) from error
+    return [line for line in found if line]
+
+
 def run(ctx: Context, name: str, location: str) -> Manifest:
     """Copy the files of a list into the store.
 

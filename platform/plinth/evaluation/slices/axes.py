@@ -121,7 +121,7 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
         IntegrityError: a document is not in the ledger.
     """
     wanted = pa.array([id_.hex() for id_ in ids], pa.string())
-    own = {name: _own(name) for name in names}
+    own = {name: ledger_column(name) for name in names}
     read, schema = ["id", "decision", *dict.fromkeys(own.values())], None
     held: list[pa.RecordBatch] = []
     for part in _parts(ledger):
@@ -157,6 +157,6 @@ def _named(column: str) -> str:
     return f"{sidecar}.{name}" if found else f"{DOCUMENTS}.{column}"
 
 
-def _own(name: str) -> str:
+def ledger_column(name: str) -> str:
     sidecar, _, column = name.partition(".")
     return column if sidecar == DOCUMENTS else f"{sidecar}__{column}"

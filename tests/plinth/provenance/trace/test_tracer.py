@@ -6,14 +6,18 @@ import json
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from plinth.errors import MissingError
+from plinth.evaluation.memorisation import extraction
 from plinth.provenance import exposure
+from plinth.provenance.trace import completions
 from plinth.provenance.trace.tracer import Tracer
 from plinth.tokens.order.batch import documents_of_step
 from plinth.tokens.shards import shards
 from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import encode
 from plinth.tokens.trace_index import trace_index
 from plinth.training import config
 from plinth.training.telemetry.timeline import Timeline
@@ -95,13 +99,38 @@ def test_a_run_over_older_shards_is_asked_by_document(traced: Line) -> None:
 
 def _second(ctx: Any, curated: Any) -> Any:
     """A part of one more document, to come before the others."""
-    import pyarrow as pa
-
     from plinth.storage.parts import read_table, write_table
 
     table = read_table(ctx.store, curated.named("part-")[0]).slice(0, 1)
     row = {**table.to_pylist()[0], "id": b"n" * 16, "text": "nothing that anybody quotes", "uri": "https://new.example"}
     return write_table(ctx.store, "part-new.parquet", pa.Table.from_pylist([row], schema=table.schema))
+
+
+def test_completions_of_the_latest_checkpoint_are_traced(traced: Line) -> None:
+    ctx = traced.ctx
+    with pytest.raises(MissingError, match="no completions of a checkpoint are published"):
+        completions.latest(ctx)
+    trained = encode.load(ctx.store, traced.made["tokenizer"].named("tokenizer.json")[0].blob)
+    ids = trained.encode(ALICE, add_special_tokens=False).ids
+    unknown = trained.encode("zyx wvu " * 20, add_special_tokens=False).ids[:50]
+
+    def row(outcome: str, id_: str, prefix: list[int], completion: list[int]) -> dict[str, Any]:
+        facts = {"slice": "all", "id": id_, "bucket": "prose", "heldout": False, "offset": 0, "seen": 1, "edits": 0}
+        said = {"prefix": prefix, "suffix": completion, "completion": completion, "completion_text": "…"}
+        return facts | said | {"outcome": outcome}
+
+    rows = [row("other", "0" * 32, ids[:20], unknown), row("exact", "1" * 32, ids[:20], ids[20:60])]
+    rows += [row("other", "2" * 32, unknown, ids[5:45]), {**rows[1], "slice": "late"}]
+    table = pa.Table.from_pylist(rows, schema=extraction.SCHEMA)
+    traced.put(extraction.ASSET, {extraction.TABLE: table}, ["checkpoint"])
+    said = completions.latest(ctx)
+    assert (said["run"], said["step"]) == (traced.run.run_id, traced.run.total_steps - 2)
+    assert said["completions"] == 3
+    assert [one["outcome"] for one in said["found"]] == ["exact", "other"]
+    spans = [one["trace"]["spans"][0] for one in said["found"]]
+    assert [span["tokens"] for span in spans] == [60, 40]  # of what matches, the prefix is part of the span
+    assert all(span["found"][0]["id"] == traced.id("prose", 0) for span in spans)
+    assert spans[0]["found"][0]["training"]
 
 
 def test_no_index_and_no_match_are_said(line: Line) -> None:
