@@ -13,14 +13,21 @@ from assets.framework.inputs import by_bucket, each, shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
+from plinth.corpus.policy.compiled_policy import columns_of
 from plinth.evaluation import job
-from plinth.evaluation.slices import totals
+from plinth.evaluation.slices import axes, totals
+from plinth.provenance.ledger.columns import BASE
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """One evaluation per checkpoint."""
+    """One evaluation per checkpoint.
+
+    Raises:
+        RecipeError: a slice names a column that the ledger will not have; found before anything runs.
+    """
+    _check_slices(recipe)
     return [
         Stage(
             asset="evaluation",
@@ -39,6 +46,20 @@ def stages(recipe: Recipe) -> list[Stage]:
             pool="training",
         )
     ]
+
+
+def _check_slices(recipe: Recipe) -> None:
+    annotators = tuple(recipe.corpus.annotate)
+    slices = {
+        name: text
+        for name, text in recipe.evaluation.slices.items()
+        if not axes.from_other_stages(text, (*annotators, axes.DOCUMENTS))
+    }
+    if slices:
+        own = {f"{axes.DOCUMENTS}.{field.name}": field.type for field in BASE}
+        types = axes.as_in_ledger(columns_of(annotators)) | own
+        for name, text in slices.items():
+            axes.read(text, types, f"{axes.WHERE}.{name}")
 
 
 #: Sums that the slices of an axis share among them.
@@ -61,14 +82,14 @@ def _protected(recipe: Recipe) -> tuple[str, ...]:
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
     """Every axis divides the whole: bits, bytes and documents of its slices add up to it, exactly."""
-    whole, axes = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
+    whole, every = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
     rows = [
         {
             f"{kind}_{name}": value
             for name in _COUNTED
             for kind, value in (("all", whole[name]), ("sum", _sum(own, name)))
         }
-        for own in axes.values()
+        for own in every.values()
     ]
     equal = [equal_columns(f"all_{name}", f"sum_{name}") for name in _COUNTED]
     return Suite("evaluation", rows, [*equal, between("all_documents", 1, None)])

@@ -10,6 +10,7 @@ import pytest
 from assets.catalog import stages
 from assets.framework.expectations import validate
 from jobs.recipes import find, load
+from plinth.errors import RecipeError
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 
@@ -37,3 +38,11 @@ def test_a_sum_that_is_off_by_the_least_blocks(tmp_path: Any, name: str) -> None
 
 def test_slices_that_add_up_pass(tmp_path: Any) -> None:
     assert blocked(STATS, tmp_path) == (False, ())
+
+
+@pytest.mark.parametrize("wrong", ["documents.licenze", "documents.cluster_size > 'x'", "gopher_quality.words > 5"])
+def test_a_slice_that_the_ledger_will_not_have_is_found_before_anything_runs(wrong: str) -> None:
+    recipe = load(find("tiny.yaml"))
+    sliced = recipe.evaluation.model_copy(update={"slices": {"own": wrong, "copied": "near.size > 1"}})
+    with pytest.raises(RecipeError, match=r"evaluation\.slices\.own"):
+        stages(recipe.model_copy(update={"evaluation": sliced}))

@@ -69,15 +69,15 @@ def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     return {name: pa.string() if pa.types.is_fixed_size_binary(kind) else kind for name, kind in found.items()}
 
 
-def from_other_stages(text: str, annotators: Sequence[str]) -> bool:
-    """Whether an expression names columns that the ledger has from documents and stages over all buckets: only the
-    ledger itself tells which they are."""
+def from_other_stages(text: str, known: Sequence[str]) -> bool:
+    """Whether an expression names columns that the ledger has from elsewhere than `known`: from documents, or from
+    stages over all buckets, of which only the ledger itself tells."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     named = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
-    return bool(named & {DOCUMENTS, *ASSETS} - set(annotators))
+    return bool(named & {DOCUMENTS, *ASSETS} - set(known))
 
 
 def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
