@@ -72,6 +72,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "Evaluation",
         {
             "evaluation": ("evaluation", "Show bits per byte by slice, the worst documents and spans."),
+            "probes": ("probes", "List probes and their scores, explain an item, check a file."),
             "generate": ("generate", "Write what a model says after prompts."),
         },
     ),

@@ -1,5 +1,6 @@
 """Commands about what a checkpoint can do.
 
 generate    `plinth generate`: text after prompts
+probes      `plinth probes list | explain | check`: probes, their items, and files of your own
 evaluation  `plinth evaluation`: bits per byte by slice, the worst documents, the spans where two models differ
 """

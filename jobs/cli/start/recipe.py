@@ -34,13 +34,15 @@ def check(settings: Settings, path: Path | None, as_json: bool) -> int:
     from plinth.recipe.advice import notes
     from plinth.recipe.gate_checks import generated_lists
     from plinth.recipe.load import fingerprint, required
+    from plinth.recipe.probe_checks import probe_files
     from plinth.recipe.yaml_lines import Position, Problem, dotted
 
     path = path or settings.recipe_path()
     checked, problems = check_recipe(path)
     if checked is not None:
         generated = generated_lists(checked, settings.workspace / "input")
-        problems = [Problem(Position(str(path), 1), dotted(key), what, hint) for key, what, hint in generated]
+        faults = [*generated, *probe_files(checked, settings.workspace / "input")]
+        problems = [Problem(Position(str(path), 1), dotted(key), what, hint) for key, what, hint in faults]
     if as_json:
         found = [
             {**asdict(problem.mark), "key": problem.key, "message": problem.message, "hint": problem.hint}

@@ -11,6 +11,7 @@
     column_checks  annotators, columns, lists and models that a recipe names
     extension_checks  annotators, readers, gates and launchers that a recipe names, with their parameters
     gate_checks    measured gates of `corpus.slices`
+    probe_checks   files of the user's probes
     advice         warnings about legal but probably mistaken settings
     overlay        a recipe with other policies, for trials
     reference      docs/recipe.md, written from the models

@@ -7,7 +7,6 @@ digest of every set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.protected import item_table, protected
 from plinth.corpus.protected.protected import PREFIX
 from plinth.corpus.sources.parameters import Normalisation
-from plinth.errors import RejectRateError, SourceError
+from plinth.errors import SourceError
 from plinth.evaluation.probes import user_set
 from plinth.evaluation.probes.builtin import registry
 from plinth.evaluation.probes.item import SCHEMA, ProbeItem, from_table, to_table
@@ -105,17 +104,6 @@ def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
     }
 
 
-def check(params: Probes, base: Any) -> Mapping[str, str]:
-    """By name of a user's probe what is wrong with its file: for `plinth recipe check`."""
-    found = {}
-    for name, one in params.sets.items():
-        try:
-            user_set.read(name, one, _bytes(name, one, base)[1])
-        except (SourceError, RejectRateError) as error:
-            found[name] = f"{error.what}: {error.found}"
-    return found
-
-
 def _table(items: list[ProbeItem]) -> pa.Table:
     """Rows of items; what is compared has the normal form of documents, what is scored stays as it is."""
     table = to_table(items)
@@ -134,12 +122,8 @@ def _stats(items: list[ProbeItem]) -> dict[str, Any]:
 
 
 def _file(ctx: Context, name: str, given: UserProbe) -> tuple[str, bytes]:
-    return _bytes(name, given, ctx.workspace.input)
-
-
-def _bytes(name: str, given: UserProbe, base: Any) -> tuple[str, bytes]:
     """Digest and content of a user's file."""
-    files = listing.inventory(given.path, base)
+    files = listing.inventory(given.path, ctx.workspace.input)
     if len(files) != 1 or files[0].bytes > MAX_BYTES:
         raise SourceError(
             f"probe {name} is one file",

@@ -64,6 +64,16 @@ def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def metrics(stats: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers of every probe by name, without intervals: for a page of metrics."""
+    return {
+        f"probes/{name}/{metric}": row[metric]["value"]
+        for name, row in stats["probes"].items()
+        for metric in ("bits_per_byte", "signal", "margin", "accuracy")
+        if metric in row
+    }
+
+
 def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
