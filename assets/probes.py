@@ -77,9 +77,11 @@ def _shown(row: dict[str, Any]) -> list[str]:
 
 def _templates(probes: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Templates with the greatest and the least signal, of every probe."""
-    header, rows = ["probe", "template", "items", "bits per byte", "signal", "accuracy"], []
+    header, rows = ["probe", "template", "items", "bits per byte", "signal", "95% interval", "accuracy"], []
     for probe, templates in probes.items():
         ranked = sorted(templates.items(), key=lambda pair: -pair[1]["signal"])
         for name, row in dict([*ranked[:3], *ranked[-3:]]).items():
-            rows.append([probe, name, row["items"], row["bits_per_byte"], row["signal"], row.get("accuracy", "")])
+            interval = f"{row['low']:.3f} … {row['high']:.3f}"
+            numbers = [row["items"], row["bits_per_byte"], row["signal"], interval, row.get("accuracy", "")]
+            rows.append([probe, name, *numbers])
     return table(header, rows)

@@ -34,6 +34,8 @@ SCHEMA = pa.schema(
     ]
 )
 SEED = 0
+#: Of the bootstrap of a template: there are many, and none decides.
+TEMPLATE_DRAWS = 1000
 
 Row = Mapping[str, Any]
 
@@ -54,7 +56,7 @@ def _row(one: ProbeItem, score: ItemScore | None) -> dict[str, Any]:
 
 
 def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """`probes` and `families` by name, with intervals; `templates` by probe, without; of `SCHEMA`'s rows."""
+    """`probes` and `families` by name, with intervals; `templates` by probe, with intervals over their own items."""
     probes, families = _groups(rows, "probe"), _groups(rows, "family")
     templates = {name: _groups(_kept(own), "template") for name, own in probes.items()}
     return {
@@ -118,9 +120,10 @@ def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _short(rows: Sequence[Row]) -> dict[str, Any]:
-    """A template in numbers without intervals."""
-    size = sum(row["bytes"] for row in rows)
-    bits, control = (math.fsum(row[name] for row in rows) for name in ("bits", "control_bits"))
-    shown = {"items": len(rows), "bits_per_byte": round(bits / size, 6), "signal": round((control - bits) / size, 6)}
+    """A template: its items are alike, so its interval says nothing of other templates."""
+    bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
+    signal = statistics.ratio_difference(control, bits, size, seed=SEED, draws=TEMPLATE_DRAWS)
+    shown = {"items": len(rows), "bits_per_byte": round(math.fsum(bits) / math.fsum(size), 6)}
+    shown |= {"signal": signal.value, "low": signal.low, "high": signal.high}
     chosen = [row["centred"] for row in rows if row["centred"] is not None]
     return shown | ({"accuracy": round(math.fsum(chosen) / len(chosen), 6)} if chosen else {})

@@ -6,7 +6,7 @@
     code            names, brackets, calls and results of small programs
     maths           arithmetic, sequences, comparisons, small word problems
     long_context    copying and looking up, over four distances
-    languages       numbers, days, words and sentences in twenty languages
+    languages       numbers, days, words and sentences in twenty-one languages
     language_words  the words and sentences of those languages
     safety          harmful requests and harmless ones that look like them
     registry        family -> items

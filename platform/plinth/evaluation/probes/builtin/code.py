@@ -103,6 +103,44 @@ const items = [1, 2, 3];|for (const item of items) {|    => console.log(
 FROM python:3.11|WORKDIR /app|COPY . .| => RUN
 all: program||program: main.o| => gcc
 """
+#: Beginnings of lines that every program has, and how they go on: what a small model learns first.
+IDIOMS = """
+if __name__ =>  == "__main__":
+from __future__ import =>  annotations
+def __init__( => self
+class ParseError( => Exception
+if value is not =>  None:
+    @property|    def name( => self
+try:|    import json|except =>  ImportError
+def __enter__(self):|        return =>  self
+if not isinstance(value, int):|    raise =>  TypeError(
+    raise NotImplemented => Error
+        return True|    else:|        return =>  False
+for index, item in =>  enumerate(
+for left, right in =>  zip(
+path = os.path. => join(
+    sys.stdout. => write(
+    @classmethod|    def create( => cls
+def __eq__(self, =>  other
+logger = logging.getLogger( => __name__)
+        super().__init__ => (
+from collections import Ordered => Dict
+"""
+#: Lines without their ends.
+ENDINGS = """
+def area(width, height => ):
+for row in rows => :
+total = sum(values => )
+items = [1, 2, 3 => ]
+data = {"a": 1 => }
+while count > 0 => :
+print("hello => ")
+name = 'world => '
+    \"\"\"Return the area. => \"\"\"
+first = values[0 => ]
+class Shape(object => ):
+value = table["name => "]
+"""
 
 
 def _fresh(name: str, count: int) -> list[str]:
@@ -195,8 +233,16 @@ def _known() -> Iterator[tuple[str, list[Cloze]]]:
     yield "exceptions", _table("try:\n    {0}\nexcept", " ", RAISES, ":\n")
     yield "values", _table(">>> {0}", "\n", VALUES, "\n")
     yield "bodies", _table('def function(a, b):\n    """Return {0}."""\n    return', " ", BODIES, "\n")
+    yield "idioms", _lines(IDIOMS, "")
+    yield "endings", _lines(ENDINGS, "\n")
     rows = [Cloze(one.prompt.replace("|", "\n").rstrip(), one.gold) for one in _table("{0}", "\n    ", LANGUAGES)]
     yield "languages", rows
+
+
+def _lines(rows: str, after: str) -> list[Cloze]:
+    """Clozes of rows that hold their own white space; `|` is the end of a line."""
+    pairs = (row.split(" => ", 1) for row in rows.strip("\n").splitlines())
+    return [Cloze(prompt.replace("|", "\n"), answer + after) for prompt, answer in pairs]
 
 
 def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Cloze]:

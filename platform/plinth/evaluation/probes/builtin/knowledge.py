@@ -109,11 +109,23 @@ TABLES: dict[str, tuple[str, str]] = {
     ),
 }
 
+#: Beginnings of expressions and their ends, which a model learns before any fact.
+PHRASES = (
+    "it is cheap on the one hand but slow on the other=hand;the work was done in accordance=with;it was for the very "
+    "first=time;nobody knew it, as a matter of=fact;it is true if and only=if;the two sides were talking to each=other;"
+    "please read the manual for more=information;the value is returned as well=as;it is better to ask rather=than;"
+    "a list of names, for=example;the result does not depend=on;the set consists=of;it may be neither small=nor;"
+    "the file is not only long but=also;it was much larger than we=thought;the people of the United=States;"
+    "he was born at the end of the nineteenth=century;it will take a long time, at=least;"
+    "these functions take the same=arguments;once upon a=time"
+)
+
 
 def build() -> list[ProbeItem]:
     """All items, template by template."""
+    tables = {**TABLES, "phrases": ("{}", PHRASES)}
     return [
         item
-        for name, (pattern, rows) in TABLES.items()
+        for name, (pattern, rows) in tables.items()
         for item in facts.items(FAMILY, name, facts.table(pattern, rows))
     ]

@@ -1,4 +1,4 @@
-"""Twenty languages: the numbers from one to six, six nouns, two sentences; written for Plinth.
+"""Twenty-one languages: the numbers from one to six, six nouns, sentences; written for Plinth.
 
 The nouns are, in this order: water, house, book, sun, bread, dog. Sentences are divided by `|`. Words of a language
 that writes no spaces are divided by a space here and joined where they are used.
@@ -25,6 +25,15 @@ class Language(NamedTuple):
 
 
 LANGUAGES: dict[str, Language] = {
+    "en": Language(
+        "English",
+        "one two three four five six",
+        "",
+        "In the morning my sister goes to the park with her dog and meets a friend there.|"
+        "If it rains tomorrow, we will stay at home and read a book to the children.|"
+        "The function returns the number of items in the list, or zero if the list is empty.|"
+        "This is one of the most important parts of the work that we have done in the past.",
+    ),
     "de": Language(
         "German",
         "eins zwei drei vier fünf sechs",

@@ -1,4 +1,4 @@
-"""Languages: how far a model knows each of twenty, by its numbers, its words and the order of its words.
+"""Languages: how far a model knows each of twenty-one, by its numbers, its words and the order of its words.
 
 A template is a language with a task. Wrong answers are words of the same language, or the same words in another order,
 so that only knowledge of the language helps.
@@ -40,7 +40,7 @@ def _sentences(language: Language) -> list[Cloze]:
     made, join = [], " " if language.spaced else ""
     sentences = [sentence.split(" ") for sentence in language.sentences.split("|")]
     for number, words in enumerate(sentences):
-        other = sentences[1 - number]
+        other = sentences[(number + 1) % len(sentences)]
         for part in (3, 2):
             place = len(words) // part
             control, end = other[: len(other) // part], words[place:]
@@ -57,6 +57,7 @@ def build() -> list[ProbeItem]:
     made: list[ProbeItem] = []
     for code, language in LANGUAGES.items():
         made += facts.items(FAMILY, f"{code}/numbers", _numbers(language))
-        made += facts.with_examples(FAMILY, f"{code}/words", _nouns(language))
+        if language.nouns:  # of English there is nothing to translate
+            made += facts.with_examples(FAMILY, f"{code}/words", _nouns(language))
         made += facts.items(FAMILY, f"{code}/order", _sentences(language))
     return made
