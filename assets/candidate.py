@@ -95,7 +95,8 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
 def _scored(recipe: Recipe) -> tuple[str, ...]:
     """Assets whose scores MLflow shows with the model."""
     asked = recipe.evaluation
-    return (*(f"tasks/{name}" for name in asked.tasks), *(("proxies",) if asked.proxies else ()))
+    proxies, probes = ("proxies",) if asked.proxies else (), ("probes",) if recipe.probes else ()
+    return (*(f"tasks/{name}" for name in asked.tasks), *proxies, *probes)
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:

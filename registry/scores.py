@@ -1,4 +1,4 @@
-"""Scores of tasks and proxies as metrics of MLflow's record of a model, each with the data that it was measured on."""
+"""Scores of tasks, proxies and probes as metrics of MLflow's record of a model, each with what it was measured on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from plinth import fingerprint
 from plinth.errors import LineageError
+from plinth.evaluation.probes import job as probes
+from plinth.evaluation.probes import probe_sets, tables
 from plinth.records import Manifest
 from registry.registration import logged_model
 
@@ -30,7 +32,7 @@ def log_scores(client: Any, version: Any, checkpoint: Manifest, measured: Mappin
         client: of MLflow.
         version: of the candidate; its run and MLflow's record of its model get the metrics.
         checkpoint: of the candidate.
-        measured: manifests of `tasks/{set}` and `proxies`, by asset.
+        measured: manifests of `tasks/{set}`, `proxies` and `probes`, by asset.
 
     Raises:
         LineageError: one is of another checkpoint.
@@ -65,6 +67,9 @@ def scores_of(made: Manifest) -> Iterator[LoggedScore]:
     if made.asset.startswith("tasks/"):
         (dataset, digest) = next((key, value) for key, value in made.inputs.items() if key.startswith("task_files/"))
         groups = {f"{made.asset}/{task}": facts["metrics"] for task, facts in made.stats["tasks"].items()}
+    elif made.asset == probes.ASSET:
+        dataset, digest = probe_sets.ASSET, made.inputs[probe_sets.ASSET]
+        groups = {f"{made.asset}/{name}": tables.estimates(row) for name, row in made.stats["probes"].items()}
     else:
         dataset, digest = made.asset, fingerprint.digest(made.params)
         groups = {f"{made.asset}/{family}": found for family, found in made.stats["families"].items()}

@@ -66,14 +66,9 @@ def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def metrics(stats: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers of every probe by name, without intervals: for a page of metrics."""
-    return {
-        f"probes/{name}/{metric}": row[metric]["value"]
-        for name, row in stats["probes"].items()
-        for metric in ("bits_per_byte", "signal", "margin", "accuracy")
-        if metric in row
-    }
+def estimates(row: Row) -> dict[str, Mapping[str, Any]]:
+    """The estimates of a probe's statistics, by name."""
+    return {name: found for name, found in row.items() if isinstance(found, Mapping) and "low" in found}
 
 
 def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:

@@ -18,6 +18,7 @@ from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
 from plinth.storage.parts import read_table, write_table
+from registry.scores import scores_of
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +90,13 @@ def test_probes_of_a_checkpoint(
     assert own["of"] == 2
     assert made.stats["families"]["languages"]["bits_per_byte"] == own["bits_per_byte"]
     assert made.stats["templates"]["mine"]["t"]["items"] == 1
+
+    # every estimate goes to MLflow with its interval and the items that it was measured on
+    logged = {one.key: one for one in scores_of(made)}
+    assert logged["probes/mine/signal"].value == signal.value
+    assert logged["probes/mine/margin/low"].value == own["margin"]["low"]
+    assert {(one.dataset, one.digest) for one in logged.values()} == {("probe_sets", sets.digest[:32])}
+    assert not any("held" in key for key in logged)
 
     # again: nothing is asked; another corpus changes statuses and asks the model nothing either
     monkeypatch.setattr(ModelEngine, "__enter__", lambda self: pytest.fail("asked again"))
