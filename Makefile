@@ -42,7 +42,7 @@ $(VENV)/.setup: $(INPUTS) | $(BIN)/python
 	@$(PIP) torch setuptools wheel ninja packaging hatchling editables $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	@$(COMPILE)
 	@echo "installing Plinth and what it needs, some minutes (2 of 2)"
-	@$(PIP) --no-build-isolation --editable .
+	@$(PIP) --no-build-isolation --editable '.[tasks]'
 	@$(COMPILE)
 	@touch $@
 

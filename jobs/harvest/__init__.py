@@ -9,6 +9,7 @@
     pages      runs alone in a child process: renders the pages with pydoc
     code       Python source of the standard library and of the packages, a tree with `LICENCES.json`
     prose      long descriptions of the packages, JSON lines
+    tasks      a set of tasks for lm-evaluation-harness
     manuals    the machine's manual pages in all its languages, rendered by groff, with `LICENCES.json`
 
 Plain Python: no Dagster here.

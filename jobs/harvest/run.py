@@ -1,4 +1,4 @@
-"""`harvest`: all buckets into one folder. A harvest is taken once and kept until a new one is requested."""
+"""`harvest`: all buckets and a set of tasks into one folder. A harvest is taken once and kept until a new one is requested."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jobs.harvest.output import Output
 from jobs.harvest.packages import packages
 from jobs.harvest.prose import write_prose
 from jobs.harvest.summary import Caps, HarvestSummary
+from jobs.harvest.tasks import write_tasks
 from jobs.harvest.web import write_web
 from plinth import fingerprint
 from plinth.storage.atomic import named_failures, write_bytes
@@ -21,7 +22,7 @@ RECORD = ".harvest.json"
 
 
 def harvest(target: Path, caps: Caps | None = None, *, again: bool = False) -> HarvestSummary:
-    """Write `web/`, `code/`, `prose/` and `manuals/` under `target`, unless an earlier harvest is there.
+    """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
     An earlier harvest is kept while all its files are present, whatever was installed since: otherwise every package
     installed would retrain the demo. The same state of the machine gives the same bytes. Files that others put
@@ -38,16 +39,18 @@ def harvest(target: Path, caps: Caps | None = None, *, again: bool = False) -> H
     if last and not again and _present(target, last["files"]):
         return HarvestSummary.model_validate(last["summary"]).model_copy(update={"fresh": False})
     installed = packages()
-    outputs = {name: Output(target / name) for name in ("web", "code", "prose", "manuals")}
+    outputs = {name: Output(target / name) for name in ("web", "code", "prose", "manuals", "tasks")}
     write_manuals(outputs["manuals"], caps)
     write_web(outputs["web"], caps, topics=not outputs["manuals"].note)
     write_code(outputs["code"], caps, installed)
     write_prose(outputs["prose"], caps, installed)
+    write_tasks(outputs["tasks"])
     files = {f"{bucket}/{name}": size for bucket, output in outputs.items() for name, size in output.files.items()}
     for name in set(last.get("files", {})) - set(files):
         with named_failures(target / name):
             (target / name).unlink(missing_ok=True)
-    summary = HarvestSummary(buckets={name: output.summary() for name, output in outputs.items()})
+    buckets = {name: output.summary() for name, output in outputs.items() if output.counts or output.note}
+    summary = HarvestSummary(buckets=buckets)
     record = {"files": files, "summary": summary.model_dump(mode="json")}
     write_bytes(target / RECORD, fingerprint.canonical(record))
     return summary
