@@ -1,4 +1,4 @@
-"""`harvest`: all buckets and a set of tasks into one folder. A harvest is taken once and kept until a new one is requested."""
+"""`harvest`: all buckets and a set of tasks into one folder, taken once and kept until a new one is requested."""
 
 from __future__ import annotations
 
