@@ -10,11 +10,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation, memorisation, probes, proxies, tasks
+from assets import evaluation, extraction, memorisation, probes, proxies, tasks
 from assets.framework.inputs import shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.compute.stage import manifest
+from plinth.evaluation.probes.noise import Worth
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.data import Fact, Next
@@ -23,16 +24,18 @@ from plinth.report.evaluation.data import CurveGroup, EvaluationData, Section, S
 from plinth.storage.atomic import write_bytes
 from plinth.training import config
 from plinth.training.telemetry.timeline import timeline
+from plinth.training.validation import probe_curves
 
 ASSET, VERSION, FILE = "evaluation_page", "1", "evaluation.html"
 
 #: Stages whose results stand on the page: by the pattern of the asset's name, its section.
 MEASURED: tuple[tuple[Callable[[Recipe], list[Stage]], str, Callable[[str, sections.Stats], Section]], ...] = (
     (evaluation.stages, "evaluation", lambda name, stats: sections.slices(stats)),
-    (probes.stages, "probes", lambda name, stats: sections.probes(stats, {})),
+    (probes.stages, "probes", lambda name, stats: sections.probes(stats)),
     (tasks.stages, "tasks/*", sections.tasks),
     (proxies.stages, "proxies", lambda name, stats: sections.proxies(stats)),
     (memorisation.stages, "memorisation/canaries", lambda name, stats: sections.canaries(stats)),
+    (extraction.stages, "memorisation/extraction", lambda name, stats: sections.extraction(stats)),
 )
 
 
@@ -74,14 +77,18 @@ def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, sections.Sta
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     from plinth.report.evaluation.page import page
 
+    steps = inputs["run"].stats["steps"]
     run = config.load(ctx.workspace.runs / inputs["run"].stats["run_id"] / "config.json")
+    looks = timeline(run.directory.events).of("evaluated")
+    worth = {name: probe_curves.value(own) for name, own in probe_curves.curves(looks).items()}
     found = [section(asset.partition("/")[2], inputs[asset].stats) for asset, section in _measured(recipe)]
+    shown = [sections.with_worth(one, worth) if one.key == "probes" else one for one in found]
     text = page(
         EvaluationData(
-            title=f"{recipe.name}: evaluation of the checkpoint after step {inputs['run'].stats['steps']:,}",
+            title=f"{recipe.name}: evaluation of the checkpoint after step {steps:,}",
             subtitle=recipe.description,
             headline=_headline(inputs),
-            sections=(*found, *_curves(timeline(run.directory.events).of("evaluated"))),
+            sections=(*shown, *_curves(looks, worth)),
             next=_next(),
         )
     )
@@ -97,23 +104,26 @@ def _headline(inputs: Inputs) -> tuple[Fact, ...]:
     return (tokens, Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
 
 
-def _curves(looks: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
-    """Held-out slices over the run, where it was validated."""
+def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:
+    """Held-out slices and probes over the run, where it was validated."""
     names = sorted({name for look in looks for name in look["slices"]})
-    if not names:
-        return
-    drawn = tuple(_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names)
-    yield Section(
-        key="curves",
-        title="Over the run",
-        lead="The same measures on samples of the held-out text and on the probes, while the run trained.",
-        curves=(CurveGroup(title="Held-out slices", unit="bits per byte", curves=drawn),),
-    )
+    slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
+    asked = probe_curves.curves(looks)
+    scores = [_curve(name, [(one.step, one.score) for one in own], worth[name].noise) for name, own in asked.items()]
+    drawn = {"Held-out slices": slices, "Right answers of probes, with the noise of their last looks": scores}
+    groups = [CurveGroup(title=title, unit="bits per byte", curves=tuple(own)) for title, own in drawn.items() if own]
+    if groups:
+        yield Section(
+            key="curves",
+            title="Over the run",
+            lead="The same measures while the run trained: slices on samples of their text, probes on their sample.",
+            curves=tuple(groups),
+        )
 
 
-def _curve(name: str, points: list[tuple[int, float | None]]) -> StepCurve:
+def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
     steps, values = zip(*((step, value) for step, value in points if value is not None), strict=True)
-    return StepCurve(name=name, steps=steps, values=values)
+    return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
 def _next() -> tuple[Next, ...]:

@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from plinth.evaluation.probes.noise import Worth
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
 
 Stats = Mapping[str, Any]
+
+RIGHT_ANSWERS = "Right answers by probe"
 
 #: Mean exposure, in bits, of a text that the model never saw.
 UNSEEN_EXPOSURE = 1 / math.log(2)
@@ -82,36 +85,50 @@ def tasks(name: str, stats: Stats) -> Section:
 
 
 
-def probes(stats: Stats, worth: Mapping[str, Stats]) -> Section:
-    """Probes by family and by set, with their control and their noise.
-
-    Args:
-        worth: by probe `noise` in bits per byte, and whether the probe `decides`; of the run's looks.
-    """
+def probes(stats: Stats) -> Section:
+    """Probes by family and by set, with their control."""
     rows = stats["probes"]
-    right = [_probe(name, row, worth.get(name)) for name, row in rows.items() if row.get("bits_per_byte")]
+    right = [
+        measure(name, row["bits_per_byte"], reference=row["control"]["value"])
+        for name, row in rows.items()
+        if row.get("bits_per_byte")
+    ]
     accuracy = [measure(name, row["accuracy"], reference=0.0) for name, row in rows.items() if row.get("accuracy")]
     signals = {name: row["signal"] for name, row in stats["families"].items() if row.get("signal")}
     families = [measure(name, row, reference=0.0) for name, row in signals.items()]
-    quiet = sum(not one.decides for one in right)
     return Section(
         key="probes",
         title="Probes",
         lead="Items that training text does not hold. Signal is what the context is worth: bits per byte of the right "
-        "answer under a shuffled context, less those under its own."
-        + (f" {quiet} in grey are not above their own noise: they drive no stop and no gate." if quiet else ""),
+        "answer under a shuffled context, less those under its own.",
         groups=(
             _group("Signal by family", BITS, "higher", "none", families),
-            _group("Right answers by probe", BITS, "lower", "control", right),
+            _group(RIGHT_ANSWERS, BITS, "lower", "control", right),
             _group("Accuracy above chance, by probe", "share", "higher", "chance", accuracy),
         ),
         tables=(_statuses(rows),),
     )
 
 
-def _probe(name: str, row: Stats, worth: Stats | None) -> Measure:
-    noise = {"noise": worth["noise"], "decides": worth["decides"]} if worth else {}
-    return measure(name, row["bits_per_byte"], reference=row["control"]["value"], **noise)
+def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
+    """The section of probes with the noise of each over the run; one that is not above it is grey, and said."""
+    groups = tuple(
+        group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
+        if group.title == RIGHT_ANSWERS
+        else group
+        for group in section.groups
+    )
+    quiet = sorted({one.name for group in groups for one in group.measures if not one.decides})
+    lead = f" In grey: not above their own noise, so they drive no stop and no gate ({', '.join(quiet)})."
+    return section.model_copy(update={"groups": groups, "lead": section.lead + lead * bool(quiet)})
+
+
+def _judged(one: Measure, worth: Worth | None) -> Measure:
+    if worth is None:
+        return one
+    ratio = "" if worth.snr is None else f"signal over noise {worth.snr:.2g}"
+    note = ", ".join(filter(None, (one.note, ratio)))
+    return one.model_copy(update={"noise": worth.noise, "decides": worth.decides, "note": note})
 
 
 def _group(
@@ -163,4 +180,27 @@ def proxies(stats: Stats) -> Section:
             _group("Answers that pass", "share", "higher", "", passed),
             _group("Right answer likelier than a broken one", "share", "higher", "chance", prefers),
         ),
+    )
+
+
+def extraction(stats: Stats) -> Section:
+    """How much text of risk the checkpoint continues word for word, beside text that it never saw."""
+    asked = {name: own for name, own in stats["slices"].items() if own["n"]}
+    measures = [
+        measure(name, own["either"], reference=own["control"]["either"]["value"] if own["control"] else None)
+        for name, own in asked.items()
+    ]
+    rows = [
+        (name, *(f"{own[key]:,}" for key in ("n",)), f"{own['exact']['count']:,}", f"{own['near']['count']:,}",
+         f"{own['either']['upper']:.3%}", f"{own.get('excess_at_least') or 0.0:.3%}")
+        for name, own in asked.items()
+    ]  # fmt: skip
+    header = ("slice", "documents", "exact", "near", "either, at most", "above held-out text, at least")
+    return Section(
+        key="extraction",
+        title="Memorisation: extraction",
+        lead=f"{stats['prefix_tokens']} tokens of a training document are given; counted is where the model writes the "
+        f"next {stats['suffix_tokens']}, exactly or with at most a tenth edited. Held-out text is the control.",
+        groups=(_group("Share continued", "share", "lower", "held out", measures),) if measures else (),
+        tables=(TextTable(title="Counts and limits", header=header, rows=tuple(rows)),) if rows else (),
     )
