@@ -87,9 +87,8 @@ def _text(target: str) -> str:
 def _show(found: Mapping[str, Any]) -> None:
     from jobs.cli import output
 
-    count = len(found["spans"])
     output.heading(
-        f"{count} span{'' if count == 1 else 's'} of {found['least']} or more tokens; "
+        f"{_count(len(found['spans']), 'span')} of {found['least']} or more tokens; "
         f"{found['covered']:,} of {found['tokens']:,} tokens lie in them"
     )
     for span in found["spans"]:
@@ -105,7 +104,7 @@ def _show_span(span: Mapping[str, Any]) -> None:
         most = f"; its most frequent 32 tokens {span['most']:,} times"
     output.heading(
         f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
-        f"{span['occurrences']:,} times in {span['documents']:,} documents{most}"
+        f"{_count(span['occurrences'], 'time')} in {_count(span['documents'], 'document')}{most}"
     )
     output.say(f"    | {output.plain_markup(output.visible(shown))}")
     for one in span["found"]:
@@ -124,9 +123,13 @@ def _run(run: Mapping[str, Any]) -> str:
     if "unknown" in run:
         return f"run {run['run']}: {run['unknown']}"
     return (
-        f"run {run['run']}: steps {_numbers(run['steps'])} ({run['times_seen']:,} times); "
+        f"run {run['run']}: steps {_numbers(run['steps'])} ({_count(run['times_seen'], 'time')}); "
         f"checkpoints {_numbers(run['checkpoints']) or 'none yet'}"
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _numbers(values: list[int]) -> str:
