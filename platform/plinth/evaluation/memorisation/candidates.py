@@ -60,8 +60,9 @@ class _Task:
 
 def candidates(
     ctx: Context, params: ExtractionTest, ledger: Manifest, buckets: Iterable[str], listed: Sequence[str] = ()
-) -> tuple[pa.Table, list[str]]:
-    """Rows of `CANDIDATES`, by slice, decision and rank; and slices of every extraction that the ledger lacks.
+) -> tuple[pa.Table, list[str], list[str]]:
+    """Rows of `CANDIDATES`, by slice, decision and rank; the slices that were looked for; and those of every
+    extraction whose columns the ledger lacks.
 
     Args:
         buckets: whose documents are taken; planted canaries are measured apart.
@@ -88,7 +89,8 @@ def candidates(
     step = Step(name="memorisation.candidates", version=VERSION, params={"seed": params.seed})
     made = run_items(ctx, step, _choose, items, label="memorisation/extraction: documents")
     every = pa.concat_tables([CANDIDATES.empty_table(), *(read_table(ctx.store, parts[0]) for parts in made)])
-    return _first(every, most), sorted(set(RISKS) - set(known))
+    names = [ALL, *([LISTED] if listed else []), *(name for name, _ in slices)]
+    return _first(every, most), sorted(names), sorted(set(RISKS) - set(known))
 
 
 def _readable(text: str, types: Mapping[str, pa.DataType]) -> bool:

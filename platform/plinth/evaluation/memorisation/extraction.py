@@ -90,18 +90,19 @@ def run(
     key = step.key([*(made.digest for made in inputs.values()), *sorted(listed)])
     parts = ctx.cache.get(key)
     if parts is None:
-        chosen, absent, unseen = _windows(ctx, params, trained, ledger, curated, shards, taken, listed)
+        chosen, counted = _windows(ctx, params, trained, ledger, curated, shards, taken, listed)
         part = _written(ctx, params, checkpoint, chosen)
-        parts = (part.model_copy(update={"stats": {"absent": absent, "unseen": unseen}}),)
+        parts = (part.model_copy(update={"stats": counted}),)
         ctx.cache.put(key, parts)
-    stats = summary(read_table(ctx.store, parts[0])) | dict(parts[0].stats)
+    counted = dict(parts[0].stats)
+    stats = summary(read_table(ctx.store, parts[0]), counted.pop("asked")) | counted
     stats |= {"prefix_tokens": params.prefix_tokens, "suffix_tokens": params.suffix_tokens, "seed": params.seed}
     return stage.manifest(ASSET, step, inputs, parts, stats)
 
 
-def summary(tried: pa.Table) -> dict[str, Any]:
-    """Statistics of a table (`SCHEMA`)."""
-    slices: dict[str, dict[bool, list[str]]] = {}
+def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
+    """Statistics of a table (`SCHEMA`); a slice that was asked for is there though it has no document."""
+    slices: dict[str, dict[bool, list[str]]] = {name: {False: [], True: []} for name in asked}
     columns = (tried[name].to_pylist() for name in ("slice", "heldout", "outcome"))
     for name, heldout, outcome in zip(*columns, strict=True):
         slices.setdefault(name, {False: [], True: []})[heldout].append(outcome)
@@ -162,9 +163,9 @@ def _windows(
     shards: Mapping[str, Manifest],
     taken: Taken,
     listed: Sequence[str],
-) -> tuple[list[tuple[str, TextWindow]], list[str], int]:
-    """Slice and window of every document to try; absent slices; how many documents no step took whole."""
-    rows, absent = candidates(ctx, params, ledger, shards, listed)
+) -> tuple[list[tuple[str, TextWindow]], dict[str, Any]]:
+    """Slice and window of every document to try; slices asked for and absent, and how many documents are unseen."""
+    rows, asked, absent = candidates(ctx, params, ledger, shards, listed)
     by_decision: dict[str, list[dict[str, Any]]] = {"train": [], "heldout": []}
     for row in rows.to_pylist():
         by_decision[row["decision"]].append(row)
@@ -184,7 +185,8 @@ def _windows(
             if window is not None:
                 group.append(window)
     listing = [(name, window) for (name, _), group in sorted(chosen.items()) for window in group]
-    return listing, absent, sum(window is None for window in known.values())
+    unseen = sum(window is None for window in known.values())
+    return listing, {"asked": asked, "absent": absent, "unseen": unseen}
 
 
 def _written(

@@ -23,6 +23,9 @@ from plinth.tokens.shards.reader import ShardReader, open_streams
 from plinth.tokens.splitmix import mix64
 from plinth.tokens.tokenizer import encode, tokenizer
 
+#: Windows tried of a document: the border of a sequence may run through some.
+TRIES = 16
+
 
 @dataclass(frozen=True)
 class TextWindow:
@@ -67,20 +70,20 @@ class TrainedWindows:
         }
 
     def of(self, row: Mapping[str, Any]) -> TextWindow | None:
-        """The window of a candidate; None where no step took it whole."""
+        """The first of `TRIES` windows of a candidate that some step took whole; None where there is none."""
         reader, first = self._shards[row["bucket"], row["shard"]]
-        offset = _offset(row["rank"], int(row["tokens"]) - 1, self._params.width)
-        start = first + int(row["position"]) + offset
-        uses = self._spans.of(reader.stream.name, start, self._params.width)
-        taken = self._taken
-        seen = sum(
-            use.tokens >= self._params.width and use.step < taken.last and use.step + 1 not in taken.left_out
-            for use in uses
-        )
-        if not seen:
-            return None
-        held = reader.read(start, self._params.width)
-        return TextWindow(row["id"], row["bucket"], False, offset, seen, tuple(held.tolist()))
+        for tried in range(TRIES):
+            offset = _offset(row["rank"] + tried, int(row["tokens"]) - 1, self._params.width)
+            start = first + int(row["position"]) + offset
+            if seen := self._seen(reader.stream.name, start):
+                held = reader.read(start, self._params.width)
+                return TextWindow(row["id"], row["bucket"], False, offset, seen, tuple(held.tolist()))
+        return None
+
+    def _seen(self, stream: str, start: int) -> int:
+        width, taken = self._params.width, self._taken
+        uses = self._spans.of(stream, start, width)
+        return sum(use.tokens >= width and use.step < taken.last and use.step + 1 not in taken.left_out for use in uses)
 
 
 def heldout_windows(
@@ -122,4 +125,4 @@ def _texts(
 
 def _offset(rank: int, tokens: int, width: int) -> int:
     """Where a window begins among this many tokens, drawn by the document's hash."""
-    return int(mix64(np.array([rank], np.uint64))[0] % np.uint64(tokens - width + 1))
+    return int(mix64(np.array([rank % 2**64], np.uint64))[0] % np.uint64(tokens - width + 1))

@@ -183,7 +183,7 @@ def test_windows_are_those_that_a_step_took_whole(ctx: Context, corpus: Corpus) 
     from plinth.tokens.order.batch import documents_of_step
 
     few = replace(corpus.taken, last=3, left_out=frozenset({2}))
-    table, _ = candidates(ctx, PARAMS, corpus.ledger, ["web"])
+    table, *_ = candidates(ctx, PARAMS, corpus.ledger, ["web"])
     rows = [row for row in table.to_pylist() if (row["slice"], row["decision"]) == ("all", "train")]
     windows = TrainedWindows(ctx, PARAMS, corpus.shards, few)
     found = {row["id"] for row in rows if windows.of(row)}
@@ -254,4 +254,5 @@ def test_no_document_of_a_slice_is_no_evidence() -> None:
     assert found["slices"]["a"]["n"] == 0
     assert found["slices"]["b"]["control"] is None
     assert found["upper"] == pytest.approx(0.01487, abs=1e-5)  # 1 - 0.05 ** (1 / 200)
-    assert extraction.summary(pa.Table.from_pylist(rows[:3]))["upper"] is None
+    found = extraction.summary(pa.Table.from_pylist(rows[:3]), ["a", "c"])
+    assert (found["upper"], found["slices"]["c"]) == (None, {"n": 0, "control": None})
