@@ -24,16 +24,21 @@ ANIMALS = ("fox", "dog", "document", "web", "story", "größte")
 
 
 def items() -> list[ProbeItem]:
-    """Two probes: one with wrong answers of several lengths, one whose prompts are longer than a sequence, without."""
+    """Two probes: one with wrong answers of several lengths, one without; the last item is longer than a sequence."""
     found = []
     for number, animal in enumerate(ANIMALS):
         others = tuple(f" {one}" for one in ANIMALS if one != animal)[: number % 3 + 1]
-        prompt = f"The {animal} tells of the"
+        prompt = f"A {animal} or a"
         found.append(ProbeItem(f"a{number}", "animals", "knowledge", "t", prompt, f" {animal}", others, "Of the"))
-    for number in range(4):
-        prompt, control = (f"while True: f({x})\n" * (3 * number + 1) + "while" for x in ("x", "y"))
+    for number, lines in enumerate((1, 2, 30)):
+        prompt, control = (f"f({x})\n" * lines + "while" for x in ("x", "y"))
         found.append(ProbeItem(f"l{number}", "loops", "code", "t", prompt, " True: f(x)", (), control))
     return found
+
+
+def fitting() -> list[ProbeItem]:
+    """Those that fit a sequence of 32 tokens."""
+    return items()[:-1]
 
 
 def prepared(ctx: Context, looks: int = 6, share: float = 1.0) -> Manifest:

@@ -29,7 +29,7 @@ from plinth.evaluation.engine.batches import plan
 from plinth.evaluation.engine.encode import ScoredStream
 from plinth.evaluation.engine.records import Request
 from plinth.evaluation.probes.item import ProbeItem, from_table, to_table
-from plinth.evaluation.probes.scoring import requests, trusted
+from plinth.evaluation.probes.scoring import fitting, requests, trusted
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
@@ -105,7 +105,8 @@ def prepare(
         sources: what the items come from.
         trained: `tokenizer`.
 
-    Stats: `probes` (name -> items, of so many), `every` (looks at held-out text from one to the next), `tokens` (of a
+    Stats: `probes` (name -> items, of so many), `too_long` (items that do not fit a sequence, and are not asked offline
+    either), `set` (digest of what is asked), `every` (looks at held-out text from one to the next), `tokens` (of a
     look), `share` (of the run's training, as counted).
     """
     step = Step(name="run.probes", version=VERSION, params=budget._asdict())
@@ -115,8 +116,11 @@ def prepare(
     if parts is None:
         (file,) = trained.named(tokenizer.FILE)
         model, start = load_tokenizer(ctx.store, file.blob), int(trained.stats["end_of_text"])
-        pairs = [Request(*pair) for pair in requests(items)]
-        parts = _written(ctx, choose(items, encode.requests(model, start, pairs), budget), items)
+        streams = encode.requests(model, start, [Request(*pair) for pair in requests(items)])
+        fit = fitting(items, [len(one.ids) - 1 for one in streams], budget.sequence_tokens)
+        asked = [stream for own, fits in zip(_by_item(items, streams), fit, strict=True) if fits for stream in own]
+        kept = [one for one, fits in zip(items, fit, strict=True) if fits]
+        parts = _written(ctx, kept, choose(kept, asked, budget), too_long=fit.count(False))
         ctx.cache.put(key, parts)
     made = manifest(ASSET, step, inputs, parts, _stats(parts, budget))
     ctx.refs.save(made)
@@ -169,12 +173,12 @@ def load(store: Store, made: Manifest) -> ProbePlan:
     return ProbePlan(from_table(read_table(store, items)), found, int(made.stats["every"]), made.stats["set"])
 
 
-def _written(ctx: Context, choice: Choice, items: Sequence[ProbeItem]) -> tuple[Part, ...]:
+def _written(ctx: Context, items: Sequence[ProbeItem], choice: Choice, *, too_long: int) -> tuple[Part, ...]:
     rows = [{"first": one.first, "tokens": one.ids} for one in choice.streams]
     table = pa.Table.from_pylist(rows, schema=STREAM_SCHEMA)
     every, kept = Counter(one.probe for one in items), Counter(one.probe for one in choice.items)
     counts = {name: {"items": kept[name], "of": every[name]} for name in sorted(every)}
-    stats = {"probes": counts, "every": choice.every, "tokens": choice.tokens}
+    stats = {"probes": counts, "every": choice.every, "tokens": choice.tokens, "too_long": too_long}
     return (
         write_table(ctx.store, ITEMS, to_table(choice.items), stats=stats),
         write_table(ctx.store, STREAMS, table),

@@ -80,7 +80,7 @@ def test_the_same_scores_on_any_ranks_and_no_trace_in_the_run(run: Make) -> None
     ranks = run_ranks(2, probed.look_all, two | {"untied": run(parallel=Parallel(pipeline=2), model=untied)})
     alone = run_ranks(1, probed.look_all, {"tied": run(launch=Launch(ranks=1))})[0]["tied"]
     assert alone["with"] == alone["without"]
-    assert len(alone["found"][0]) == len(probed.items())
+    assert len(alone["found"][0]) == len(probed.fitting())
     for name, (_, rounding) in kinds.items():
         answer = ranks[0][name]
         assert answer["with"] == answer["without"], name
@@ -100,7 +100,7 @@ def offline(ctx: Context, tmp_path: Path) -> Callable[[RunConfig, int], dict[str
         shutil.copytree(checkpoint.verify(config.directory, step) / "model", folder)
         (file,) = heldout_text.corpus(ctx)[1].named("tokenizer.json")
         checkout(ctx.store, [file], folder)
-        items = probed.items()
+        items = probed.fitting()
         with ModelEngine.of_folder(ctx, folder) as engine:
             found = engine.likelihoods([Request(*pair) for pair in scoring.requests(items)])
         return scoring.by_probe(items, scoring.scored(items, found.bits.tolist()))
@@ -148,7 +148,7 @@ def test_probes_are_scored_at_every_so_many_looks_and_at_the_last(ctx: Context, 
     look = probed.prepared(ctx, looks=12, share=100.0).stats["tokens"] / 3 / 20_000  # its share of the run
     for paid, steps in ((12, list(range(1, 13))), (8, [2, 4, 6, 8, 10, 12])):
         validator = Validator(run(probes=probed.prepared(ctx, looks=12, share=(paid + 0.5) * look).digest))
-        assert len(validator.probes.items) == len(probed.items())
+        assert len(validator.probes.items) == len(probed.fitting())
         assert [step for step in range(1, 13) if validator.probes.due(step)] == steps
     blind = Validator(run(probes=""))
     assert not any(blind.probes.due(step) for step in range(1, 13))
