@@ -87,7 +87,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             subprocess.Popen(command, env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(config.ranks)
         ]
-        if any([process.wait(timeout=3600) for process in ranks]):
+        if max([process.wait(timeout=3600) for process in ranks]):
             raise SystemExit("a rank failed")
         found = json.loads((config.directory.root / "bench.json").read_text())
     step_s, look_s = statistics.median(found["step_s"]), statistics.median(found["look_s"])
