@@ -63,9 +63,16 @@ def _row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:
         "ratio": "" if worth.snr is None else f"{worth.snr:.3g}",
         "margin": _number(scores.get("margin")),
         "accuracy": "" if scores.get("accuracy") is None else style.percent(scores["accuracy"]),
-        "words": "may decide" if worth.decides else "within its noise: stops nothing and opens or closes no gate",
+        "words": _words(worth),
         "weight": "good" if worth.decides else "soft",
     }
+
+
+def _words(worth: Worth) -> str:
+    if worth.decides:
+        return "may decide"
+    found = "no signal" if worth.signal <= 0 else "noise not known yet" if worth.snr is None else "within its noise"
+    return f"{found}: stops nothing and opens or closes no gate"
 
 
 def _number(value: Any) -> str:

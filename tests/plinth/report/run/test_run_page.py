@@ -324,6 +324,10 @@ def test_probes_are_shown_with_their_noise_and_what_they_may_decide() -> None:
     (seeded,) = probes.rows(measured, {"maths": (0.7, 2.9)})
     assert (seeded["noise"], seeded["weight"]) == ("1.556 over 2 seeds", "soft")
     assert seeded["words"].startswith("within its noise")
+    for more, words in (({"control": 0.5}, "no signal"), ({"probe_set": "b"}, "noise not known yet")):
+        last = {**story.events[-2], "step": 6, "seq": 99, **look(0.7, control=more.get("control", 1.5)), **more}
+        (other,) = probes.rows(run_metrics([*story.events, last]), {})
+        assert other["words"].startswith(words)
     line, control = probes.panel(measured, {}).lines
     assert line.band == pytest.approx(noise)
     assert (control.faint, control.band) == (True, 0.0)
