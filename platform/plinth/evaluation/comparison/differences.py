@@ -1,0 +1,122 @@
+"""Paired differences with their intervals, and what may be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plinth.evaluation import statistics
+from plinth.evaluation.comparison.pairs import SEEN, Pairs, largest_slices
+from plinth.evaluation.statistics import Estimate
+from plinth.records import Frozen
+
+WHOLE = "all"
+LEVEL = 0.95
+#: Slices shown of each axis, the largest.
+MOST_SLICES = 20
+#: Draws for the interval of one model alone, which decides nothing.
+_DRAWS_ALONE = 1_000
+
+A, B, NONE = "a", "b", ""
+
+
+class Difference(Frozen):
+    """One line of a comparison: a measure on all its items, or on a slice of them.
+
+    `adjusted` is p by Holm over all lines of its kind and sort: wholes of a kind, slices of a kind. `better` is `a`,
+    `b`, or empty where the difference could be none; then `smallest` is the effect that would have been found in four
+    of five such comparisons, None where not even that is known. `clean` is the difference without the `seen` items, which
+    training text held or nearly held.
+    """
+
+    kind: str
+    measure: str
+    slice: str
+    fewer_is_better: bool
+    a: Estimate
+    b: Estimate
+    difference: Estimate
+    adjusted: float
+    better: str
+    smallest: float | None
+    seen: int = 0
+    clean: Estimate | None = None
+    clean_better: str = NONE
+
+
+def differences(all_pairs: Sequence[Pairs], seed: int) -> list[Difference]:
+    """Lines of every measure: its whole first, then its slices by label."""
+    lines = [line for one in all_pairs if one.rows.num_rows for line in _of_measure(one, seed)]
+    families: dict[tuple[str, bool], list[int]] = {}
+    for i, line in enumerate(lines):
+        families.setdefault((line.kind, line.slice == WHOLE), []).append(i)
+    for members in families.values():
+        adjusted = statistics.holm([lines[i].adjusted for i in members])
+        for i, p in zip(members, adjusted.tolist(), strict=True):
+            lines[i] = lines[i].model_copy(
+                update={"adjusted": p, "better": better(lines[i].difference, lines[i].fewer_is_better, p)}
+            )
+    return lines
+
+
+def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
+    """The better model, or empty: the interval holds 0, or p does not rule "none" out."""
+    p = difference.p if p is None else p
+    if not difference.excludes() or p is None or p >= 1 - LEVEL:
+        return NONE
+    return A if (difference.value < 0) == fewer_is_better else B
+
+
+def left_out(all_pairs: Iterable[Pairs]) -> int:
+    """Slices that have no line, being small."""
+    return sum(largest_slices(one, MOST_SLICES)[1] for one in all_pairs)
+
+
+def _of_measure(pairs: Pairs, seed: int) -> Iterable[Difference]:
+    yield _line(pairs, WHOLE, seed)
+    for label, rows in largest_slices(pairs, MOST_SLICES)[0].items():
+        kept = np.zeros(pairs.rows.num_rows, dtype=np.bool_)
+        kept[rows] = True
+        yield _line(pairs.where(kept), label, seed)
+
+
+def _line(pairs: Pairs, label: str, seed: int) -> Difference:
+    seen = _seen(pairs)
+    gap = _gap(pairs, seed)
+    clean = _gap(pairs.where(~seen), seed) if seen.any() and not seen.all() else None
+    return Difference(
+        kind=pairs.kind,
+        measure=pairs.measure,
+        slice=label,
+        fewer_is_better=pairs.fewer_is_better,
+        a=_alone(pairs, "a", seed),
+        b=_alone(pairs, "b", seed),
+        difference=gap,
+        adjusted=1.0 if gap.p is None else gap.p,
+        better=NONE,
+        smallest=gap.smallest_effect(),
+        seen=int(seen.sum()),
+        clean=clean,
+        clean_better=better(clean, pairs.fewer_is_better) if clean else NONE,
+    )
+
+
+def _seen(pairs: Pairs) -> NDArray[np.bool_]:
+    return np.isin(np.array(pairs.rows["status"].to_pylist(), dtype=object), SEEN)
+
+
+def _gap(pairs: Pairs, seed: int) -> Estimate:
+    a, b, clusters = pairs.column("a"), pairs.column("b"), pairs.rows["cluster"].to_pylist()
+    if pairs.ratio:
+        return statistics.ratio_difference(a, b, pairs.column("weight"), clusters, seed=seed, level=LEVEL)
+    return statistics.paired_difference(a, b, clusters, level=LEVEL)
+
+
+def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
+    values, clusters = pairs.column(side), pairs.rows["cluster"].to_pylist()
+    if pairs.ratio:
+        weight = pairs.column("weight")
+        return statistics.ratio(values, weight, clusters, seed=seed, draws=_DRAWS_ALONE, level=LEVEL)
+    return statistics.mean(values, clusters, level=LEVEL)
