@@ -8,6 +8,7 @@ from assets import (
     annotate,
     canaries,
     candidate,
+    comparison,
     contamination,
     curate,
     data_card,
@@ -75,6 +76,7 @@ STEMS = (
     extraction,
     tasks,
     proxies,
+    comparison,
     evaluation_page,
     candidate,
 )
@@ -82,7 +84,8 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, extraction, tasks, proxies, evaluation_page, candidate),
+    *(training, evaluation, probes, memorisation, extraction, tasks, proxies, comparison),
+    *(evaluation_page, candidate),
 )
 
 

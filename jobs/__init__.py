@@ -6,6 +6,7 @@ sensors       new source files, approvals, failed runs; the nightly schedule
 instance      the Dagster instance of a workspace
 last_recipe   the recipe that a workspace ran last
 results_page  the page of results
+targets       models by the names that people have for them
 servers       the two web servers of `plinth up`, on loopback
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name

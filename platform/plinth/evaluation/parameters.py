@@ -33,6 +33,11 @@ class Evaluation(Frozen):
         default_factory=dict, description="Sets of tasks of lm-evaluation-harness, from local files."
     )
     proxies: Proxies | None = Field(None, description="Product proxies: generated items, checked by code.")
+    against: str = Field(
+        "",
+        description="Model that every new checkpoint is compared with: a folder of weights, in the workspace's `input` "
+        "or absolute, or the digest of a checkpoint. Makes the asset `comparison`.",
+    )
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,
         description="Further slices, beside those by bucket, language, domain and length: a name and an expression "

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.errors import TrainingError
+from plinth.errors import MissingError, TrainingError
 from plinth.model.hugging_face import CONFIG, WEIGHTS
 from plinth.records import Manifest, Part, Step
 from plinth.storage import parts
@@ -105,6 +105,40 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     }
     step = Step(name="checkpoint", version=configuration.VERSION)
     return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*made, tokenizer], stats)
+
+
+def committed_manifest(ctx: Context, config: RunConfig, number: int | None = None) -> Manifest:
+    """The manifest of a committed checkpoint of a run, finished or not, for evaluating it; by default the newest.
+
+    Of the last checkpoint of a finished run it is the manifest of asset `checkpoint`. Any other is not to be released:
+    it has no evidence of resume.
+
+    Raises:
+        MissingError: the run has no such checkpoint.
+        CheckpointError: it is not what was committed.
+    """
+    known = checkpoint.committed(config.directory)
+    chosen = number if number is not None else max(known, default=0)
+    if chosen not in known:
+        raise MissingError(
+            f"run {config.run_id} has no checkpoint {number or ''}".rstrip(),
+            found=", ".join(str(step) for step in known) or "none",
+            remedy="`plinth checkpoint list RUN` shows those that are kept",
+        )
+    if config.directory.evidence.exists() and chosen == last_step(config):
+        run = run_manifest(ctx, config)
+        ctx.refs.save(run)
+        return checkpoint_manifest(ctx, config, run)
+    folder = checkpoint.verify(config.directory, chosen)
+    stats = {"run_id": config.run_id, "step": chosen, "tokens": config.tokens_through(chosen)}
+    loss = checkpoint.read_state(config.directory, chosen)["monitor"]["loss_ema"]
+    inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
+    run = stage.manifest("run", _step(config), inputs, [], stats | {"final_loss_ema": loss})
+    ctx.refs.save(run)
+    files = [_stored(ctx, name, folder / "model" / name) for name in (WEIGHTS, CONFIG)]
+    (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
+    step = Step(name="checkpoint", version=configuration.VERSION)
+    return stage.manifest("checkpoint", step, {"run": run, "tokenizer": config.tokenizer}, [*files, tokenizer], stats)
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class Difference(Frozen):
 
     `adjusted` is p by Holm over all lines of its kind and sort: wholes of a kind, slices of a kind. `better` is `a`,
     `b`, or empty where the difference could be none; then `smallest` is the effect that would have been found in four
-    of five such comparisons, None where not even that is known. `clean` is the difference without the `seen` items, which
-    training text held or nearly held.
+    of five such comparisons, None where not even that is known. `clean` is the difference without the `seen` items,
+    which training text held or nearly held.
     """
 
     kind: str
@@ -120,3 +120,12 @@ def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
         weight = pairs.column("weight")
         return statistics.ratio(values, weight, clusters, seed=seed, draws=_DRAWS_ALONE, level=LEVEL)
     return statistics.mean(values, clusters, level=LEVEL)
+
+
+def said(line: Difference) -> str:
+    """The finding of a line in words; "no difference" only beside what could have been seen."""
+    if line.better != NONE:
+        return f"{line.better.upper()} is better"
+    if line.smallest is None:
+        return "not known: nothing varies"
+    return f"no difference found; {line.smallest:.2g} would have been"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,24 +107,23 @@ def _pair(measure: str, item: str, a: Mapping[str, Any], b: Mapping[str, Any]) -
 def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]], int]:
     """Rows of each slice, the slices of an axis by weight; and how many slices were left out.
 
-    The axis is the first word of a label. A slice that holds all rows is left out: it is the whole.
+    The axis is the first word of a label. A slice of all rows is the whole, and one of the same rows as another says
+    nothing more: both are left out without a count.
     """
     members: dict[str, list[int]] = {}
     for row, labels in enumerate(pairs.rows["slices"].to_pylist()):
         for label in labels:
             members.setdefault(label, []).append(row)
-    weight, found, left_out = pairs.column("weight"), dict[str, NDArray[np.int64]](), 0
+    weight, found, known, left_out = pairs.column("weight"), dict[str, NDArray[np.int64]](), set[tuple[int, ...]](), 0
     axes: dict[str, list[str]] = {}
     for label in sorted(members):
         axes.setdefault(label.partition(" ")[0], []).append(label)
     for labels in axes.values():
         own = sorted(labels, key=lambda label: (-float(weight[members[label]].sum()), label))
-        kept = [label for label in own[:most] if len(members[label]) < pairs.rows.num_rows]
-        found |= {label: np.array(members[label]) for label in sorted(kept)}
+        for label in sorted(own[:most]):
+            rows = tuple(members[label])
+            if len(rows) < pairs.rows.num_rows and rows not in known:
+                known.add(rows)
+                found[label] = np.array(rows)
         left_out += max(0, len(own) - most)
     return found, left_out
-
-
-def total(all_pairs: Sequence[Pairs]) -> int:
-    """Rows of all measures."""
-    return sum(one.rows.num_rows for one in all_pairs)

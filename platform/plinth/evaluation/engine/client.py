@@ -28,7 +28,7 @@ from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, PlinthError, TrainingError
 from plinth.evaluation.engine import exchange
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
-from plinth.model.hugging_face import REQUIRED_FILES, TOKENIZER
+from plinth.model.hugging_face import CONFIG, INDEX, REQUIRED_FILES, TOKENIZER
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
@@ -223,16 +223,20 @@ class ModelEngine:
 
 
 def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
+    """The files of the model; of one in several files, the index and all of them."""
     found = {part.name: part for part in checkpoint.parts}
-    lacking = [name for name in REQUIRED_FILES if name not in found]
+    required: tuple[str, ...] = REQUIRED_FILES
+    if INDEX in found:
+        required = (INDEX, CONFIG, TOKENIZER, *sorted(name for name in found if name.endswith(".safetensors")))
+    lacking = [name for name in required if name not in found]
     if lacking:
         raise CheckpointError(
             f"checkpoint {checkpoint.digest[:12]} cannot be evaluated",
             found=f"no {', '.join(lacking)} among {sorted(found)}",
-            expected=", ".join(REQUIRED_FILES),
+            expected=", ".join(required),
             remedy="make the checkpoint again: `plinth run --select checkpoint`",
         )
-    return tuple(found[name] for name in REQUIRED_FILES)
+    return tuple(found[name] for name in required)
 
 
 def _started(model: Path, workers: int, log: Path) -> subprocess.Popen[str]:

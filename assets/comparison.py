@@ -1,0 +1,103 @@
+"""`comparison`: every new checkpoint beside a model that the recipe names, measured alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets import evaluation
+from assets.framework.inputs import shared_owner
+from assets.framework.present import picture, table
+from assets.framework.stage import Inputs, Say, Stage
+from plinth.compute.context import Context
+from plinth.evaluation.comparison import job, readers
+from plinth.evaluation.comparison.differences import Difference, said
+from plinth.evaluation.comparison.folder import weights
+from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.recipe.recipe import Recipe
+from plinth.records import Manifest
+from plinth.storage.checkout import resolve
+
+#: Modules whose stages measure a checkpoint item by item.
+MEASURING = (evaluation,)
+
+
+def stages(recipe: Recipe) -> list[Stage]:
+    """One comparison, where the recipe says with what."""
+    against = recipe.evaluation.against
+    if not against:
+        return []
+    own = measuring(recipe)
+    deps = dict.fromkeys([*(one.asset for one in own), *(name for one in own for name in one.deps)])
+    return [
+        Stage(
+            asset="comparison",
+            deps=tuple(deps),
+            make=partial(_make, recipe, against),
+            version=job.VERSION,
+            params={},
+            outside=partial(_outside, against),
+            group="evaluation",
+            description="The checkpoint (a) beside the model that the recipe names (b): paired differences with "
+            "intervals, with and without contaminated items; what differs between the two.",
+            owner=shared_owner(recipe),
+            kinds=("pytorch", "parquet"),
+            present=_present,
+            pool="training",
+        )
+    ]
+
+
+def measuring(recipe: Recipe) -> list[Stage]:
+    """Stages that measure a checkpoint and whose results can be paired."""
+    every = [stage for stem in MEASURING for stage in stem.stages(recipe)]
+    return [one for one in every if "checkpoint" in one.deps and readers.reader(one.asset) is not None]
+
+
+def measure(
+    recipe: Recipe, ctx: Context, checkpoint: Manifest, given: Mapping[str, Manifest], say: Say
+) -> MeasuredModel:
+    """Measure a checkpoint as the recipe measures its own; what was measured before is read from the step cache.
+
+    Args:
+        given: what the measuring stages read beside the checkpoint.
+    """
+    ctx.refs.save(checkpoint)
+    made = {}
+    for stage in measuring(recipe):
+        made[stage.asset] = stage.make(ctx, {**given, "checkpoint": checkpoint}, say)
+        ctx.refs.save(made[stage.asset])
+    return MeasuredModel(checkpoint, made)
+
+
+def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    ours = MeasuredModel(inputs["checkpoint"], {one.asset: inputs[one.asset] for one in measuring(recipe)})
+    theirs = measure(recipe, ctx, _other(ctx, against), inputs, say)
+    return job.run(ctx, ours, theirs)
+
+
+def _other(ctx: Context, against: str) -> Manifest:
+    base = ctx.workspace.input
+    folder = Path(base, against) if isinstance(base, Path) else Path(against)
+    return weights(ctx, folder) if folder.is_dir() else resolve(ctx.refs, against)
+
+
+def _outside(against: str, ctx: Context) -> str:
+    return _other(ctx, against).digest
+
+
+def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+    from plinth.report import comparison_figure
+
+    lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
+    cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
+             for one in lines]  # fmt: skip
+    return {
+        "differences": picture(comparison_figure.figure, lines),
+        "lines": dg.MetadataValue.md(table(header, cells)),
+    }

@@ -1,0 +1,97 @@
+"""`plinth compare`: two models side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, recipe_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.evaluation.comparison.differences import Difference
+    from plinth.records import Manifest
+
+#: Lines shown in the terminal; page and JSON have all.
+SHOWN = 30
+
+
+@click.command(
+    epilog=examples(
+        "plinth compare latest release",
+        "plinth compare demo-3fa9c1d2e0b4:400 latest",
+        "plinth compare demo/2 ./models/another-model -o comparison.html",
+        "plinth compare latest release --json | jq '.lines[] | {measure, slice, better}'",
+    )
+)
+@click.argument("a")
+@click.argument("b")
+@shared
+@recipe_option
+@click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.")
+@json_option
+def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bool) -> None:
+    """Compare models A and B on held-out text, protected items, probes and tasks; write the page.
+
+    A and B are `release`, `canary`, a version NAME/VERSION or NAME@ALIAS, a run (`latest`, an id or a prefix of it),
+    a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each
+    is measured as the recipe says, unless it was before. Differences are of pairs, with 95% intervals.
+    """
+    from jobs.cli import output
+    from plinth.storage.atomic import write_bytes
+
+    ctx = settings.context()
+    made = _compared(settings, ctx, a, b)
+    from plinth.report.comparison import page
+
+    path = target or ctx.workspace.reports / f"comparison-{made.digest[:12]}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, page(made, a, b).encode())
+    if as_json:
+        output.emit_json({"digest": made.digest, "page": str(path), **made.stats})
+        return
+    _show(made)
+    output.say(f"comparison {made.digest[:12]}, page {path}")
+
+
+def _compared(settings: Settings, ctx: Context, a: str, b: str) -> Manifest:
+    """Measure both where need be, compare, and keep the manifests."""
+    from assets import comparison
+    from jobs import targets
+    from jobs.cli import output
+    from plinth.evaluation.comparison import job
+
+    recipe = settings.load_recipe()
+    needed = {name for stage in comparison.measuring(recipe) for name in stage.deps} - {"checkpoint"}
+    given = {name: ctx.refs.current(name) for name in sorted(needed)}
+    models = [targets.model(ctx, one, lambda: recipe.required_release().name) for one in (a, b)]
+    ours, theirs = (comparison.measure(recipe, ctx, one, given, output.say) for one in models)
+    made = job.run(ctx, ours, theirs)
+    ctx.refs.save(made)
+    return made
+
+
+def _show(made: Manifest) -> None:
+    from jobs.cli import output
+    from plinth.evaluation.comparison.differences import Difference
+
+    lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")
+    output.table(columns, [_row(line) for line in lines[:SHOWN]], right=columns[2:6])
+    for reason in made.stats["reasons"]:
+        output.say(f"{reason['measure']} ({reason['sort']}): {reason['text']}")
+    if made.stats["changes"]:
+        output.heading("What differs")
+        rows = [(one["sort"], one["where"], one["a"], one["b"]) for one in made.stats["changes"][:SHOWN]]
+        output.table(("", "where", "A", "B"), rows)
+
+
+def _row(line: Difference) -> tuple[object, ...]:
+    from plinth.evaluation.comparison.differences import said
+    from plinth.report.comparison import interval, number
+
+    gap = line.difference
+    values = number(line.a.value), number(line.b.value), interval(gap, True)
+    return (line.measure, line.slice, gap.n, *values, said(line))

@@ -1,0 +1,67 @@
+"""Models by the names that people have for them, as manifests of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plinth.errors import MissingError
+from plinth.evaluation.comparison.folder import weights
+from plinth.records import Manifest
+from plinth.storage.checkout import resolve
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+
+ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
+MODELS = ("checkpoint", "weights")
+
+
+def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
+    """The checkpoint that a target names; what is signed is verified first.
+
+    Args:
+        target: `release`, `canary`, NAME/VERSION, NAME@ALIAS, a folder of weights, a run, RUN:STEP, or the digest of a
+            checkpoint.
+        release: gives the name of the recipe's release.
+
+    Raises:
+        MissingError: nothing has that name, or what has is no model.
+        SignatureError, LineageError, GateError: a version or a signed folder does not verify.
+    """
+    if target in ALIASES:
+        return _verified(ctx, f"{release()}@{ALIASES[target]}")
+    if Path(target).is_dir():
+        return _folder(ctx, Path(target))
+    run, colon, step = target.partition(":")
+    if colon or run == "latest" or any(ctx.workspace.runs.glob(f"{run}*/config.json")):
+        return _of_run(ctx, run, step)
+    if "@" in target or "/" in target:
+        return _verified(ctx, target)
+    found = resolve(ctx.refs, target)
+    if found.asset not in MODELS:
+        raise MissingError(f"{target} is no model", found=f"a manifest of {found.asset}", expected=" or ".join(MODELS))
+    return found
+
+
+def _verified(ctx: Context, target: str) -> Manifest:
+    from registry.verified import verify_model
+
+    return ctx.refs.load(verify_model(ctx, target).checkpoint)
+
+
+def _folder(ctx: Context, folder: Path) -> Manifest:
+    from registry import signing
+
+    return _verified(ctx, str(folder)) if signing.is_signed(folder) else weights(ctx, folder)
+
+
+def _of_run(ctx: Context, run: str, step: str) -> Manifest:
+    from jobs.cli.training.batch import find_run
+    from plinth.training import manifests
+
+    config = find_run(ctx, run)
+    if step and not step.isdecimal():
+        raise MissingError(f"{step!r} is no step", expected="RUN:STEP with a whole number")
+    return manifests.committed_manifest(ctx, config, int(step) if step else None)

@@ -1,0 +1,60 @@
+"""Two checkpoints of a run, and a folder of weights, side by side through the command line and as an asset."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from assets import catalog, comparison
+from jobs.recipes import load
+from plinth.compute.context import Context
+from plinth.storage.workspace import Workspace
+from tests.jobs.conftest import RECIPE, answer, plinth, variant
+from tests.shared import copied
+
+
+@pytest.mark.slow
+def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
+    workspace = copied(trained, tmp_path / "workspace")
+    (run,) = (path.name for path in (workspace / "runs").iterdir())
+    early = min(path.stem for path in (workspace / "runs" / run / "checkpoints").glob("step-*.json"))
+    step = int(early.removeprefix("step-"))
+    page = tmp_path / "page.html"
+    found = answer(workspace, "compare", f"{run}:{step}", "latest", "-o", page)
+    assert [found["models"][side]["step"] for side in "ab"] == [step, 40]
+    whole = found["lines"][0]
+    assert (whole["measure"], whole["slice"], whole["difference"]["seed"]) == ("bits per byte", "all", 0)
+    assert whole["difference"]["value"] == pytest.approx(whole["a"]["value"] - whole["b"]["value"])
+    changed = {row["where"]: (row["a"], row["b"]) for row in found["changes"]}
+    assert changed["step"] == (str(step), "40")
+    assert "bits per byte" in page.read_text()
+    # a folder of weights, which nothing is known of, is measured alike: these are the newest checkpoint's own
+    folder = tmp_path / "weights"
+    shutil.copytree(workspace / "runs" / run / "checkpoints" / "step-00000040" / "model", folder)
+    ctx = Context(Workspace(workspace))
+    (tokenizer,) = ctx.refs.current("tokenizer").named("tokenizer.json")
+    shutil.copyfile(ctx.store.open_path(tokenizer.blob), folder / "tokenizer.json")
+    same = answer(workspace, "compare", folder, "latest")
+    assert same["lines"][0]["difference"]["value"] == 0.0
+    assert {line["better"] for line in same["lines"]} == {""}
+    assert "weights from elsewhere" in same["changes"][0]["a"]
+    as_an_asset(ctx, tmp_path, found["models"]["a"]["checkpoint"], found["digest"])
+    refused = plinth(workspace, "compare", "latest", "nobody", check=False)
+    assert refused.returncode
+    assert "nobody" in refused.stderr
+
+
+def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
+    """The recipe names the other model; the asset is the same comparison, the new checkpoint first."""
+    recipe = load(variant(folder, f"evaluation: {{against: {early}}}\n"))
+    assert "comparison" not in {stage.asset for stage in catalog.stages(load(RECIPE))}
+    (stage,) = comparison.stages(recipe)
+    inputs = {name: ctx.refs.current(name) for name in stage.deps}
+    made = stage.make(ctx, inputs, print)
+    assert made.inputs["b/checkpoint"] == early
+    assert made.inputs["a/checkpoint"] == ctx.refs.current("checkpoint").digest
+    assert made.digest != compared
+    assert stage.outside is not None
+    assert stage.outside(ctx) == early
+    assert stage.present is not None
+    assert {"differences", "lines"} <= set(stage.present(ctx, made))

@@ -1,0 +1,292 @@
+"""Two models side by side, on measurements that are known."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from plinth.compute.context import Context
+from plinth.errors import IntegrityError, MissingError, StageError
+from plinth.evaluation.comparison import changes, job
+from plinth.evaluation.comparison.differences import Difference, differences, said
+from plinth.evaluation.comparison.extremes import extremes, seen_items
+from plinth.evaluation.comparison.folder import weights
+from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
+from plinth.records import Manifest
+from plinth.report.comparison import page
+from plinth.storage.parts import read_table, write_table
+
+SIZES = [400, 1200, 900, 2500, 600, 800, 1500, 300, 700, 1100, 950, 450, 3000, 820, 640]
+
+
+def documents(rates: Sequence[float], **more: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    return {
+        f"d{i:02}": {"value": rate * size, "weight": size, **{name: values[i] for name, values in more.items()}}
+        for i, (rate, size) in enumerate(zip(rates, SIZES, strict=True))
+    }
+
+
+def bits(a: Sequence[float], b: Sequence[float], **more: Sequence[Any]) -> Pairs:
+    sides = documents(a, **more), documents(b, **more)
+    return align("slices", "bits per byte", *sides, fewer_is_better=True, ratio=True)
+
+
+def answers(a: Sequence[int], b: Sequence[int], status: Sequence[str] | None = None, kind: str = "tasks") -> Pairs:
+    rows = [
+        {f"q{i:03}": {"value": value, **({"status": status[i]} if status else {})} for i, value in enumerate(side)}
+        for side in (a, b)
+    ]
+    return align(kind, "quiz: acc", *rows, fewer_is_better=False, ratio=False)
+
+
+RNG = np.random.default_rng(0)
+HARD = 1 + 0.2 * RNG.standard_normal(15)
+NOISE = 0.01 * RNG.standard_normal(15)
+
+
+def test_a_difference_is_of_pairs_and_of_sums() -> None:
+    (line,) = differences([bits(HARD, HARD + 0.03 + NOISE)], seed=0)
+    a, b = ((np.array(rates) * SIZES).sum() / sum(SIZES) for rates in (HARD, HARD + 0.03 + NOISE))
+    assert (line.a.value, line.b.value) == (pytest.approx(a), pytest.approx(b))
+    assert line.difference.value == pytest.approx(a - b)
+    assert line.better == "a"  # fewer bits
+    assert said(line) == "A is better"
+    assert line.a.high > line.b.low  # unpaired, the intervals overlap
+
+
+def test_no_difference_only_beside_what_could_have_been_seen() -> None:
+    (line,) = differences([bits(HARD, HARD + NOISE - NOISE.mean())], seed=0)
+    assert line.better == ""
+    assert line.smallest is not None
+    assert said(line) == f"no difference found; {line.smallest:.2g} would have been"
+    # the smallest effect is four fifths sure to be found: about 2.8 standard errors
+    error = (line.difference.high - line.difference.low) / 2 / 2.145
+    assert line.smallest == pytest.approx(2.8 * error, rel=0.2)
+
+
+def test_nothing_varies_says_nothing() -> None:
+    same = bits(HARD, HARD)
+    (line,) = differences([same], seed=0)
+    assert (line.better, line.smallest, said(line)) == ("", None, "not known: nothing varies")
+
+
+def test_three_items_to_none_are_no_finding() -> None:
+    (line,) = differences([answers([1, 1, 1] + [0] * 40, [0] * 43)], seed=0)
+    assert (line.adjusted, line.better) == (0.25, "")
+    (line,) = differences([answers([1] * 12 + [0] * 40, [0] * 52)], seed=0)
+    assert line.better == "a"
+
+
+def test_holm_over_the_slices_of_a_kind() -> None:
+    """Of twenty slices without any difference, one would be found without the correction."""
+    found = corrected = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        a, b = rng.normal(0, 1, 400), rng.normal(0, 1, 400)
+        rows = [{f"i{i:03}": {"value": value, "slices": [f"part {i % 20:02}"]} for i, value in enumerate(side)}
+                for side in (a, b)]  # fmt: skip
+        lines = differences([align("probes", "p", *rows, fewer_is_better=False, ratio=False)], seed=0)
+        assert [line.slice for line in lines] == ["all", *(f"part {i:02}" for i in range(20))]
+        found += any((line.difference.p or 0) < 0.05 for line in lines[1:])
+        corrected += any(line.better for line in lines[1:])
+    assert found > 20
+    assert corrected <= 6
+
+
+def test_with_and_without_contaminated_items() -> None:
+    """A wins by items that it was trained on; without them nothing is left."""
+    rng = np.random.default_rng(1)
+    status = ["contaminated"] * 20 + ["suspected"] * 5 + ["clean"] * 100
+    a = [1] * 25 + rng.integers(0, 2, 100).tolist()
+    b = [0] * 25 + a[25:][::-1]
+    (line,) = differences([answers(a, b, status)], seed=0)
+    assert (line.better, line.seen) == ("a", 25)
+    assert line.clean is not None
+    assert line.clean.n == 100
+    assert line.clean_better == ""
+    assert line.difference.value == pytest.approx(25 / 125)
+    listed = seen_items([answers(a, b, status)])
+    assert len(listed) == 25
+    assert {row["status"] for row in listed} == {"contaminated", "suspected"}
+
+
+def test_largest_gains_by_what_they_add() -> None:
+    pairs = bits([1.0] * 15, [1.0] * 12 + [1.01, 1.5, 0.5])
+    found = extremes(pairs, most=2)
+    assert [row["item"] for row in found["a"]] == ["d13", "d12"]  # 410 bits of 820 bytes, 30 of 3,000
+    assert [row["item"] for row in found["b"]] == ["d14"]
+    assert found["a"][0]["gain"] == pytest.approx(410)
+    assert (found["b"][0]["a"], found["b"][0]["b"]) == (1.0, 0.5)
+
+
+def test_slices_by_weight_each_once() -> None:
+    labels = [["language en", f"domain d{i % 5}", f"bucket {'x' if i % 5 else 'y'}"] for i in range(15)]
+    kept, left_out = largest_slices(bits(HARD, HARD, slices=labels), most=3)
+    assert "language en" not in kept  # all of them: the whole
+    assert [name for name in kept if name.startswith("domain")] == ["domain d1", "domain d2", "domain d3"]
+    assert left_out == 2
+    kept, left_out = largest_slices(bits(HARD, HARD, slices=labels), most=5)
+    assert "domain d0" not in kept  # the same documents as bucket y
+    assert (len(kept), left_out) == (6, 0)
+
+
+def test_other_text_is_not_compared() -> None:
+    ours, theirs = documents(HARD), documents(HARD)
+    theirs["d03"]["weight"] += 1
+    with pytest.raises(IntegrityError, match="other text"):
+        align("slices", "bits per byte", ours, theirs, fewer_is_better=True, ratio=True)
+    del theirs["d03"], ours["d05"]
+    found = align("slices", "bits per byte", ours, theirs, fewer_is_better=True, ratio=True)
+    assert (found.rows.num_rows, found.only_a, found.only_b) == (13, 1, 1)
+
+
+# ---- the manifest -------------------------------------------------------------------------------------
+
+
+def checkpoint(ctx: Context, layers: int, tokenizer: bytes, loss: float) -> Manifest:
+    source = Manifest(asset="web/sources", step="sources", version="1", params={}, inputs={}, parts=())
+    mixture = Manifest(
+        asset="mixture", step="mixture", version="1", params={"phases": [{"weights": {"web": layers}}]},
+        inputs={"web/sources": source.digest}, parts=(),
+    )  # fmt: skip
+    run = Manifest(
+        asset="run", step="run", version="1", params={"key": f"{layers}", "model": {"layers": layers, "dim": 8}},
+        inputs={"mixture": mixture.digest}, parts=(), stats={"final_loss_ema": loss},
+    )  # fmt: skip
+    part = ctx.store.put_bytes(tokenizer)
+    made = Manifest(
+        asset="checkpoint", step="checkpoint", version="1", params={}, inputs={"run": run.digest},
+        parts=({"name": "tokenizer.json", "blob": part},), stats={"step": 10 * layers, "tokens": 5},
+    )  # fmt: skip
+    for one in (source, mixture, run, made):
+        ctx.refs.save(one)
+    return made
+
+
+def evaluation(ctx: Context, rates: Sequence[float], languages: Sequence[str]) -> Manifest:
+    rows = [
+        {"id": hashlib.sha256(str(i).encode()).digest()[:16], "bucket": "web", "language": language, "bytes": size,
+         "model_bits": rate * size}
+        for i, (rate, size, language) in enumerate(zip(rates, SIZES, languages, strict=True))
+    ]  # fmt: skip
+    schema = pa.schema([("id", pa.binary(16)), ("bucket", pa.string()), ("language", pa.string()),
+                        ("bytes", pa.int64()), ("model_bits", pa.float64())])  # fmt: skip
+    part = write_table(ctx.store, "documents.parquet", pa.Table.from_pylist(rows, schema))
+    items = [{"set": "quiz", "item": f"i{i}", "status": ["clean", "contaminated"][i % 2], "bytes": 50,
+              "model_bits": 50 * rates[i]} for i in range(15)]  # fmt: skip
+    protected = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(items))
+    return Manifest(asset="evaluation", step="e", version="1", params={}, inputs={}, parts=(part, protected))
+
+
+def task(ctx: Context, right: Sequence[int]) -> Manifest:
+    rows = [
+        {"document": i, "hash": f"h{i:03}", "filter": "none", "metric": "acc", "score": float(one), "weight": None,
+         "bits": 3.0, "bytes": 4, "reason": None}
+        for i, one in enumerate(right)
+    ]  # fmt: skip
+    rows.append({**rows[0], "document": None, "hash": "broken", "score": None, "bits": None, "reason": "no JSON"})
+    part = write_table(
+        ctx.store, "quiz.parquet", pa.Table.from_pylist(rows), stats={"metrics": {"acc": {"higher_is_better": True}}}
+    )
+    return Manifest(asset="tasks/small", step="tasks", version="1", params={}, inputs={}, parts=(part,))
+
+
+@pytest.fixture
+def models(ctx: Context) -> tuple[MeasuredModel, MeasuredModel]:
+    """B has fewer bits, but more of them in German, and is worse at the task."""
+    languages = ["de" if i in (0, 5, 7, 11) else "en" for i in range(15)]
+    better = np.where(np.array(languages) == "en", -0.2, 0.1) + NOISE
+    a = MeasuredModel(
+        checkpoint(ctx, 2, b"one", 3.0),
+        {"evaluation": evaluation(ctx, HARD, languages), "tasks/small": task(ctx, [1] * 40 + [0] * 10)},
+    )
+    b = MeasuredModel(
+        checkpoint(ctx, 3, b"two", 3.5),
+        {"evaluation": evaluation(ctx, HARD + better, languages), "tasks/small": task(ctx, [1] * 10 + [0] * 40)},
+    )
+    return a, b
+
+
+def lines_of(made: Manifest) -> Mapping[tuple[str, str], Difference]:
+    lines = [Difference.model_validate(line) for line in made.stats["lines"]]
+    return {(line.measure, line.slice): line for line in lines}
+
+
+def test_lower_loss_worse_task_and_why(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    made = job.run(ctx, *models)
+    lines = lines_of(made)
+    assert lines["bits per byte", "all"].better == "b"
+    assert lines["bits per byte", "language de"].better == "a"
+    assert lines["quiz: acc", "all"].better == "a"
+    assert lines["quiz", "all"].seen == 7
+    assert not lines["quiz: bits per byte of the right answer", "all"].better
+    why = {(reason["measure"], reason["sort"]): reason["text"] for reason in made.stats["reasons"]}
+    assert "language de" in why["quiz: acc", "distribution"]
+    assert ("quiz: acc", "tokenizer") in why
+    assert "lower training loss" in why["bits per byte", "tokenizer"]
+    rows = read_table(ctx.store, made.parts[0])
+    assert set(rows["kind"].to_pylist()) == {"slices", "protected", "tasks"}
+    assert rows.num_rows == 15 + 15 + 50 + 50  # the damaged item is in none
+
+
+def test_what_differs(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    found = changes.changes(ctx.refs, models[0].checkpoint, models[1].checkpoint)
+    assert [(one.sort, one.where, one.a, one.b) for one in found] == [
+        ("steps", "step", "20", "30"),
+        ("steps", "final_loss_ema", "3", "3.5"),
+        ("recipe", "mixture: phases[0].weights.web", "2", "3"),
+        ("recipe", "run: model.layers", "2", "3"),
+    ]
+    assert changes.changes(ctx.refs, models[0].checkpoint, models[0].checkpoint) == []
+
+
+def test_made_once_the_same_bytes(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    first = job.run(ctx, *models)
+    for made in models[0].measured.values():  # nothing is read again
+        for part in made.parts:
+            ctx.store.path(part.blob).unlink(missing_ok=True)
+    assert job.run(ctx, *models).digest == first.digest
+    assert first.inputs["a/checkpoint"] == models[0].checkpoint.digest
+    assert page(first, "one", "two") == page(first, "one", "two")
+
+
+def test_swapped_models_swap_the_findings(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    ours, theirs = lines_of(job.run(ctx, *models)), lines_of(job.run(ctx, models[1], models[0]))
+    swap = {"a": "b", "b": "a", "": ""}
+    assert {key: swap[line.better] for key, line in theirs.items()} == {key: line.better for key, line in ours.items()}
+    for key, line in ours.items():
+        assert math.isclose(theirs[key].difference.value, -line.difference.value)
+
+
+def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    text = page(job.run(ctx, *models), "<b>one</b>", "two")
+    assert "<b>one</b>" not in text  # a name is text
+    for said_ in ("B is better", "language de", "quiz: acc", "Contaminated items", "mixture: phases[0].weights.web",
+                  "plinth explain", "no difference found;", "Seed 0", "The tokenizers differ"):  # fmt: skip
+        assert said_ in text, said_
+    assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
+
+
+def test_nothing_measured_is_no_comparison(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
+    with pytest.raises(StageError, match="nothing was measured"):
+        job.run(ctx, models[0], MeasuredModel(models[1].checkpoint, {}))
+
+
+def test_a_folder_is_what_it_holds(ctx: Context, tmp_path) -> None:
+    made = []
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in ("model.safetensors", "config.json", "tokenizer.json", "README.md"):
+            (folder / file).write_text(file)
+        made.append(weights(ctx, folder))
+    assert made[0].digest == made[1].digest
+    assert [part.name for part in made[0].parts] == ["config.json", "model.safetensors", "tokenizer.json"]
+    (tmp_path / "here" / "tokenizer.json").unlink()
+    with pytest.raises(MissingError, match="no model"):
+        weights(ctx, tmp_path / "here")
