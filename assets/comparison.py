@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation
+from assets import evaluation, probes, proxies, tasks
 from assets.framework.inputs import shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
@@ -23,7 +23,7 @@ from plinth.records import Manifest
 from plinth.storage.checkout import resolve
 
 #: Modules whose stages measure a checkpoint item by item.
-MEASURING = (evaluation,)
+MEASURING = (evaluation, probes, tasks, proxies)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -64,11 +64,13 @@ def measure(
     """Measure a checkpoint as the recipe measures its own; what was measured before is read from the step cache.
 
     Args:
-        given: what the measuring stages read beside the checkpoint.
+        given: what the measuring stages read beside the checkpoint; a stage that lacks something is left out.
     """
     ctx.refs.save(checkpoint)
     made = {}
     for stage in measuring(recipe):
+        if not set(stage.deps) - {"checkpoint"} <= set(given):
+            continue
         made[stage.asset] = stage.make(ctx, {**given, "checkpoint": checkpoint}, say)
         ctx.refs.save(made[stage.asset])
     return MeasuredModel(checkpoint, made)

@@ -43,7 +43,7 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
     from plinth.storage.atomic import write_bytes
 
     ctx = settings.context()
-    made = _compared(settings, ctx, a, b)
+    made = _compared(settings, ctx, a, b, as_json)
     from plinth.report.comparison import page
 
     path = target or ctx.workspace.reports / f"comparison-{made.digest[:12]}.html"
@@ -56,7 +56,7 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
     output.say(f"comparison {made.digest[:12]}, page {path}")
 
 
-def _compared(settings: Settings, ctx: Context, a: str, b: str) -> Manifest:
+def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -> Manifest:
     """Measure both where need be, compare, and keep the manifests."""
     from assets import comparison
     from jobs import targets
@@ -64,10 +64,16 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str) -> Manifest:
     from plinth.evaluation.comparison import job
 
     recipe = settings.load_recipe()
-    needed = {name for stage in comparison.measuring(recipe) for name in stage.deps} - {"checkpoint"}
-    given = {name: ctx.refs.current(name) for name in sorted(needed)}
+    stages = comparison.measuring(recipe)
+    found = {name: ctx.refs.ref(name) for stage in stages for name in stage.deps if name != "checkpoint"}
+    given = {name: ctx.refs.load(ref.digest) for name, ref in found.items() if ref}
+    for stage in stages:
+        lacking = sorted(set(stage.deps) - {"checkpoint"} - set(given))
+        if lacking and not as_json:
+            output.say(f"without {stage.asset}: {', '.join(lacking)} not made yet")
     models = [targets.model(ctx, one, lambda: recipe.required_release().name) for one in (a, b)]
-    ours, theirs = (comparison.measure(recipe, ctx, one, given, output.say) for one in models)
+    say = (lambda line: None) if as_json else output.say
+    ours, theirs = (comparison.measure(recipe, ctx, one, given, say) for one in models)
     made = job.run(ctx, ours, theirs)
     ctx.refs.save(made)
     return made
@@ -76,12 +82,13 @@ def _compared(settings: Settings, ctx: Context, a: str, b: str) -> Manifest:
 def _show(made: Manifest) -> None:
     from jobs.cli import output
     from plinth.evaluation.comparison.differences import Difference
+    from plinth.evaluation.comparison.reasons import joined
 
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
     columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")
     output.table(columns, [_row(line) for line in lines[:SHOWN]], right=columns[2:6])
-    for reason in made.stats["reasons"]:
-        output.say(f"{reason['measure']} ({reason['sort']}): {reason['text']}")
+    for measures, text in joined(made.stats["reasons"]):
+        output.say(f"{measures}: {text}")
     if made.stats["changes"]:
         output.heading("What differs")
         rows = [(one["sort"], one["where"], one["a"], one["b"]) for one in made.stats["changes"][:SHOWN]]

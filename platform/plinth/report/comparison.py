@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, said
+from plinth.evaluation.comparison.reasons import joined
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
 from plinth.report import comparison_figure
@@ -19,6 +21,7 @@ KINDS = {
     "protected": "Items of protected sets",
     "probes": "Probes",
     "tasks": "Tasks",
+    "proxies": "Product proxies",
 }
 
 
@@ -37,30 +40,49 @@ def page(made: Manifest, a: str, b: str) -> str:
         made=made,
         stats=made.stats,
         models=[("A", a, made.stats["models"]["a"]), ("B", b, made.stats["models"]["b"])],
-        headline=[line for line in lines if line.slice == WHOLE],
+        headline=headline([line for line in lines if line.slice == WHOLE]),
+        reasons=joined(made.stats["reasons"]),
         kinds=[(KINDS.get(kind, kind), own) for kind, own in kinds.items()],
         plot=svg(comparison_figure.figure, lines, title="Differences between the two models, with intervals"),
         methods=sorted({line.difference.method for line in lines}),
         said=said,
         number=number,
-        interval=interval,
+        ends=ends,
         tone=lambda line: "" if line.better == NONE else "a" if line.better == "a" else "b",
     )
+
+
+def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
+    """Findings by kind: the kind, the finding, and the measures that have it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in wholes:
+        words = said(line) if line.better != NONE else "No difference found"
+        seen = "" if line.better != NONE or line.smallest is None else f", {line.smallest:.2g} would have been"
+        differs = f" ({line.difference.value:+.3g}{seen})"
+        clean = f", {line.clean.value:+.3g} without {line.seen} contaminated items" if line.clean else ""
+        found.setdefault((line.kind, words), []).append(f"{line.measure}{differs}{clean}")
+    return [(KINDS.get(kind, kind), words, "; ".join(names)) for (kind, words), names in found.items()]
 
 
 def number(value: Any) -> str:
     """Four significant digits, or a dash."""
     if value is None:
         return "–"
+    if isinstance(value, float) and abs(value) < 1e-12:
+        return "0"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def interval(found: Estimate | None, sign: bool = False) -> str:
+def interval(found: Estimate, sign: bool = False) -> str:
     """A value with its ends: `1.932 (1.901 to 1.964)`."""
-    if found is None:
-        return "–"
-    value, low, high = (f"{one:+.4g}" if sign else f"{one:.4g}" for one in (found.value, found.low, found.high))
-    return f"{value} ({low} to {high})" if found.low < found.high else f"{value} (no interval)"
+    value = f"{found.value:+.4g}" if sign else number(found.value)
+    return f"{value} ({ends(found, sign)})"
+
+
+def ends(found: Estimate, sign: bool = False) -> str:
+    """The interval in words."""
+    low, high = (f"{one:+.4g}" if sign else number(one) for one in (found.low, found.high))
+    return f"{low} to {high}" if found.low < found.high else "no interval"
 
 
 @cache

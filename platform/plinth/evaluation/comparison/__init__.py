@@ -1,7 +1,7 @@
 """Two models side by side, pair by pair of the same item.
 
     pairs        one small table for whatever was measured: item, cluster, slices, weight, a value of each model
-    readers      measured manifests as pairs: slices, protected items, probes, tasks
+    readers      measured manifests as pairs: slices, protected items, probes, tasks, proxies
     differences  paired differences with intervals, Holm's correction, the smallest effect that could have been seen
     extremes     largest gains and losses by document; contaminated items
     changes      what differs between the two in recipe, data and steps

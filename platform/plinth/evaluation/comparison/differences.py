@@ -27,8 +27,8 @@ class Difference(Frozen):
 
     `adjusted` is p by Holm over all lines of its kind and sort: wholes of a kind, slices of a kind. `better` is `a`,
     `b`, or empty where the difference could be none; then `smallest` is the effect that would have been found in four
-    of five such comparisons, None where not even that is known. `clean` is the difference without the `seen` items,
-    which training text held or nearly held.
+    of five such comparisons, at a level for as many lines; None where not even that is known. `clean` is the
+    difference without the `seen` items, which training text held or nearly held.
     """
 
     kind: str
@@ -55,9 +55,9 @@ def differences(all_pairs: Sequence[Pairs], seed: int) -> list[Difference]:
     for members in families.values():
         adjusted = statistics.holm([lines[i].adjusted for i in members])
         for i, p in zip(members, adjusted.tolist(), strict=True):
-            lines[i] = lines[i].model_copy(
-                update={"adjusted": p, "better": better(lines[i].difference, lines[i].fewer_is_better, p)}
-            )
+            gap = lines[i].difference
+            found = {"adjusted": p, "better": better(gap, lines[i].fewer_is_better, p)}
+            lines[i] = lines[i].model_copy(update=found | {"smallest": gap.smallest_effect(tests=len(members))})
     return lines
 
 
@@ -96,7 +96,7 @@ def _line(pairs: Pairs, label: str, seed: int) -> Difference:
         difference=gap,
         adjusted=1.0 if gap.p is None else gap.p,
         better=NONE,
-        smallest=gap.smallest_effect(),
+        smallest=None,
         seen=int(seen.sum()),
         clean=clean,
         clean_better=better(clean, pairs.fewer_is_better) if clean else NONE,
@@ -127,5 +127,5 @@ def said(line: Difference) -> str:
     if line.better != NONE:
         return f"{line.better.upper()} is better"
     if line.smallest is None:
-        return "not known: nothing varies"
+        return "not known: nothing varies, or one item"
     return f"no difference found; {line.smallest:.2g} would have been"

@@ -59,9 +59,9 @@ def _documents(table: pa.Table) -> Rows:
     }
 
 
-def _protected(table: pa.Table | None) -> dict[str, Rows]:
+def _protected(table: pa.Table) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
-    for row in table.to_pylist() if table is not None else ():
+    for row in table.to_pylist():
         found.setdefault(row["set"], {})[row["item"]] = {
             "value": row["model_bits"],
             "weight": row["bytes"],
@@ -103,9 +103,46 @@ def _higher(part: Part, measure: str) -> bool:
     return bool(part.stats["metrics"].get(measure, {}).get("higher_is_better", True))
 
 
-READERS: Mapping[str, Reader] = {"evaluation": _evaluation, "tasks": _tasks}
+def _probes(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Of every probe the bits of right answers and, where there is a choice, accuracy above chance; by template."""
+    sides = [_table(store, made, "items.parquet").to_pylist() for made in (a, b)]
+    for measure, value, weight in (("bits per byte", "bits", "bytes"), ("accuracy above chance", "centred", None)):
+        scored = [_by_name(rows, "probe", value, weight) for rows in sides]
+        for probe in sorted(set(scored[0]) & set(scored[1])):
+            pair, fewer = (scored[0][probe], scored[1][probe]), weight is not None
+            yield align("probes", f"{probe}: {measure}", *pair, fewer_is_better=fewer, ratio=fewer)
 
 
-def _table(store: Store, made: Manifest, name: str) -> pa.Table | None:
+def _proxies(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
+    """Of every family of proxies the items that pass, and the bits of right answers."""
+    sides = [_table(store, made, "items.parquet").to_pylist() for made in (a, b)]
+    for measure, value, weight in (("passed", "passed", None), ("bits per byte", "bits", "bytes")):
+        scored = [_by_name(rows, "family", value, weight) for rows in sides]
+        for family in sorted(set(scored[0]) & set(scored[1])):
+            pair, fewer = (scored[0][family], scored[1][family]), weight is not None
+            yield align("proxies", f"{family}: {measure}", *pair, fewer_is_better=fewer, ratio=fewer)
+
+
+def _by_name(rows: list[dict[str, Any]], name: str, value: str, weight: str | None) -> dict[str, Rows]:
+    """Items that have a value, by probe or family."""
+    found: dict[str, Rows] = {}
+    for row in rows:
+        if row[value] is not None:
+            item = str(row.get("item", row.get("number")))
+            found.setdefault(row[name], {})[item] = {
+                "value": float(row[value]),
+                "cluster": row.get("template", item),
+                "status": row.get("status", ""),
+                "text": row.get("prompt"),
+                **({"weight": float(row[weight])} if weight else {}),
+            }
+    return found
+
+
+READERS: Mapping[str, Reader] = {"evaluation": _evaluation, "probes": _probes, "proxies": _proxies, "tasks": _tasks}
+
+
+def _table(store: Store, made: Manifest, name: str) -> pa.Table:
+    """A part by its name; without rows where the asset has no such part."""
     parts = made.named(name)
-    return read_table(store, parts[0]) if parts else None
+    return read_table(store, parts[0]) if parts else pa.table({})

@@ -8,13 +8,15 @@ noise          the task could not have shown a smaller effect than this
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference
 from plinth.records import Frozen
 
+#: Answers are unlike held-out text when they cost so many times its bits per byte.
+_UNLIKE = 2.0
 #: Kinds that ask for ability, beside those that measure loss.
-ABILITIES = ("probes", "tasks")
+ABILITIES = ("probes", "tasks", "proxies")
 
 
 class Reason(Frozen):
@@ -80,6 +82,14 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
         yield Reason(measure=line.measure, sort="distribution", text=text)
 
 
+    if line.fewer_is_better and min(line.a.value, line.b.value) > _UNLIKE * max(loss.a.value, loss.b.value):
+        text = (
+            f"Its answers are unlike the held-out text: {line.a.value:.3g} and {line.b.value:.3g} bits per byte "
+            f"against {loss.a.value:.3g} and {loss.b.value:.3g}. A closer fit to one can be a worse fit to the other."
+        )
+        yield Reason(measure=line.measure, sort="distribution", text=text)
+
+
 def _tokenizer(line: Difference, same: bool) -> Iterator[Reason]:
     if not same:
         text = (
@@ -93,6 +103,14 @@ def _unexplained(line: Difference, loss: Difference) -> str:
         f"{_model(loss.better)} predicts held-out text better, {_model(line.better)} does better here; no slice, "
         "contaminated item or tokenizer of this comparison says why."
     )
+
+
+def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Reasons as the measures that one holds for, and its text with its sort."""
+    found: dict[str, list[str]] = {}
+    for one in reasons:
+        found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])
+    return [(", ".join(measures), text) for text, measures in found.items()]
 
 
 def _model(side: str) -> str:

@@ -55,15 +55,16 @@ class Estimate(Frozen):
         """Whether the interval rules a value out; one without width rules nothing out."""
         return self.low < self.high and not self.low <= value <= self.high
 
-    def smallest_effect(self, power: float = 0.8) -> float | None:
+    def smallest_effect(self, power: float = 0.8, tests: int = 1) -> float | None:
         """The effect that such an interval would have excluded 0 at, with this power; None without a width.
 
-        Half of the width stands for the critical value times the standard error.
+        Half of the width stands for the critical value times the standard error. One of several `tests` must pass a
+        stricter level (Bonferroni's, which is Holm's for the smallest p).
         """
         if self.low == self.high:
             return None
-        critical = float(ndtri((1 + self.level) / 2))
-        return rounded((self.high - self.low) / 2 * (1 + float(ndtri(power)) / critical))
+        critical, corrected = (float(ndtri(1 - (1 - self.level) / 2 / m)) for m in (1, tests))
+        return rounded((self.high - self.low) / 2 * (corrected + float(ndtri(power))) / critical)
 
 
 def rounded(value: float) -> float:

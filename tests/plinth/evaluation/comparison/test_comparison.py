@@ -11,7 +11,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError, StageError
-from plinth.evaluation.comparison import changes, job
+from plinth.evaluation.comparison import changes, job, readers
 from plinth.evaluation.comparison.differences import Difference, differences, said
 from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.folder import weights
@@ -72,7 +72,7 @@ def test_no_difference_only_beside_what_could_have_been_seen() -> None:
 def test_nothing_varies_says_nothing() -> None:
     same = bits(HARD, HARD)
     (line,) = differences([same], seed=0)
-    assert (line.better, line.smallest, said(line)) == ("", None, "not known: nothing varies")
+    assert (line.better, line.smallest, said(line)) == ("", None, "not known: nothing varies, or one item")
 
 
 def test_three_items_to_none_are_no_finding() -> None:
@@ -267,7 +267,7 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
     text = page(job.run(ctx, *models), "<b>one</b>", "two")
     assert "<b>one</b>" not in text  # a name is text
     for said_ in ("B is better", "language de", "quiz: acc", "Contaminated items", "mixture: phases[0].weights.web",
-                  "plinth explain", "no difference found;", "Seed 0", "The tokenizers differ"):  # fmt: skip
+                  "plinth explain", "No difference found", "Seed 0", "The tokenizers differ"):  # fmt: skip
         assert said_ in text, said_
     assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
 
@@ -290,3 +290,32 @@ def test_a_folder_is_what_it_holds(ctx: Context, tmp_path) -> None:
     (tmp_path / "here" / "tokenizer.json").unlink()
     with pytest.raises(MissingError, match="no model"):
         weights(ctx, tmp_path / "here")
+
+
+def test_probes_and_proxies_by_item(ctx: Context) -> None:
+    """Items that were not asked are in no pair; a probe without choices has no accuracy."""
+
+    def probes(shift: float) -> Manifest:
+        rows = [
+            {"probe": "code" if i % 2 else "open", "template": f"t{i % 10}", "item": f"p{i}", "status": "clean",
+             "bytes": 4, "bits": None if i == 0 else 8.0 + shift + i % 3, "centred": float(i % 4 > 1) if i % 2 else None}
+            for i in range(60)
+        ]  # fmt: skip
+        part = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(rows))
+        return Manifest(asset="probes", step="probes", version="1", params={}, inputs={}, parts=(part,))
+
+    def proxies(passed: int) -> Manifest:
+        rows = [{"family": "json", "number": i, "prompt": f"give {i}", "passed": i < passed, "bytes": 2, "bits": 1.0}
+                for i in range(40)]  # fmt: skip
+        part = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(rows))
+        return Manifest(asset="proxies", step="proxies", version="1", params={}, inputs={}, parts=(part,))
+
+    made = [{"probes": probes(shift), "proxies": proxies(passed)} for shift, passed in ((0.0, 4), (-2.0, 30))]
+    found = {one.measure: one for one in readers.read(ctx.store, *made)}
+    assert set(found) == {"code: bits per byte", "open: bits per byte", "code: accuracy above chance",
+                          "json: passed", "json: bits per byte"}  # fmt: skip
+    assert found["open: bits per byte"].rows.num_rows == 29
+    lines = {line.measure: line for line in differences(list(found.values()), seed=0)}
+    assert lines["code: bits per byte"].difference.value == pytest.approx(0.5)
+    assert lines["code: bits per byte"].difference.clusters == 5
+    assert [lines[name].better for name in ("json: passed", "json: bits per byte")] == ["b", ""]
