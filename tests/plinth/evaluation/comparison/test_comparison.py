@@ -298,7 +298,7 @@ def test_probes_and_proxies_by_item(ctx: Context) -> None:
     def probes(shift: float) -> Manifest:
         rows = [
             {"probe": "code" if i % 2 else "open", "template": f"t{i % 10}", "item": f"p{i}", "status": "clean",
-             "bytes": 4, "bits": None if i == 0 else 8.0 + shift + i % 3, "centred": float(i % 4 > 1) if i % 2 else None}
+             "bytes": 4, "bits": 8.0 + shift + i % 3 if i else None, "centred": float(i % 4 > 1) if i % 2 else None}
             for i in range(60)
         ]  # fmt: skip
         part = write_table(ctx.store, "items.parquet", pa.Table.from_pylist(rows))
