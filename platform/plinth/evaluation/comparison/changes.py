@@ -17,7 +17,7 @@ _IDENTITIES = frozenset({"key", "run_id"})
 _SAID_ELSEWHERE = frozenset({"checkpoint", "run"})
 
 
-class Change(Frozen):
+class ModelChange(Frozen):
     """One difference. `sort` is recipe, data or steps; `where` names an asset and its parameter."""
 
     sort: str
@@ -26,14 +26,14 @@ class Change(Frozen):
     b: str
 
 
-def changes(refs: Refs, a: Manifest, b: Manifest) -> list[Change]:
+def changes(refs: Refs, a: Manifest, b: Manifest) -> list[ModelChange]:
     """Differences between two checkpoints, steps first, then recipe, then data.
 
     An asset that differs only because what it reads differs has no line of its own.
     """
     ours, theirs = ancestry(refs, a), ancestry(refs, b)
     if not a.inputs or not b.inputs:
-        return [Change(sort=DATA, where="origin", a=_origin(a), b=_origin(b)), *_steps(ours, theirs)]
+        return [ModelChange(sort=DATA, where="origin", a=_origin(a), b=_origin(b)), *_steps(ours, theirs)]
     return [*_steps(ours, theirs), *_recipe(ours, theirs), *_data(ours, theirs)]
 
 
@@ -61,35 +61,35 @@ def _origin(checkpoint: Manifest) -> str:
     return "a run of this workspace" if checkpoint.inputs else "weights from elsewhere, of unknown data"
 
 
-def _steps(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Change]:
+def _steps(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
     for asset, names in (("checkpoint", ("step", "tokens")), ("run", ("final_loss_ema",))):
         ours, theirs = (side[asset].stats if asset in side else {} for side in (a, b))
         for name in names:
             if ours.get(name) != theirs.get(name):
-                yield Change(sort=STEPS, where=name, a=_shown(ours.get(name)), b=_shown(theirs.get(name)))
+                yield ModelChange(sort=STEPS, where=name, a=_shown(ours.get(name)), b=_shown(theirs.get(name)))
 
 
-def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Change]:
+def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
     """Parameters of every stage that differ."""
     for asset in sorted(set(a) & set(b)):
         ours, theirs = (dict(flat(side[asset].params)) for side in (a, b))
         for name in sorted(set(ours) | set(theirs)):
             if name not in _IDENTITIES and ours.get(name) != theirs.get(name):
-                yield Change(
+                yield ModelChange(
                     sort=RECIPE, where=f"{asset}: {name}", a=_shown(ours.get(name)), b=_shown(theirs.get(name))
                 )
 
 
-def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Change]:
+def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
     """Assets that only one has, sources whose files differ, and stages of another version."""
     for asset in sorted(set(a) ^ set(b)):
-        yield Change(sort=DATA, where=asset, a=_held(a.get(asset)), b=_held(b.get(asset)))
+        yield ModelChange(sort=DATA, where=asset, a=_held(a.get(asset)), b=_held(b.get(asset)))
     for asset in sorted((set(a) & set(b)) - _SAID_ELSEWHERE):
         ours, theirs = a[asset], b[asset]
         if ours.version != theirs.version or ours.libraries != theirs.libraries:
-            yield Change(sort=DATA, where=f"{asset}: version", a=_version(ours), b=_version(theirs))
+            yield ModelChange(sort=DATA, where=f"{asset}: version", a=_version(ours), b=_version(theirs))
         elif ours.digest != theirs.digest and _reads_the_same(ours, theirs, a, b) and ours.params == theirs.params:
-            yield Change(sort=DATA, where=asset, a=_held(ours), b=_held(theirs))
+            yield ModelChange(sort=DATA, where=asset, a=_held(ours), b=_held(theirs))
 
 
 def _reads_the_same(ours: Manifest, theirs: Manifest, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> bool:

@@ -19,7 +19,7 @@ _UNLIKE = 2.0
 ABILITIES = ("probes", "tasks", "proxies")
 
 
-class Reason(Frozen):
+class Explanation(Frozen):
     """One statement with the numbers it rests on. `sort` is of the module's list, or `unexplained`."""
 
     measure: str
@@ -29,7 +29,7 @@ class Reason(Frozen):
 
 def reasons(
     lines: Sequence[Difference], same_tokenizer: bool, losses: tuple[float | None, float | None]
-) -> list[Reason]:
+) -> list[Explanation]:
     """Reasons for every measure whose better model is not the one with fewer bits per byte.
 
     Args:
@@ -45,11 +45,11 @@ def reasons(
         against = line.better != NONE and loss.better != NONE and line.better != loss.better
         if line.kind in ABILITIES and line.slice == WHOLE and against:
             said = [*_contamination(line), *_distribution(line, lines, loss), *_tokenizer(line, same_tokenizer)]
-            found += said or [Reason(measure=line.measure, sort="unexplained", text=_unexplained(line, loss))]
+            found += said or [Explanation(measure=line.measure, sort="unexplained", text=_unexplained(line, loss))]
     return found
 
 
-def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float | None]) -> Iterator[Reason]:
+def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float | None]) -> Iterator[Explanation]:
     """A lower training loss beside more bits per byte, or the reverse."""
     a, b = losses
     if a is None or b is None or loss.better == NONE or (a < b) == (loss.better == "a"):
@@ -59,10 +59,10 @@ def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float |
     )
     sort = "tokenizer" if not same else "distribution"
     text = f"{_other(loss.better)} has the lower training loss ({min(a, b):.3f} against {max(a, b):.3f} nats per token)"
-    yield Reason(measure=loss.measure, sort=sort, text=f"{text} and more bits per byte: {because}.")
+    yield Explanation(measure=loss.measure, sort=sort, text=f"{text} and more bits per byte: {because}.")
 
 
-def _contamination(line: Difference) -> Iterator[Reason]:
+def _contamination(line: Difference) -> Iterator[Explanation]:
     if line.clean is None or line.clean_better == line.better:
         return
     became = "is gone" if line.clean_better == NONE else "is reversed"
@@ -70,16 +70,16 @@ def _contamination(line: Difference) -> Iterator[Reason]:
         f"Without {line.seen} items that training text held, the difference {became}: "
         f"{line.clean.value:+.4g} ({line.clean.low:+.4g} to {line.clean.high:+.4g})."
     )
-    yield Reason(measure=line.measure, sort="contamination", text=text)
+    yield Explanation(measure=line.measure, sort="contamination", text=text)
 
 
-def _distribution(line: Difference, lines: Sequence[Difference], loss: Difference) -> Iterator[Reason]:
+def _distribution(line: Difference, lines: Sequence[Difference], loss: Difference) -> Iterator[Explanation]:
     """Slices of held-out text on which the model that wins the task has fewer bits too."""
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
         text = f"{_model(loss.better)} has fewer bits per byte on the whole, {_model(line.better)} on {named}."
-        yield Reason(measure=line.measure, sort="distribution", text=text)
+        yield Explanation(measure=line.measure, sort="distribution", text=text)
 
 
     if line.fewer_is_better and min(line.a.value, line.b.value) > _UNLIKE * max(loss.a.value, loss.b.value):
@@ -87,15 +87,15 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
             f"Its answers are unlike the held-out text: {line.a.value:.3g} and {line.b.value:.3g} bits per byte "
             f"against {loss.a.value:.3g} and {loss.b.value:.3g}. A closer fit to one can be a worse fit to the other."
         )
-        yield Reason(measure=line.measure, sort="distribution", text=text)
+        yield Explanation(measure=line.measure, sort="distribution", text=text)
 
 
-def _tokenizer(line: Difference, same: bool) -> Iterator[Reason]:
+def _tokenizer(line: Difference, same: bool) -> Iterator[Explanation]:
     if not same:
         text = (
             "The tokenizers differ: short answers begin at other boundaries, which bits over whole documents even out."
         )
-        yield Reason(measure=line.measure, sort="tokenizer", text=text)
+        yield Explanation(measure=line.measure, sort="tokenizer", text=text)
 
 
 def _unexplained(line: Difference, loss: Difference) -> str:
