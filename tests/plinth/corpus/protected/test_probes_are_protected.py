@@ -57,10 +57,10 @@ def test_leaked_items_are_found_and_pages_on_the_same_facts_stay(tiny: Any) -> N
     found = {name for name, status in statuses.items() if status == item_table.CONTAMINATED}
     planted = {(one.probe, one.item) for one in wanted.values()}
     assert planted <= found
-    # items that share their answers, or all of their words, with a planted one are held with it; others are not
-    assert {name for name in found if name[0] not in ("safety", "long_context")} == {
-        name for name in planted if name[0] not in ("safety", "long_context")
-    }
+    # with a planted item those are held that share nearly all of its words: of its template, or of its answers
+    templates = {(name[0], items[name].template) for name in found if name[0] in ("knowledge", "maths")}
+    assert templates <= {("knowledge", "capitals"), ("maths", "boxes")}
+    assert not {name for name in found if name[0] in ("code", "languages")}
     kept = scoring.trusted(items.values(), statuses)
     assert len(kept) == len(items) - sum(statuses[name] in scoring.EXCLUDED for name in items)
     assert made.inputs["probe_sets"] == probes.digest
