@@ -77,7 +77,8 @@ def measure(
 
 
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    ours = MeasuredModel(inputs["checkpoint"], {one.asset: inputs[one.asset] for one in measuring(recipe)})
+    own = {one.asset: inputs[one.asset] for one in measuring(recipe) if one.asset in inputs}
+    ours = MeasuredModel(inputs["checkpoint"], own)
     theirs = measure(recipe, ctx, _other(ctx, against), inputs, say)
     return job.run(ctx, ours, theirs)
 

@@ -45,11 +45,12 @@ def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
 
 
 def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
-    """The recipe names the other model; the asset is the same comparison, the new checkpoint first."""
+    """The recipe names the other model; the asset is of the new checkpoint beside it, by what was measured."""
     recipe = load(variant(folder, f"evaluation: {{against: {early}}}\n"))
     assert "comparison" not in {stage.asset for stage in catalog.stages(load(RECIPE))}
     (stage,) = comparison.stages(recipe)
-    inputs = {name: ctx.refs.current(name) for name in stage.deps}
+    assert {"evaluation", "probes"} <= set(stage.deps)
+    inputs = {name: ctx.refs.load(ref.digest) for name in stage.deps if (ref := ctx.refs.ref(name))}
     made = stage.make(ctx, inputs, print)
     assert made.inputs["b/checkpoint"] == early
     assert made.inputs["a/checkpoint"] == ctx.refs.current("checkpoint").digest
