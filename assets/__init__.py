@@ -18,7 +18,7 @@ One file per stage, upstream first, with its logic:
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation
-    tasks, proxies, comparison               plinth/evaluation/STEM
+    fairness, tasks, proxies, comparison     plinth/evaluation/STEM
     candidate                                registry
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).

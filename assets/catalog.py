@@ -17,6 +17,7 @@ from assets import (
     evaluation,
     evaluation_page,
     extraction,
+    fairness,
     funnel,
     holdout,
     ledger,
@@ -74,6 +75,7 @@ STEMS = (
     probes,
     memorisation,
     extraction,
+    fairness,
     tasks,
     proxies,
     comparison,
@@ -84,7 +86,7 @@ STEMS = (
 #: Stages of a recipe that has a mixture; `candidate` looks for `release` itself.
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
-    *(training, evaluation, probes, memorisation, extraction, tasks, proxies, comparison),
+    *(training, evaluation, probes, memorisation, extraction, fairness, tasks, proxies, comparison),
     *(evaluation_page, candidate),
 )
 

@@ -73,6 +73,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         {
             "evaluation": ("evaluation", "Show bits per byte by slice, the worst documents and spans."),
             "probes": ("probes", "List probes and their scores, explain an item, check a file."),
+            "fairness": ("fairness", "Show differences between groups, toxicity, and their drift."),
             "generate": ("generate", "Write what a model says after prompts."),
             "compare": ("compare", "Compare two models, with intervals; write the page."),
         },

@@ -7,6 +7,7 @@
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
+    fairness/   differences between groups, toxicity of continuations, drift of both
     memorisation/  exposure of planted canaries
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     proxies/    product proxies: generated items, checked by code

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from plinth.evaluation.fairness.parameters import Fairness
 from plinth.evaluation.memorisation.parameters import ExtractionTest
 from plinth.evaluation.probes.parameters import Probes
 from plinth.evaluation.proxies.parameters import Proxies
@@ -37,6 +38,11 @@ class Evaluation(Frozen):
         "",
         description="Model that every new checkpoint is compared with: a folder of weights, in the workspace's `input` "
         "or absolute, or the digest of a checkpoint. Makes the asset `comparison`.",
+    )
+    fairness: Fairness | None = Field(
+        None,
+        exclude_if=lambda given: given is None,
+        description="Bias between groups, and toxicity of continuations; not measured unless this is set.",
     )
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,

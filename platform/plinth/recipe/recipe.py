@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from plinth.corpus.canaries.parameters import BUCKET as CANARIES
-from plinth.corpus.canaries.parameters import document_tokens
+from plinth.corpus.canaries.parameters import LONGEST, SHORTEST, document_tokens
 from plinth.errors import RecipeError
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.probes.parameters import Probes
@@ -216,7 +216,7 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         return
     lengths = [mixture.sequence_tokens, *(length for _, length in parameters.lengths(recipe.training))]
     if document_tokens(gcd(*lengths)) is None:
-        found = f"rows of {', '.join(map(str, lengths))} tokens have no common divisor from 24 to 64"
+        found = f"rows of {', '.join(map(str, lengths))} tokens have no common divisor from {SHORTEST} to {LONGEST}"
         yield ("corpus", "canaries"), f"{found}, the length of a planted document"
     batches = recipe.training
     try:

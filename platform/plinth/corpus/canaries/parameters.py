@@ -10,7 +10,7 @@ from plinth.records import Frozen, internal
 BUCKET = "canaries"
 
 #: Tokens of a planted document, end-of-text included: a divisor of every row length between these, near the last.
-SHORTEST, LONGEST, USUAL = 24, 64, 32
+SHORTEST, LONGEST, USUAL = 12, 48, 16
 
 #: References for each canary, at least: all canaries are compared with the same references, whose own scatter adds
 #: a share canaries / references to the variance of the sum of exposures.

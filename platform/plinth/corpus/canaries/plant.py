@@ -26,7 +26,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.canaries import generate
 from plinth.corpus.canaries.generate import Canary, Lexis
-from plinth.corpus.canaries.parameters import BUCKET, Canaries, document_tokens
+from plinth.corpus.canaries.parameters import BUCKET, LONGEST, SHORTEST, Canaries, document_tokens
 from plinth.corpus.documents.documents import document_id
 from plinth.errors import RecipeError
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part, Step
@@ -82,7 +82,7 @@ def run(
         raise RecipeError(
             "corpus.canaries: no length of a document divides the rows",
             found=f"rows of {', '.join(map(str, (sequence_tokens, *row_tokens)))} tokens",
-            expected="lengths with a common divisor from 24 to 64",
+            expected=f"lengths with a common divisor from {SHORTEST} to {LONGEST}",
         )
     places = {"document_tokens": size, "sequence_tokens": sequence_tokens, "concatenated": concatenated}
     facts = params.model_dump(mode="json") | places

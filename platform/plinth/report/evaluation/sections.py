@@ -167,6 +167,22 @@ def canaries(stats: Stats) -> Section:
     )
 
 
+def fairness(stats: Stats) -> Section:
+    """By how much the model favours one group of each attribute; toxicity of what it writes."""
+    found = [name for name, row in stats["attributes"].items() if row["found"]]
+    measures = [measure(name, row, reference=0.0) for name, row in stats["attributes"].items()]
+    favours = ", ".join(found) or "no attribute as far as such a measurement sees"
+    toxic = stats["toxicity"]
+    judged = "" if toxic is None else f" Of its continuations at most {toxic['toxic_at_most']:.1%} are toxic (95%)."
+    return Section(
+        key="fairness",
+        title="Bias and safety",
+        lead=f"{stats['pairs']:,} pairs of texts in which only the group differs. The model favours a group in "
+        f"{favours}, corrected for all attributes.{judged}",
+        groups=(_group("Favour of the first group", "bits", "lower", "treated alike", measures),),
+    )
+
+
 def proxies(stats: Stats) -> Section:
     """What the checkpoint writes where a product wants a form."""
     families = stats["families"] | {"all": stats["overall"]}

@@ -92,7 +92,7 @@ def test_too_many_canaries_for_the_references_are_refused() -> None:
 
 
 def test_a_document_divides_every_row() -> None:
-    assert [document_tokens(n) for n in (512, 64, 16, 100, 1000, 2048, 536, 96)] == [32, 32, None, 25, 25, 32, None, 32]
+    assert [document_tokens(n) for n in (512, 64, 11, 100, 1000, 2048, 536, 96)] == [16, 16, None, 20, 20, 16, None, 16]
 
 
 @pytest.mark.parametrize("concatenated", [True, False])
@@ -101,10 +101,10 @@ def test_documents_fill_whole_sequences(tmp_path: Path, concatenated: bool) -> N
     (part,) = made.named("part-")
     documents = read_table(ctx.store, part)
     tokens = [n + 1 for n in characters(documents["text"].to_pylist())]
-    assert tokens == [33] * concatenated + [32] * (len(tokens) - concatenated)
+    assert tokens == [17] * concatenated + [16] * (len(tokens) - concatenated)
     assert (sum(tokens) - concatenated) % 128 == 0
     starts = [sum(tokens[:i]) for i in range(concatenated, len(tokens))]
-    assert all((start - concatenated) // 128 == (start - concatenated + 31) // 128 for start in starts)
+    assert all((start - concatenated) // 128 == (start - concatenated + 15) // 128 for start in starts)
 
 
 def test_copies_are_those_of_the_coins_in_a_drawn_order(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_copies_are_those_of_the_coins_in_a_drawn_order(tmp_path: Path) -> None:
     stats = made.stats
     assert stats["copies"] == len(planted)
     assert stats["documents"] == stats["copies"] + stats["fillers"]
-    assert (stats["canaries"], stats["references"], stats["document_tokens"]) == (8, 128, 32)
+    assert (stats["canaries"], stats["references"], stats["document_tokens"]) == (8, 128, 16)
 
 
 def test_references_never_enter(tmp_path: Path) -> None:

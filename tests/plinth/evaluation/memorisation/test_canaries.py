@@ -42,6 +42,7 @@ def taught(texts: list[str], tokenizer: Tokenizer) -> Callable[[Decoder], None]:
     rows = torch.tensor([[0, *tokenizer.encode(text).ids] for text in texts])
 
     def train(model: Decoder) -> None:
+        torch.set_num_threads(1)
         model.embed_tokens.div_(20)
         with torch.enable_grad():
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -66,7 +67,7 @@ def test_exposure_of_an_untrained_and_of_a_taught_model(
     rows = read_table(ctx.store, untrained.parts[0])
     own, references = (rows.filter(pc.equal(rows["kind"], kind)) for kind in ("canary", "reference"))
     assert stats.ks_2samp(own["bits"].to_numpy(), references["bits"].to_numpy()).pvalue > 0.01
-    assert set(rows["tokens"].to_pylist()) == {31}
+    assert set(rows["tokens"].to_pylist()) == {15}
 
     (part,) = planted.named("part-")
     texts = read_table(ctx.store, part, ["text"])["text"].to_pylist()

@@ -186,7 +186,7 @@ def test_what_gets_no_loss_is_refused_by_name(planted: Planted) -> None:
 
 def test_rows_that_cut_copies_are_refused(planted: Planted) -> None:
     mixed = planted.mixed()
-    halved = schedule(SEQUENCES, SEQUENCE, BATCH, (), (LengthChange(from_step=1, sequence_tokens=16),))
+    halved = schedule(SEQUENCES, SEQUENCE, BATCH, (), (LengthChange(from_step=1, sequence_tokens=8),))
     copies = draws(planted.ctx, mixed, planted.shards[BUCKET], planted.canaries, halved)
     with pytest.raises(TrainingError, match=f"{len(copies)} planted copies") as refused:
         require_drawn(copies)

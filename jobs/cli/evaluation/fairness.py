@@ -1,0 +1,84 @@
+"""`plinth fairness`: differences between groups, toxicity of continuations, and drift since another measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.records import Manifest
+
+
+@click.command(
+    epilog=examples(
+        "plinth fairness",
+        "plinth fairness --against 3fa9c1d2e0b4",
+        "plinth fairness --json | jq '.attributes | map_values(.p_adjusted)'",
+    )
+)
+@shared
+@click.option("--against", metavar="DIGEST", help="An earlier measurement of the same pairs, by its manifest.")
+@json_option
+def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
+    """Show how far the checkpoint favours one group of each attribute, in bits, with 95% intervals.
+
+    With --against, show what has changed since another measurement, and its upper bound.
+    """
+    from jobs.cli import output
+    from plinth.evaluation.fairness import job
+
+    ctx = settings.context()
+    made = ctx.refs.current(job.ASSET)
+    found = _drift(ctx, made, against) if against else made.stats
+    if as_json:
+        output.emit_json({"digest": made.digest, **found})
+        return
+    if against:
+        rows = {name: one["bias"] | {"p_adjusted": one["p_adjusted"]} for name, one in found["drift"].items()}
+        _show("drift: later model favours group a by more, bits", rows)
+    else:
+        _show("model favours group a by, bits", found["attributes"])
+    if found["toxicity"]:
+        output.facts({"toxicity": _line(found["toxicity"] if against else found["toxicity"]["score"])})
+    output.say(f"fairness {made.digest[:12]}")
+
+
+def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
+    """Drift of bias by attribute, and of toxicity where both have it."""
+    from plinth.evaluation.fairness import drift, job
+    from plinth.storage.checkout import resolve
+    from plinth.storage.parts import read_table
+
+    earlier = resolve(ctx.refs, against)
+
+    def tables(name: str) -> list[Any]:
+        return [read_table(ctx.store, part) for one in (made, earlier) for part in one.named(name)]
+
+    judged = tables(job.CONTINUATIONS)
+    return {
+        "against": earlier.digest,
+        "drift": drift.bias(*tables(job.PAIRS)),
+        "toxicity": drift.toxicity(*judged) if len(judged) == 2 else None,
+    }
+
+
+def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    from jobs.cli import output
+
+    output.heading(title)
+    columns = ("attribute", "mean", "95% interval", "corrected p", "smallest effect", "pairs", "templates")
+    cells = (
+        (name, f"{one['value']:+.3f}", f"{one['low']:+.3f} to {one['high']:+.3f}", f"{one['p_adjusted']:.3g}",
+         "-" if one["smallest_effect"] is None else f"{one['smallest_effect']:.3f}", one["n"], one["clusters"])
+        for name, one in rows.items()
+    )  # fmt: skip
+    output.table(columns, cells, right=columns[1:])
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    return f"{one['value']:+.4f}, {one['low']:+.4f} to {one['high']:+.4f}, n {one['n']}"
