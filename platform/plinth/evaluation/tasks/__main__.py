@@ -13,20 +13,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plinth.errors import PlinthError
-from plinth.evaluation.tasks import damage
-from plinth.evaluation.tasks.exchange import Channel
+if TYPE_CHECKING:
+    from plinth.evaluation.tasks.damage import DamagedLine
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def main(path: str) -> int:
     """Run what CONFIG names. Returns the exit code."""
-    isolate()
+    isolate()  # before anything is imported that starts threads: a process with threads cannot leave
     config = json.loads(Path(path).read_text())
-    channel = Channel.standard(Path(config["exchange"]))
-    from plinth.evaluation.tasks import harness
+    from plinth.evaluation.tasks.exchange import Channel
+
+    channel = Channel.standard(Path(config["exchange"]))  # before libraries that may print
+    from plinth.errors import PlinthError
+    from plinth.evaluation.tasks import damage, harness
     from plinth.evaluation.tasks.lm import CheckpointLM
 
     try:
@@ -61,7 +64,7 @@ def isolate() -> bool:
     return True
 
 
-def _lost(damaged: Sequence[damage.DamagedLine], files: Sequence[str]) -> list[str]:
+def _lost(damaged: Sequence[DamagedLine], files: Sequence[str]) -> list[str]:
     """The damaged lines of a task's data, as reasons."""
     names = {Path(file).as_posix() for file in files}
     return [f"{one.file}, line {one.line}: {one.reason}" for one in damaged if one.file in names]

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -170,6 +171,22 @@ def test_what_cannot_be_run_says_so(ctx: Context, checkpoint: Manifest, task_fil
 
     with pytest.raises(StageError, match=r"(?s)task set small could not be run.*nothing_of_this_name"):
         job.run(ctx, "small", TaskSet(include="small", tasks=("pronouns",)), checkpoint, task_files(spoil))
+
+
+@pytest.mark.needs("network namespace")
+def test_functions_of_tasks_reach_no_network(
+    ctx: Context, checkpoint: Manifest, task_files: Callable[..., Manifest]
+) -> None:
+    """In an ordinary run too: what a YAML names runs where not even this machine can be reached."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connect = f"import socket\n\nsocket.create_connection({server.getsockname()!r}, 5)\n"
+
+        def spoil(folder: Path) -> None:
+            (folder / "functions.py").write_text(connect)
+
+        exec(connect)
+        with pytest.raises(StageError, match=r"(?s)task pronouns cannot be made.*Network is unreachable"):
+            job.run(ctx, "small", TaskSet(include="small", tasks=("pronouns",)), checkpoint, task_files(spoil))
 
 
 def test_a_folder_without_task_files_is_no_source(ctx: Context, tmp_path: Path) -> None:
