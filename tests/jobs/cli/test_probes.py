@@ -1,0 +1,46 @@
+"""A user's probe is checked line by line, and with the recipe that names it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.cli.root import call
+
+GOOD = {"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea"]}
+TINY = Path(__file__).parents[3] / "jobs" / "recipes" / "tiny.yaml"
+
+
+def write(folder: Path, *rows: object, examples: int = 1) -> Path:
+    (folder / "input").mkdir(exist_ok=True)
+    (folder / "input" / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = folder / "my.yaml"
+    sets = f"{{mine: {{path: mine.jsonl, examples: {examples}}}}}"
+    recipe.write_text(f"extends: {TINY}\nname: mine\nevaluation: {{probes: {{sets: {sets}}}}}\n")
+    return recipe
+
+
+def test_bad_lines_are_listed_by_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, GOOD, {"prompt": "x"}, [1])
+    path = tmp_path / "input" / "mine.jsonl"
+    assert call(["probes", "check", str(path), "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["line"], one["reason"][:6]) for one in found["rejects"]] == [(2, "`gold`"), (3, "a JSON")]
+    assert found["scored"] == 1
+    write(tmp_path, GOOD)
+    assert call(["probes", "check", str(path)]) == 0
+    assert call(["probes", "check", str(path), "--examples", "1"]) == 2
+
+
+def test_fewer_items_than_examples_are_found_with_the_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write(tmp_path, GOOD)
+    assert call(["-w", str(tmp_path), "recipe", "check", str(recipe), "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["key"] == "evaluation.probes.sets.mine"
+    assert "fewer items than examples and one to score: 1 items, examples: 1" in problem["message"]
+    recipe = write(tmp_path, GOOD, {**GOOD, "prompt": "The largest town of Wales is"})
+    assert call(["-w", str(tmp_path), "recipe", "check", str(recipe)]) == 0
+    (tmp_path / "input" / "mine.jsonl").unlink()  # the run reports a file that is not there
+    assert call(["-w", str(tmp_path), "recipe", "check", str(recipe)]) == 0
