@@ -19,6 +19,7 @@ One file per stage, upstream first, with its logic:
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation
     fairness, tasks, proxies, comparison     plinth/evaluation/STEM
+    serving                                  plinth/evaluation/serving
     candidate                                registry
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).

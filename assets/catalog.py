@@ -32,6 +32,7 @@ from assets import (
     protected,
     proxies,
     removal_rates,
+    serving,
     shards,
     slices,
     sources,
@@ -79,6 +80,7 @@ STEMS = (
     tasks,
     proxies,
     comparison,
+    serving,
     evaluation_page,
     candidate,
 )
@@ -87,7 +89,7 @@ STEMS = (
 FOLLOWS_MIXTURE = (
     *(tokenizer, canaries, shards, trace_index, packing, mixture),
     *(training, evaluation, probes, memorisation, extraction, fairness, tasks, proxies, comparison),
-    *(evaluation_page, candidate),
+    *(serving, evaluation_page, candidate),
 )
 
 

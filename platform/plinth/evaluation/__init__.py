@@ -5,6 +5,7 @@
     baselines   gzip -9 per document; a byte trigram model trained on the same training text
     windows     a document's tokens in windows of the training length, with context carried over
     engine/     a checkpoint in a child process: likelihoods, bits of documents, generation
+    serving/    what it costs to serve a checkpoint: worked out for devices, measured here
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     fairness/   differences between groups, toxicity of continuations, drift of both

@@ -9,6 +9,7 @@
     manifest    the Job and the Service of a run, as plain dictionaries
     choose      the launcher of a kind
     parameters  launchers and supervision, as a recipe sets them
+    devices     accelerators: memory, FLOP/s, bandwidth
     files       the files of a job's directory: handle, submission lock, log
     script      shell that runs a command under a scheduler
     preview     the batch script or manifests of a job, without submitting it

@@ -23,14 +23,16 @@ class KeyValues:
     def __init__(self, config: Model, sequences: int, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         shape = (2, config.layers, sequences, config.kv_heads, slots, config.head_width)
         self._held = torch.zeros(shape, device=device, dtype=dtype)
+        self._sequences = torch.arange(sequences, device=device)
 
     def layer(self, index: int, positions: Tensor, mask: Tensor | None) -> LayerKeyValues:
         """What layer `index` sees in a pass over tokens at `positions` [B, S]."""
-        return LayerKeyValues(self._held[0, index], self._held[1, index], positions, mask)
+        return LayerKeyValues(self._held[0, index], self._held[1, index], self._sequences, positions, mask)
 
     def keep(self, sequences: Tensor) -> None:
         """Leave only some of the sequences, by index."""
         self._held = self._held.index_select(2, sequences)
+        self._sequences = self._sequences[: len(sequences)]
 
 
 class LayerKeyValues(NamedTuple):
@@ -38,6 +40,7 @@ class LayerKeyValues(NamedTuple):
 
     keys: Tensor  # [B, K, T, E]
     values: Tensor  # [B, K, T, E]
+    sequences: Tensor  # 0, 1, … [B]
     positions: Tensor  # [B, S]
     mask: Tensor | None  # additive [B, 1, 1, seen slots]; None in the pass over prompts
 
@@ -48,8 +51,8 @@ class LayerKeyValues(NamedTuple):
             self.keys[:, :, :length], self.values[:, :, :length] = k, v
             grouped = q.shape[1] != k.shape[1]
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
-        rows, slots = torch.arange(len(q), device=q.device), self.positions[:, 0]
-        self.keys[rows, :, slots], self.values[rows, :, slots] = k[:, :, 0], v[:, :, 0]
+        slots = self.positions[:, 0]
+        self.keys[self.sequences, :, slots], self.values[self.sequences, :, slots] = k[:, :, 0], v[:, :, 0]
         seen = self.mask.shape[-1]
         # query heads that share keys stand where queries do: nothing is copied for them
         grouped_q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])

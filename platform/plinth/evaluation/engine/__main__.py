@@ -1,8 +1,8 @@
 """The child process: `python -m plinth.evaluation.engine FOLDER WORKERS`.
 
 It loads the model in FOLDER and answers one call for each line of standard input, a JSON object: `call` (documents,
-likelihoods, generate), `asked` and `answer` (files), and the options of the call. Each line of standard output is one
-too: `ready`, then for each call `done` and `total` while it works, and in the end `answered` or `error`. What
+likelihoods, generate, serving), `asked` and `answer` (files), and the options of the call. Each line of standard output
+is one too: `ready`, then for each call `done` and `total` while it works, and in the end `answered` or `error`. What
 libraries print goes to standard error. The process ends with its input.
 """
 
@@ -63,7 +63,7 @@ def main(folder: str, workers: int) -> int:
 
 
 def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Lines) -> None:
-    from plinth.evaluation.engine import exchange
+    from plinth.evaluation.engine import exchange, speed
     from plinth.evaluation.engine.records import Sampling
 
     kind, asked, answer = call.pop("call"), Path(call.pop("asked")), Path(call.pop("answer"))
@@ -75,6 +75,8 @@ def _answer(loaded: Checkpoint, call: dict[str, Any], workers: int, lines: _Line
     elif kind == "generate":
         sampling = Sampling(**options.pop("sampling"))
         exchange.write_generated(answer, loaded.generate(exchange.read_prompts(asked), sampling, **options))
+    elif kind == "serving":
+        answer.write_text(json.dumps(speed.measured(loaded.model, loaded.sequence_tokens, workers)))
     else:
         raise ValueError(f"unknown call {kind!r}")
 

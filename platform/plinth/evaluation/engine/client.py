@@ -140,6 +140,16 @@ class ModelEngine:
         self._require(len(found), len(prompts))
         return found
 
+    def serving(self) -> dict[str, Any]:
+        """Speed and memory of the model on this machine (`engine.speed`).
+
+        Raises:
+            TrainingError, CheckpointError: as `documents`.
+        """
+        answer = self._call("serving", exchange.write_texts, [])
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+
     def _model(self) -> Path:
         """A folder with weights, configuration and tokenizer."""
         made = self._folder / "model"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from plinth.launch import devices
 from plinth.model import flops as counts
 from plinth.model.parameters import Model
 from plinth.records import Frozen
@@ -27,19 +28,11 @@ Precision = Literal["fp32", "bf16", "fp16"]
 #: Logits that the loss holds at once, unless the vocabulary is divided (`plinth.model.loss.CHUNK_ELEMENTS`).
 LOGITS_AT_ONCE = 2**27
 
-#: Bytes of devices by their data sheets (GB, not GiB).
-DEVICES: dict[str, int] = {
-    "l4": 24 * 10**9,
-    "a100-40": 40 * 10**9,
-    "l40s": 48 * 10**9,
-    "a100-80": 80 * 10**9,
-    "h100": 80 * 10**9,
-    "h200": 141 * 10**9,
-    "b200": 180 * 10**9,
-}
+#: Bytes of devices by their data sheets.
+DEVICES: dict[str, int] = {name: one.memory_bytes for name, one in devices.DEVICES.items()}
 
-#: Share of a device that is planned with; the rest is for the runtime, its libraries and fragmentation.
-USABLE = 0.9
+#: Share of a device that is planned with.
+USABLE = devices.USABLE
 
 
 class Memory(Frozen):

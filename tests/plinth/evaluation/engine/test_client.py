@@ -36,6 +36,11 @@ def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
         assert engine.generate([], sampling) == []
         assert engine.documents([]).bits.size == engine.likelihoods([]).bits.size == 0
         assert engine.facts == {"device": here.device.type, "sequence_tokens": 32}
+        speeds = engine.serving()
+        assert speeds["kv_bytes_per_token"] == 2 * 2 * 1 * 16 * 4  # keys and values, layers, heads, width, FP32
+        assert (speeds["dtype"], speeds["prompt_tokens"], sorted(speeds["tokens_per_s"])) == ("float32", 16, ["1", "8"])
+        assert min(speeds["first_token_s"], *speeds["tokens_per_s"].values()) > 0
+        assert speeds["peak_memory_bytes"] > 10**7
         os.kill(engine._child.pid, signal.SIGKILL)
         with pytest.raises(TrainingError, match=r"could not be evaluated[\s\S]*ended with signal 9"):
             engine.documents(TEXTS)

@@ -1,0 +1,39 @@
+"""The asset's data version is a function of the checkpoint; what was measured is a record beside it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assets import serving
+from jobs.recipes import find, load
+from plinth.compute.context import Context
+from plinth.evaluation.serving import records
+from plinth.records import Manifest
+
+
+@pytest.mark.slow
+def test_measured_once_and_shown_beside_an_asset_that_it_does_not_change(
+    ctx: Context,
+    model_directory: Callable[..., Path],
+    checkpoint: Callable[[Path], Manifest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (stage,) = serving.stages(load(find("tiny")))
+    given, said = checkpoint(model_directory()), []
+    made = stage.make(ctx, {"checkpoint": given}, said.append)
+    assert "tokens/s" in said[0]
+    here = records.read(ctx, given.digest)
+    assert here is not None
+    assert here["tokens_per_s"]["1"] > 0
+    assert stage.present is not None
+    assert {"devices", "measured_here", "kv_bytes_per_token"} <= set(stage.present(ctx, made))
+
+    def never(*args: object) -> None:
+        raise AssertionError("measured twice")
+
+    monkeypatch.setattr(records, "measure", never)
+    assert stage.make(ctx, {"checkpoint": given}, said.append).digest == made.digest
+    records.path(ctx, given.digest).write_text("{broken")
+    assert records.read(ctx, given.digest) is None
+    assert "measured_here" not in stage.present(ctx, made)
