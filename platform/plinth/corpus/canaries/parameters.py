@@ -21,7 +21,7 @@ class Canaries(Frozen):
     """Generated texts that measure memorisation; half of them, by coin, enter the run."""
 
     count: int = Field(128, ge=8, le=4096, description="Canaries, each in or out by a coin of its own.")
-    seed: int = Field(1, description="Of texts and coins.")
+    seed: int = internal(1, description="Of texts and coins.")
     repetitions: tuple[int, ...] = internal(
         (1, 4, 16, 64), min_length=1, description="How often a canary is planted; the groups are equally large."
     )

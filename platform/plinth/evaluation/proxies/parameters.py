@@ -11,5 +11,5 @@ class Proxies(Frozen):
     """Generated items in five families that are checked by code."""
 
     items: int = Field(40, ge=2, le=2000, description="Items of each family.")
-    seed: int = Field(0, ge=0, description="Draws the items.")
+    seed: int = internal(0, ge=0, description="Draws the items.")
     max_tokens: int = internal(48, ge=1, description="Tokens that the model may write to an item.")

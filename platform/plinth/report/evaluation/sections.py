@@ -207,7 +207,7 @@ def extraction(stats: Stats) -> Section:
         for name, own in asked.items()
     ]
     rows = [
-        (name, *(f"{own[key]:,}" for key in ("n",)), f"{own['exact']['count']:,}", f"{own['near']['count']:,}",
+        (name, f"{own['n']:,}", f"{own['exact']['count']:,}", f"{own['near']['count']:,}",
          f"{own['either']['upper']:.3%}", f"{own.get('excess_at_least') or 0.0:.3%}")
         for name, own in asked.items()
     ]  # fmt: skip
@@ -219,4 +219,21 @@ def extraction(stats: Stats) -> Section:
         f"next {stats['suffix_tokens']}, exactly or with at most a tenth edited. Held-out text is the control.",
         groups=(_group("Share continued", "share", "lower", "held out", measures),) if measures else (),
         tables=(TextTable(title="Counts and limits", header=header, rows=tuple(rows)),) if rows else (),
+    )
+
+
+def serving(stats: Stats) -> Section:
+    """What it costs to serve the checkpoint, at best, on devices that people rent."""
+    fields = ("first_token_s", "tokens_per_s", "sequences", "tokens_per_s_full")
+    rows = [
+        (name, *("does not fit" if own[field] is None else f"{own[field]:.3g}" for field in fields))
+        for name, own in stats["devices"].items()
+    ]
+    header = ("device", "first token, s", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them")
+    return Section(
+        key="serving",
+        title="Serving",
+        lead=f"{stats['kv_bytes_per_token']:,} bytes of keys and values for each token. Bounds by bandwidth and "
+        "FLOP/s: no implementation is quicker.",
+        tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
     )
