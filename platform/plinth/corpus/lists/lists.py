@@ -18,11 +18,12 @@ VERSION = "1"
 #: Bound on the files of a list, which every machine copies. Lists that are looked up have bounds of their own; a ready
 #: model is as large as its authors made it.
 MAX_BYTES = 64 * 2**30
+CACHE = "__pycache__"
 
 
 def digest(ctx: Context, location: str) -> str:
     """Identity of the files at a location: names and contents."""
-    return fingerprint.digest([[file.name, file.sha256] for file in listing.inventory(location, ctx.workspace.input)])
+    return fingerprint.digest([[file.name, file.sha256] for file in _files(ctx, location)])
 
 
 def entries(ctx: Context, location: str) -> list[str]:
@@ -31,7 +32,7 @@ def entries(ctx: Context, location: str) -> list[str]:
     Raises:
         SourceError: nothing is there, a file cannot be read or is no UTF-8, or the list is larger than `MAX_BYTES`.
     """
-    files = listing.inventory(location, ctx.workspace.input)
+    files = _files(ctx, location)
     if (total := sum(file.bytes for file in files)) > MAX_BYTES:
         raise SourceError(f"{location} is too large", found=f"{total} bytes", expected=f"at most {MAX_BYTES}")
     found: list[str] = []
@@ -55,7 +56,7 @@ def run(ctx: Context, name: str, location: str) -> Manifest:
     Raises:
         SourceError: nothing is there, a file cannot be read, or the list is larger than `MAX_BYTES`.
     """
-    files = listing.inventory(location, ctx.workspace.input)
+    files = _files(ctx, location)
     total = sum(file.bytes for file in files)
     if total > MAX_BYTES:
         raise SourceError(f"list {name} is too large", found=f"{total} bytes", expected=f"at most {MAX_BYTES}")
@@ -69,3 +70,8 @@ def run(ctx: Context, name: str, location: str) -> Manifest:
     inputs = {f"file:{file.name.strip('/') or 'list'}": file.sha256 for file in files}
     step = Step(name="lists", version=VERSION)
     return manifest(f"lists/{name}", step, inputs, parts, {"files": len(files), "bytes": total})
+
+
+def _files(ctx: Context, location: str) -> list[SourceFile]:
+    """The files at a location, without those that Python leaves beside a module that was imported from there."""
+    return [file for file in listing.inventory(location, ctx.workspace.input) if CACHE not in file.name.split("/")]
