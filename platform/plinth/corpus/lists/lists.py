@@ -12,7 +12,7 @@ from plinth.errors import SourceError
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.atomic import named_failures
-from plinth.storage.files import CHUNK_BYTES, opened
+from plinth.storage.files import CHUNK_BYTES, SourceFile, opened
 
 VERSION = "1"
 #: Bound on the files of a list, which every machine copies. Lists that are looked up have bounds of their own; a ready

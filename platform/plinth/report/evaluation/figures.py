@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW_INCHES, AXIS_INCHES = 0.27, 0.85
+LONGEST_NAME = 28
 
 
 def intervals(group: MeasureGroup) -> Figure:
@@ -28,7 +29,7 @@ def intervals(group: MeasureGroup) -> Figure:
         if one.reference is not None:
             ax.plot(one.reference, row, "D", markersize=5, markerfacecolor="none", markeredgecolor=MUTED)
         ax.text(1.01, row, f"{one.value:.3g}", transform=ax.get_yaxis_transform(), va="center", fontsize=8)
-    ax.set_yticks(range(len(group.measures)), [one.name for one in group.measures])
+    ax.set_yticks(range(len(group.measures)), [_short(one.name) for one in group.measures])
     ax.set_ylim(len(group.measures) - 0.4, -0.6)
     reference = f"; open diamond: {group.reference_name}" if group.reference_name else ""
     ax.set_xlabel(f"{group.unit} ({group.better} is better{reference})", fontsize=8.5)
@@ -54,3 +55,8 @@ def curves(group: CurveGroup) -> Figure:
     ax.grid(axis="y")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, fontsize=8, borderaxespad=0.2, handlelength=0.9)
     return fig
+
+
+def _short(name: str) -> str:
+    """A name that leaves room for its measure; the table has it whole."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from plinth.evaluation.probes.noise import Worth
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
+from plinth.report.style import count
 
 Stats = Mapping[str, Any]
 
@@ -152,7 +153,8 @@ def _statuses(rows: Mapping[str, Stats]) -> TextTable:
 
 def canaries(stats: Stats) -> Section:
     """Exposure of planted texts by how often they were planted."""
-    groups = {f"{name} times": row for name, row in stats["groups"].items()} | {"not planted": stats["out"]}
+    groups = {f"{name} times": stats["groups"][name] for name in sorted(stats["groups"], key=int)}
+    groups["not planted"] = stats["out"]
     measures = [
         measure(name, row["exposure"], reference=UNSEEN_EXPOSURE) for name, row in groups.items() if row["canaries"]
     ]
@@ -224,12 +226,12 @@ def extraction(stats: Stats) -> Section:
 
 def serving(stats: Stats) -> Section:
     """What it costs to serve the checkpoint, at best, on devices that people rent."""
-    fields = ("first_token_s", "tokens_per_s", "sequences", "tokens_per_s_full")
+    fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}
     rows = [
-        (name, *("does not fit" if own[field] is None else f"{own[field]:.3g}" for field in fields))
+        (name, *("does not fit" if own[field] is None else form(own[field]) for field, form in fields.items()))
         for name, own in stats["devices"].items()
     ]
-    header = ("device", "first token, s", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them")
+    header = ("device", "first token", "tokens/s, one sequence", "sequences that fit", "tokens/s, all of them")
     return Section(
         key="serving",
         title="Serving",
@@ -237,3 +239,7 @@ def serving(stats: Stats) -> Section:
         "FLOP/s: no implementation is quicker.",
         tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
+from plinth.corpus.lists import lists
 from plinth.errors import CheckpointError, SourceError, StageError, TrainingError
 from plinth.evaluation.tasks import files, job
 from plinth.evaluation.tasks.items import ITEMS
@@ -147,6 +148,15 @@ def test_a_rerun_starts_nothing(ours: Ours, model_folder: Path, monkeypatch: pyt
     ctx, made = ours
     assert measure(ctx, model_folder, FILES) == made
     assert list(ctx.workspace.tmp.iterdir()) == []
+
+
+def test_what_python_leaves_beside_a_module_is_no_task_file(ctx: Context, tmp_path: Path) -> None:
+    folder = tmp_path / "tasks"
+    shutil.copytree(FILES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    before = lists.digest(ctx, str(folder)), files.run(ctx, "small", str(folder)).digest
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "functions.cpython-311.pyc").write_bytes(b"compiled")
+    assert (lists.digest(ctx, str(folder)), files.run(ctx, "small", str(folder)).digest) == before
 
 
 def test_a_model_that_does_not_load_is_an_error(

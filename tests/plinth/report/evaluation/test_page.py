@@ -73,3 +73,14 @@ def test_flags_of_an_estimate_are_said() -> None:
     assert one.note == "degenerate, few_clusters"
     group = MeasureGroup(title="x", unit="share", better="higher", measures=(one,))
     assert "degenerate" in page(data(Section(key="x", title="x", lead="", groups=(group,))))
+
+
+def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_is_said() -> None:
+    group = {"canaries": 5, "exposure": statistics.mean([1.0, 2.0, 3.0, 4.0, 5.0]).model_dump()}
+    stats = {"groups": {"1": group, "16": group, "4": group}, "out": {"canaries": 0}, "planted": 15, "references": 4096}
+    stats |= {"p_value": 0.5, "audit": {"right": 1, "guesses": 2, "epsilon": 0.0}}
+    (shown,) = sections.canaries(stats).groups
+    assert [one.name for one in shown.measures] == ["1 times", "4 times", "16 times"]
+    none = dict.fromkeys(("first_token_s", "tokens_per_s", "tokens_per_s_full"))
+    serving = sections.serving({"kv_bytes_per_token": 2048, "devices": {"l4": none | {"sequences": 0}}})
+    assert serving.tables[0].rows == (("l4", "does not fit", "does not fit", "0", "does not fit"),)
