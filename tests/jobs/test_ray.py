@@ -28,6 +28,7 @@ def address() -> Iterator[str]:
         made.shutdown()
 
 
+@pytest.mark.exhaustive  # two nodes, with a disk each: tests/jobs/test_shared_workspace.py
 def test_two_nodes_and_a_killed_worker_make_the_same_data_versions(corpus, tmp_path, address):
     tiny_corpus.write(tmp_path / "input")
     words = ["run", "-r", RECIPE, "--select", "funnel", "--engine", "ray", "--ray-address", address]
