@@ -1,4 +1,4 @@
-"""Bits per byte of a checkpoint on held-out text, beside two baselines.
+"""What is measured of a checkpoint: bits per byte of held-out text, probes, tasks, memorisation, bias, comparison.
 
     parameters  bounds of the evaluation, as a recipe sets them
     slices/     held-out documents and protected items; bits by slice, token position and byte span
@@ -9,7 +9,7 @@
     job         the asset: choose, score, slice, build one manifest
     probes/     small sets of items, scored by likelihood, in the loop and after it
     fairness/   differences between groups, toxicity of continuations, drift of both
-    memorisation/  exposure of planted canaries
+    memorisation/  exposure of planted canaries; text of risk that the checkpoint continues word for word
     tasks/      tasks of lm-evaluation-harness, from local files and without a network
     proxies/    product proxies: generated items, checked by code
     statistics/ every interval, test and correction of Plinth

@@ -28,6 +28,8 @@ FEW_CLUSTERS = "few_clusters"
 MISSING = "missing"
 
 FEW = 10
+#: Below this share of what it is of, a standard error is rounding.
+ROUNDING = 1e-12
 #: Ends of intervals are rounded to so many significant digits, so that the order in which a processor adds does not
 #: show; values are sums without rounding (`math.fsum`).
 DIGITS = 12

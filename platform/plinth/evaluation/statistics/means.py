@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plinth.evaluation.statistics.estimate import (
     DEGENERATE,
+    ROUNDING,
     Clusters,
     Estimate,
     Floats,
@@ -26,9 +27,6 @@ from plinth.evaluation.statistics.estimate import (
 )
 from plinth.evaluation.statistics.pairs import FEW_PAIRS, mcnemar, tango
 from plinth.evaluation.statistics.shares import share
-
-#: Below this share of the largest value, a standard error is rounding.
-_ROUNDING = 1e-12
 
 
 def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
@@ -91,7 +89,7 @@ def _mean_and_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int
     middle = math.fsum(rows) / len(rows)
     residuals = sums(rows - middle, codes)
     error = spread(residuals, len(rows))
-    return middle, error if error > _ROUNDING * float(np.abs(rows).max()) else 0.0, len(residuals)
+    return middle, error if error > ROUNDING * float(np.abs(rows).max()) else 0.0, len(residuals)
 
 
 def _alike(values: NDArray[Any]) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from plinth.evaluation.statistics.estimate import (
     FEW,
+    ROUNDING,
     Clusters,
     Estimate,
     Floats,
@@ -34,8 +35,6 @@ DRAWS = 10_000
 MANY = 5_000
 #: Weights held at once.
 _WEIGHTS = 1 << 22
-#: Below this share of the terms, a standard error is rounding.
-_ROUNDING = 1e-12
 
 
 def ratio(
@@ -90,7 +89,7 @@ def _ratio(
     value, terms = math.fsum(above) / total, np.stack([sums(above, codes), sums(below, codes)])
     residuals = terms[0] - value * terms[1]
     error, count = spread(residuals, total), len(residuals)
-    if error <= _ROUNDING * float(np.abs(terms[0]).max()) * count / total:
+    if error <= ROUNDING * float(np.abs(terms[0]).max()) * count / total:
         error = 0.0
     if error == 0 or not FEW <= count <= MANY:
         return student(value, error, count - 1, level, n=len(above), clusters=count, method="clustered t", test=test)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from plinth.evaluation.probes.noise import Worth
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
+from plinth.report.memorisation import UNSEEN
 from plinth.report.style import count
 
 Stats = Mapping[str, Any]
 
 RIGHT_ANSWERS = "Right answers by probe"
-
-#: Mean exposure, in bits, of a text that the model never saw.
-UNSEEN_EXPOSURE = 1 / math.log(2)
 
 BITS = "bits per byte"
 
@@ -112,7 +109,7 @@ def probes(stats: Stats) -> Section:
 
 
 def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
-    """The section of probes with the noise of each over the run; one that is not above it is grey, and said."""
+    """The section of probes with the noise of each over the run; one that is not known to be above it is grey."""
     groups = tuple(
         group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
         if group.title == RIGHT_ANSWERS
@@ -120,13 +117,13 @@ def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
         for group in section.groups
     )
     quiet = sorted({one.name for group in groups for one in group.measures if not one.decides})
-    lead = f" In grey: not above their own noise, so they drive no stop and no gate ({', '.join(quiet)})."
+    lead = f" In grey: not known to be above their own noise, so they drive no stop and no gate ({', '.join(quiet)})."
     return section.model_copy(update={"groups": groups, "lead": section.lead + lead * bool(quiet)})
 
 
 def _judged(one: Measure, worth: Worth | None) -> Measure:
     if worth is None:
-        return one
+        return one.model_copy(update={"decides": False, "note": ", ".join(filter(None, (one.note, "noise unknown")))})
     ratio = "" if worth.snr is None else f"signal over noise {worth.snr:.2g}"
     note = ", ".join(filter(None, (one.note, ratio)))
     return one.model_copy(update={"noise": worth.noise, "decides": worth.decides, "note": note})
@@ -156,7 +153,7 @@ def canaries(stats: Stats) -> Section:
     groups = {f"{name} times": stats["groups"][name] for name in sorted(stats["groups"], key=int)}
     groups["not planted"] = stats["out"]
     measures = [
-        measure(name, row["exposure"], reference=UNSEEN_EXPOSURE) for name, row in groups.items() if row["canaries"]
+        measure(name, row["exposure"], reference=UNSEEN) for name, row in groups.items() if row["canaries"]
     ]
     audit = stats["audit"]
     return Section(

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from plinth.evaluation import statistics
+from plinth.evaluation.probes import noise
 from plinth.report.evaluation import sections
 from plinth.report.evaluation.data import CurveGroup, EvaluationData, MeasureGroup, Section, StepCurve
 from plinth.report.evaluation.page import page
@@ -84,3 +85,15 @@ def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_
     none = dict.fromkeys(("first_token_s", "tokens_per_s", "tokens_per_s_full"))
     serving = sections.serving({"kv_bytes_per_token": 2048, "devices": {"l4": none | {"sequences": 0}}})
     assert serving.tables[0].rows == (("l4", "does not fit", "does not fit", "0", "does not fit"),)
+
+
+def test_a_probe_decides_only_above_a_noise_that_is_known() -> None:
+    found = statistics.mean([1.0, 2.0, 3.0]).model_dump()
+    row = {"bits_per_byte": found, "control": found, "signal": found, "statuses": {"clean": 3}, "too_long": 0}
+    section = sections.probes({"probes": dict.fromkeys(("loud", "quiet", "unknown"), row), "families": {}})
+    worth = {"loud": noise.worth(1.0, [1.0, 1.1, 1.0]), "quiet": noise.worth(0.01, [1.0, 1.1, 1.0])}
+    judged = sections.with_worth(section, worth)
+    right = {one.name: one for one in judged.groups[1].measures}
+    assert {name: one.decides for name, one in right.items()} == {"loud": True, "quiet": False, "unknown": False}
+    assert "noise unknown" in right["unknown"].note
+    assert "(quiet, unknown)" in judged.lead
