@@ -94,16 +94,17 @@ def probes(stats: Stats) -> Section:
     accuracy = [measure(name, row["accuracy"], reference=0.0) for name, row in rows.items() if row.get("accuracy")]
     signals = {name: row["signal"] for name, row in stats["families"].items() if row.get("signal")}
     families = [measure(name, row, reference=0.0) for name, row in signals.items()]
+    groups = (
+        _group("Signal by family", BITS, "higher", "none", families),
+        _group(RIGHT_ANSWERS, BITS, "lower", "control", right),
+        _group("Accuracy above chance, by probe", "share", "higher", "chance", accuracy),
+    )
     return Section(
         key="probes",
         title="Probes",
         lead="Items that training text does not hold. Signal is what the context is worth: bits per byte of the right "
         "answer under a shuffled context, less those under its own.",
-        groups=(
-            _group("Signal by family", BITS, "higher", "none", families),
-            _group(RIGHT_ANSWERS, BITS, "lower", "control", right),
-            _group("Accuracy above chance, by probe", "share", "higher", "chance", accuracy),
-        ),
+        groups=tuple(group for group in groups if group.measures),
         tables=(_statuses(rows),),
     )
 
