@@ -52,7 +52,7 @@ def reasons(
 def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float | None]) -> Iterator[Explanation]:
     """A lower training loss beside more bits per byte, or the reverse."""
     a, b = losses
-    if a is None or b is None or loss.better == NONE or (a < b) == (loss.better == "a"):
+    if a is None or b is None or loss.better == NONE or a == b or (a < b) == (loss.better == "a"):
         return
     because = (
         "tokens of another vocabulary hold another amount of text" if not same else "it was taken on other batches"

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from plinth.evaluation.statistics.estimate import (
     FEW,
+    FEW_CLUSTERS,
     ROUNDING,
     Clusters,
     Estimate,
@@ -91,10 +92,13 @@ def _ratio(
     error, count = spread(residuals, total), len(residuals)
     if error <= ROUNDING * float(np.abs(terms[0]).max()) * count / total:
         error = 0.0
+    by_t = student(value, error, count - 1, level, n=len(above), clusters=count, method="clustered t", test=test)
     if error == 0 or not FEW <= count <= MANY:
-        return student(value, error, count - 1, level, n=len(above), clusters=count, method="clustered t", test=test)
+        return by_t
     distances = _studentised(terms, value, seed, draws)
     half = float(np.quantile(distances, level, method="higher")) * error
+    if not math.isfinite(half):  # one or two clusters hold all of the spread, and many draws miss them
+        return by_t.model_copy(update={"flags": (*by_t.flags, FEW_CLUSTERS)})
     p = (1 + int((distances >= abs(value) / error).sum())) / (1 + draws) if test else None
     return Estimate(
         value=value, low=rounded(value - half), high=rounded(value + half), level=level, n=len(above),

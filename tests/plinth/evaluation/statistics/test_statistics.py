@@ -240,3 +240,14 @@ def test_lengths_must_agree() -> None:
         statistics.mean([1.0, 2.0], ["a"])
     with pytest.raises(ValueError, match="above 0"):
         statistics.ratio([1.0], [0.0])
+
+
+@pytest.mark.parametrize("differing", [1, 2])
+@pytest.mark.parametrize("count", [20, 100])
+def test_a_ratio_that_rests_on_one_or_two_clusters_has_an_interval_and_says_so(count: int, differing: int) -> None:
+    """More than a twentieth of the draws miss them, and have no spread to be measured in."""
+    found = statistics.ratio_difference([2.0] * differing + [1.0] * (count - differing), [1.0] * count, [1.0] * count)
+    assert math.isfinite(found.low)
+    assert math.isfinite(found.high)
+    assert found.low < 0 < found.high
+    assert "few_clusters" in found.flags
