@@ -76,6 +76,7 @@ setup-test: $(VENV)/.setup-dev ## what the tests need beside Python: a Chromium,
 # ---- work -----------------------------------------------------------------------------------------
 
 demo: setup ## run the whole pipeline on text that this machine already has
+	@$(BIN)/plinth keys init --demo
 	@$(BIN)/plinth run -r jobs/recipes/demo.yaml
 
 up: setup ## Dagster and MLflow pages on loopback

@@ -19,7 +19,9 @@ from typing import Any, Literal, get_args
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.trust import dsse, keys
+from plinth.trust import dsse
+from plinth.trust.authority import APPROVER
+from plinth.trust.pin import Trust, owner_file
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.gates import Approval
@@ -39,7 +41,7 @@ def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Dec
     if not reason:
         raise SignatureError(f"the decision of {by or 'nobody'} needs a reason", expected="why, in a sentence")
     path = statement_path(ctx, candidate, by)
-    key = keys.approver(ctx.workspace, by).ensure()
+    key = Trust.of(ctx.workspace).signer(APPROVER, by)
     if path.exists():
         try:
             earlier = verify_statement(ctx, path, candidate)
@@ -54,7 +56,7 @@ def sign(ctx: Context, candidate: Candidate, by: str, reason: str, decision: Dec
 
 def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
     """The path of a person's signed decision about a candidate."""
-    return ctx.workspace.approvals / candidate.key[:12] / f"{keys.file_name(person)}.json"
+    return ctx.workspace.approvals / candidate.key[:12] / f"{owner_file(person)}.json"
 
 
 def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval:
@@ -64,7 +66,7 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval
         SignatureError: signed by somebody else, changed, or about another candidate.
     """
     person = urllib.parse.unquote(path.stem)
-    content = dsse.read(path, keys.approver(ctx.workspace, person), PREDICATE)
+    content = dsse.read(path, Trust.of(ctx.workspace).authority(APPROVER).owned_by(person), PREDICATE)
     about = dsse.subjects(content)
     if about != candidate.subjects:
         raise SignatureError(

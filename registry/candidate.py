@@ -20,7 +20,9 @@ from plinth.errors import LineageError, PlinthError, SignatureError
 from plinth.provenance.statements import Chain, chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen
-from plinth.trust import dsse, keys
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
 from registry.mlflow_client import source_directory
 from registry.signing import verify
 
@@ -116,7 +118,7 @@ def state_facts(
         subjects = {"candidate": key, "checkpoint": checkpoint, "evaluation": evaluation}
         predicate = {"run": run.model_dump(mode="json"), "facts": facts.model_dump(mode="json")}
         statement = dsse.statement(EVIDENCE_PREDICATE, subjects, predicate)
-        dsse.write(path, statement, keys.trainer(ctx.workspace).ensure())
+        dsse.write(path, statement, Trust.of(ctx.workspace).signer(TRAINER))
     return key
 
 
@@ -142,7 +144,7 @@ def read(ctx: Context, version: Any) -> Candidate:
             remedy="register the checkpoint again",
         )
     path = evidence_path(directory, key)
-    statement = dsse.read(path, keys.trainer(ctx.workspace), EVIDENCE_PREDICATE)
+    statement = dsse.read(path, Trust.of(ctx.workspace).authority(TRAINER), EVIDENCE_PREDICATE)
     subjects = dsse.subjects(statement)
     try:
         facts = Facts.model_validate(statement["predicate"]["facts"])
@@ -176,7 +178,7 @@ def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
         SignatureError: a file of the directory, or a statement about it, was changed.
         LineageError: the chain is broken, or is not the one that was signed.
     """
-    return signed_chain(ctx, candidate, verify(candidate.directory, keys.trainer(ctx.workspace)))
+    return signed_chain(ctx, candidate, verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER)))
 
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:

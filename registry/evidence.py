@@ -18,7 +18,8 @@ from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
-from plinth.trust import keys
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
 from registry import approval, signing, taint
 from registry.candidate import Candidate, signed_chain
 from registry.gates import CheckResult, Evidence, SliceScore
@@ -54,10 +55,10 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
 
 def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, CheckResult]:
     try:
-        provenance = signing.verify(candidate.directory, keys.trainer(ctx.workspace))
+        provenance = signing.verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER))
     except TrustError as error:
         return None, CheckResult(holds=False, detail=_sentence(error))
-    return provenance, CheckResult(holds=True, detail=f"every file is as the {keys.TRAINER} signed it")
+    return provenance, CheckResult(holds=True, detail=f"every file is as the {TRAINER} signed it")
 
 
 def _lineage(

@@ -22,7 +22,8 @@ from plinth.storage import locks
 from plinth.storage.atomic import named_failures, replacing, sync_directory
 from plinth.storage.checkout import checkout
 from plinth.storage.store import Store
-from plinth.trust import keys
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
 from registry import signing
 
 
@@ -41,14 +42,14 @@ def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any
     """
     _require_files(checkpoint)
     target = path_of(ctx, checkpoint.digest)
-    key = keys.trainer(ctx.workspace)
+    trust = Trust.of(ctx.workspace)
     with locks.locked(ctx.workspace.models / ".lock"):
         if not signing.is_signed(target):
             _build(ctx.store, target, checkpoint, provenance)
             subjects = {part.name: part.blob.sha256 for part in checkpoint.parts}
             own = hashlib.sha256((target / signing.PROVENANCE_FILE).read_bytes()).hexdigest()
-            signing.sign(target, provenance, subjects | {signing.PROVENANCE_FILE: own}, key.ensure())
-        found = signing.verify(target, key)
+            signing.sign(target, provenance, subjects | {signing.PROVENANCE_FILE: own}, trust.signer(TRAINER))
+        found = signing.verify(target, trust.authority(TRAINER))
     if found["checkpoint"]["digest"] != checkpoint.digest:
         raise LineageError(
             f"{target} belongs to another checkpoint",

@@ -20,7 +20,9 @@ from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
-from plinth.trust import dsse, keys
+from plinth.trust import dsse
+from plinth.trust.authority import PROMOTER
+from plinth.trust.pin import Trust
 from registry.gates import Approval
 
 PREDICATE = "urn:plinth:release:v1"
@@ -60,7 +62,7 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
     earlier = history(ctx)
     prior = hashlib.sha256(_path(ctx, len(earlier)).read_bytes()).hexdigest() if earlier else None
     record = ReleaseRecord(number=len(earlier) + 1, prior=prior, **fields)
-    path, key = _path(ctx, record.number), keys.promoter(ctx.workspace).ensure()
+    path, key = _path(ctx, record.number), Trust.of(ctx.workspace).signer(PROMOTER)
     content = record.model_dump(mode="json")
     envelope = dsse.seal(dsse.statement(PREDICATE, record.candidate, content), key)
     write_bytes(path, json.dumps({"record": content, "envelope": envelope}, indent=1).encode())
@@ -95,7 +97,7 @@ def _read(ctx: Context, path: Path) -> ReleaseRecord:
         shown, envelope = content["record"], content["envelope"]
     except (ValueError, KeyError, TypeError) as error:
         raise SignatureError(f"{path} is not a release record", found=repr(error)) from error
-    signed = dsse.opened(envelope, keys.promoter(ctx.workspace), PREDICATE, str(path))["predicate"]
+    signed = dsse.opened(envelope, Trust.of(ctx.workspace).authority(PROMOTER), PREDICATE, str(path))["predicate"]
     if shown != signed:
         raise SignatureError(
             f"{path} differs from its signed record",

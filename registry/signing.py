@@ -5,7 +5,7 @@
     models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256)
 
 Signatures lie outside the directory because a signature inside would be one more file of the model.
-Both are made with the trainer's key. Nothing is ignored: an added, missing or changed file is named.
+Both are made with a key of the role `trainer`. Nothing is ignored: an added, missing or changed file is named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 from plinth.errors import SignatureError
 from plinth.provenance.statements import PROVENANCE_SCHEMA, SLSA_PREDICATE, slsa_statement
 from plinth.trust import dsse
-from plinth.trust.keys import KeyPair
+from plinth.trust.authority import Authority, revoked_at
+from plinth.trust.signers import Signer
 
 PROVENANCE_FILE = "provenance.json"
 
@@ -47,7 +48,7 @@ def discard(directory: Path) -> None:
     signature_path(directory).unlink(missing_ok=True)
 
 
-def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], key: KeyPair) -> None:
+def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], signer: Signer) -> None:
     """Sign every file of a directory, with a statement of their provenance.
 
     Args:
@@ -56,26 +57,31 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
         subjects: SHA-256 by file name, for every file.
 
     Raises:
-        SignatureError: the key is missing or not private, or the directory cannot be signed.
+        SignatureError: the private key cannot be used, or the directory cannot be signed.
     """
     from model_signing.signing import Config
 
     config = Config()  # type: ignore[no-untyped-call]
-    signer = config.use_elliptic_key_signer(private_key=key.checked().private).set_hashing_config(_hashing())
+    config.set_hashing_config(_hashing())
+    config._signer = _model_signer(signer)
     target = signature_path(directory)
     staged = target.with_name(f".{target.name}.tmp")
     try:
-        signer.sign(directory, staged)
+        config.sign(directory, staged)
         staged.replace(target)
     except ValueError as error:
         raise SignatureError(f"{directory} cannot be signed", found=error) from error
     finally:
         staged.unlink(missing_ok=True)
-    dsse.write(slsa_path(directory), slsa_statement(provenance, subjects), key)
+    dsse.write(slsa_path(directory), slsa_statement(provenance, subjects), signer)
 
 
-def verify(directory: Path, key: KeyPair) -> dict[str, Any]:
+def verify(directory: Path, authority: Authority, *, at: str | None = None) -> dict[str, Any]:
     """Prove that a directory holds the signed files and no others. Returns its provenance.
+
+    Args:
+        authority: whose keys count; one signature is enough.
+        at: when it was signed, where another signed record says so; without it a revoked key counts for nothing.
 
     Raises:
         SignatureError: no signature, another signer, or a file that differs; the file is named.
@@ -84,21 +90,75 @@ def verify(directory: Path, key: KeyPair) -> dict[str, Any]:
     from model_signing.verifying import Config
 
     _present(directory)
-    key.verifier()
     config = Config()  # type: ignore[no-untyped-call]
+    config.set_hashing_config(_hashing())
     try:
-        verifier = config.use_elliptic_key_verifier(public_key=key.public).set_hashing_config(_hashing())
-        verifier.verify(directory, signature_path(directory))
+        config._verifier = _model_verifier(_named_key(signature_path(directory), authority, at))
+        config.verify(directory, signature_path(directory))
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, OSError) as error:
         raise SignatureError(
             f"the signature of {directory} does not hold",
             found=str(error) or type(error).__name__,
-            expected=f"the files that {key.public.name} signed, unchanged, and no others",
+            expected=f"the files that a {authority.role} of {authority.root} signed, unchanged, and no others",
             remedy="do not use this model; register the checkpoint again, or roll back to another version",
         ) from error
     provenance = _provenance(directory)
-    _agree(directory, provenance, dsse.read(slsa_path(directory), key, SLSA_PREDICATE))
+    _agree(directory, provenance, dsse.read(slsa_path(directory), authority, SLSA_PREDICATE, at=at))
     return provenance
+
+
+class _ModelKey:
+    """A private key as model signing uses one, wherever it is kept."""
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+
+    def sign(self, data: bytes, algorithm: object) -> bytes:
+        return self._signer.sign(data)
+
+    def public_key(self) -> Any:
+        return _loaded(self._signer.public)
+
+
+def _model_signer(signer: Signer) -> Any:
+    """Model signing takes a key from a file only; its signer is given ours instead."""
+    from model_signing._signing.sign_ec_key import Signer as ModelSigner
+
+    made = ModelSigner.__new__(ModelSigner)
+    made._private_key = _ModelKey(signer)  # type: ignore[assignment]
+    return made
+
+
+def _model_verifier(public: str) -> Any:
+    from model_signing._signing.sign_ec_key import Verifier as ModelVerifier
+
+    made = ModelVerifier.__new__(ModelVerifier)
+    made._public_key = _loaded(public)
+    return made
+
+
+def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
+    """PEM of the role's key that a bundle names by its SHA-256; the bundle only chooses among the role's keys."""
+    content = json.loads(signature.read_bytes())
+    hint = content["verificationMaterial"]["publicKey"]["hint"]
+    for key in authority.keys.values():
+        if hashlib.sha256(_canonical_pem(key.public)).hexdigest() == hint:
+            if revoked_at(key, at):
+                raise ValueError(f"the key of {key.owner} was revoked from {key.revoked_from} on")
+            return key.public
+    raise ValueError(f"a signature by a key that is no {authority.role}'s: {hint[:16]}")
+
+
+def _canonical_pem(public: str) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return bytes(_loaded(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+
+
+def _loaded(public: str) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    return load_pem_public_key(public.encode())
 
 
 def _hashing() -> Any:

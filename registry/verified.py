@@ -13,7 +13,8 @@ from plinth.errors import MissingError
 from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
-from plinth.trust import keys
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
 from registry import candidate, mlflow_client, promotion, signing, taint
 
 
@@ -86,7 +87,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
 
 def _by_directory(ctx: Context, directory: Path) -> tuple[_Found, Chain, str | None]:
     """A directory, proved as the checkpoint that its signed provenance names."""
-    provenance = signing.verify(directory, keys.trainer(ctx.workspace))
+    provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
     checkpoint = provenance["checkpoint"]["digest"]
     chain = lineage.walk(ctx, checkpoint)
     candidate.same_chain(directory, provenance, chain)

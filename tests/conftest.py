@@ -15,12 +15,15 @@ fuzz/targets.py has a target for each parser; its seeds are part of the suite, a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import services
+from plinth.storage.workspace import Workspace
+from plinth.trust import enrolment, pin
+from tests import services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("plinth", settings.get_profile("explore"), derandomize=True)
@@ -54,6 +57,26 @@ LONGEST = (
     "test_docs.py",
     "registry/test_server.py",
 )
+
+
+#: Approvers of the tests' root of trust.
+PEOPLE = ("ada@example.org", "anna@example.org", "ben@example.org", "bob@example.org", "demo-approver@example.org")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trust_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A demo root with a key for every role, pinned for all workspaces of the tests and their child processes."""
+    folder = shared.once(tmp_path_factory, "trust", make_trust)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(pin.TRUST_VARIABLE, str(folder / "trust"))
+        yield folder / "trust"
+
+
+def make_trust(folder: Path) -> None:
+    """A demo root in `folder/trust`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(pin.TRUST_VARIABLE, str(folder / "trust"))
+        enrolment.initialise(Workspace(folder / "workspace"), "tests", PEOPLE, demo=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

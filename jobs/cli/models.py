@@ -47,11 +47,12 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 
 def _require_signed(ctx: Context, folder: Path) -> None:
-    from plinth.trust import keys
+    from plinth.trust.authority import TRAINER
+    from plinth.trust.pin import Trust
     from registry import signing
 
     if signing.is_signed(folder):
-        signing.verify(folder, keys.trainer(ctx.workspace))
+        signing.verify(folder, Trust.of(ctx.workspace).authority(TRAINER))
 
 
 def _checkpoint(ctx: Context, target: str) -> Manifest | None:

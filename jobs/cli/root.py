@@ -81,6 +81,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
     "release": (
         "Release and provenance",
         {
+            "keys": ("keys", "Make and change the root of trust: who signs as what."),
             "approve": ("release", "Sign an approval of a candidate."),
             "promote": ("release", "Release an approved candidate that passes its gates."),
             "rollback": ("release", "Return the release to the last good version."),

@@ -11,7 +11,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.trust import keys
+from plinth.trust import dsse
+from plinth.trust.authority import APPROVER
+from plinth.trust.pin import Trust
 from registry import approval
 from registry.candidate import Candidate
 from registry.gates import Approval
@@ -67,21 +69,24 @@ def test_a_changed_statement_is_refused(ctx: Context, unregistered: Candidate) -
 
 
 def test_nobody_signs_for_somebody_else(ctx: Context, unregistered: Candidate) -> None:
-    mallory = approval.sign(ctx, unregistered, "mallory", "trust me")
-    keys.approver(ctx.workspace, ADA).ensure()
+    bobs = approval.sign(ctx, unregistered, "bob@example.org", "trust me")
     forged = approval.statement_path(ctx, unregistered, ADA)
-    shutil.copy(mallory, forged)
+    shutil.copy(bobs, forged)
     with pytest.raises(SignatureError, match="does not hold"):
         approval.verify_statement(ctx, forged, unregistered)
 
 
-def test_a_stranger_without_an_installed_key_counts_for_nothing(ctx: Context, unregistered: Candidate) -> None:
-    path = approval.sign(ctx, unregistered, ADA, "good")
-    keys.approver(ctx.workspace, ADA).public.unlink()
+def test_a_stranger_without_an_enrolled_key_counts_for_nothing(ctx: Context, unregistered: Candidate) -> None:
+    with pytest.raises(SignatureError, match="mallory has no key as approver"):
+        approval.sign(ctx, unregistered, "mallory", "trust me")
+    ada = approval.sign(ctx, unregistered, ADA, "good")
+    theirs = Trust.of(ctx.workspace).signer(APPROVER, ADA)
+    statement = dsse.unverified(dsse.envelope_of(ada), "it")
+    statement["predicate"]["by"] = "mallory"
+    dsse.write(ada.with_name("mallory.json"), statement, theirs)
     decisions, faults = approval.collect(ctx, unregistered, {})
-    assert decisions == ()
-    assert "no public key" in faults[0]
-    assert path.exists()
+    assert [each.by for each in decisions] == [ADA]
+    assert faults == ("mallory has no key as approver",)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"payload": 3, "payloadType": "x", "signatures": []}'])

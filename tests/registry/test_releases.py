@@ -8,7 +8,9 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
-from plinth.trust import keys
+from plinth.trust import dsse
+from plinth.trust.authority import TRAINER
+from plinth.trust.pin import Trust
 from registry import releases
 from registry.releases import ReleaseRecord
 
@@ -61,9 +63,11 @@ def test_a_removed_record_is_noticed(ctx: Context) -> None:
 
 def test_a_record_signed_by_somebody_else_is_refused(ctx: Context) -> None:
     write(ctx, "1")
-    promoter = keys.promoter(ctx.workspace)
-    stranger = keys.approver(ctx.workspace, "eve").ensure()
-    promoter.public.write_bytes(stranger.public.read_bytes())
+    path = ctx.workspace.releases / "00001.json"
+    content = json.loads(path.read_bytes())
+    statement = dsse.unverified(content["envelope"], "it")
+    envelope = dsse.seal(statement, Trust.of(ctx.workspace).signer(TRAINER))
+    path.write_text(json.dumps(content | {"envelope": envelope}))
     with pytest.raises(SignatureError, match="does not hold"):
         releases.history(ctx)
 

@@ -13,8 +13,9 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, SignatureError
 from plinth.provenance import statements
-from plinth.trust import dsse, keys
-from plinth.trust.keys import KeyPair
+from plinth.trust import dsse
+from plinth.trust.authority import APPROVER, TRAINER, Authority
+from plinth.trust.pin import Trust
 from registry import candidate, materialise, signing
 
 
@@ -24,8 +25,8 @@ def signed(ctx: Context, line: Any) -> Path:
 
 
 @pytest.fixture
-def key(ctx: Context) -> KeyPair:
-    return keys.trainer(ctx.workspace)
+def key(ctx: Context) -> Authority:
+    return Trust.of(ctx.workspace).authority(TRAINER)
 
 
 def build(ctx: Context, line: Any) -> Path:
@@ -42,7 +43,7 @@ def flip(path: Path, position: int = -1) -> None:
     path.write_bytes(data)
 
 
-def test_the_directory_holds_the_checkpoint_and_its_provenance(signed: Path, line: Any, key: KeyPair) -> None:
+def test_the_directory_holds_the_checkpoint_and_its_provenance(signed: Path, line: Any, key: Authority) -> None:
     names = {part.name for part in line.checkpoint.parts}
     assert {path.name for path in signed.iterdir()} == names | {"provenance.json"}
     assert signed.name == line.checkpoint.digest[:12]
@@ -63,48 +64,47 @@ def test_making_it_again_changes_nothing(ctx: Context, signed: Path, line: Any) 
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "config.json", "tokenizer.json", "state.json", "resume.json", "provenance.json"]
 )
-def test_a_flipped_bit_in_any_file_is_refused_and_the_file_is_named(signed: Path, key: KeyPair, name: str) -> None:
+def test_a_flipped_bit_in_any_file_is_refused_and_the_file_is_named(signed: Path, key: Authority, name: str) -> None:
     flip(signed / name)
     with pytest.raises(SignatureError, match=name):
         signing.verify(signed, key)
 
 
 @pytest.mark.parametrize("name", ["extra.bin", ".gitattributes", ".git/config", "sub/model.py"])
-def test_an_added_file_is_refused(signed: Path, key: KeyPair, name: str) -> None:
+def test_an_added_file_is_refused(signed: Path, key: Authority, name: str) -> None:
     (signed / name).parent.mkdir(exist_ok=True)
     (signed / name).write_text("new")
     with pytest.raises(SignatureError, match="does not hold"):
         signing.verify(signed, key)
 
 
-def test_a_missing_file_is_refused(signed: Path, key: KeyPair) -> None:
+def test_a_missing_file_is_refused(signed: Path, key: Authority) -> None:
     (signed / "state.json").unlink()
     with pytest.raises(SignatureError, match=r"state\.json"):
         signing.verify(signed, key)
 
 
-def test_a_link_in_place_of_a_file_is_refused(signed: Path, key: KeyPair, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_is_refused(signed: Path, key: Authority, tmp_path: Path) -> None:
     (signed / "config.json").rename(tmp_path / "config.json")
     (signed / "config.json").symlink_to(tmp_path / "config.json")
     with pytest.raises(SignatureError, match="does not hold"):
         signing.verify(signed, key)
 
 
-def test_an_empty_directory_never_verifies(tmp_path: Path, key: KeyPair) -> None:
+def test_an_empty_directory_never_verifies(tmp_path: Path, key: Authority) -> None:
     with pytest.raises(SignatureError, match="not a signed model"):
         signing.verify(tmp_path, key)
 
 
 def test_another_trainers_signature_is_refused(ctx: Context, signed: Path) -> None:
-    stranger = keys.approver(ctx.workspace, "stranger").ensure()
     with pytest.raises(SignatureError, match="does not hold"):
-        signing.verify(signed, stranger)
+        signing.verify(signed, Trust.of(ctx.workspace).authority(APPROVER))
 
 
 @pytest.mark.parametrize("which", [signing.signature_path, signing.slsa_path])
 @pytest.mark.parametrize("field", ["payload", "sig"])
 def test_a_changed_payload_or_signature_is_refused(
-    signed: Path, key: KeyPair, which: Callable[[Path], Path], field: str
+    signed: Path, key: Authority, which: Callable[[Path], Path], field: str
 ) -> None:
     path = which(signed)
     content = json.loads(path.read_bytes())
@@ -119,28 +119,28 @@ def test_a_changed_payload_or_signature_is_refused(
 
 
 @pytest.mark.parametrize("which", [signing.signature_path, signing.slsa_path])
-def test_a_torn_signature_file_is_refused(signed: Path, key: KeyPair, which: Callable[[Path], Path]) -> None:
+def test_a_torn_signature_file_is_refused(signed: Path, key: Authority, which: Callable[[Path], Path]) -> None:
     path = which(signed)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(SignatureError):
         signing.verify(signed, key)
 
 
-def test_a_statement_about_another_model_is_refused(ctx: Context, make_line: Any, key: KeyPair) -> None:
+def test_a_statement_about_another_model_is_refused(ctx: Context, make_line: Any, key: Authority) -> None:
     one, other = build(ctx, make_line(1)), build(ctx, make_line(2))
     signing.slsa_path(one).write_bytes(signing.slsa_path(other).read_bytes())
     with pytest.raises(SignatureError, match=r"model\.safetensors"):
         signing.verify(one, key)
 
 
-def test_a_signature_of_another_model_is_refused(ctx: Context, make_line: Any, key: KeyPair) -> None:
+def test_a_signature_of_another_model_is_refused(ctx: Context, make_line: Any, key: Authority) -> None:
     one, other = build(ctx, make_line(1)), build(ctx, make_line(2))
     signing.signature_path(one).write_bytes(signing.signature_path(other).read_bytes())
     with pytest.raises(SignatureError, match=r"model\.safetensors"):
         signing.verify(one, key)
 
 
-def test_unfinished_work_is_made_again(ctx: Context, signed: Path, line: Any, key: KeyPair) -> None:
+def test_unfinished_work_is_made_again(ctx: Context, signed: Path, line: Any, key: Authority) -> None:
     flip(signed / "config.json")
     signing.slsa_path(signed).unlink()
     assert build(ctx, line) == signed
@@ -173,6 +173,6 @@ def test_a_checkpoint_without_weights_is_no_model(ctx: Context, line: Any) -> No
         materialise.materialise(ctx, bare, {})
 
 
-def test_a_statement_of_another_kind_is_refused(ctx: Context, signed: Path, key: KeyPair) -> None:
+def test_a_statement_of_another_kind_is_refused(ctx: Context, signed: Path, key: Authority) -> None:
     with pytest.raises(SignatureError, match="has another predicate type"):
         dsse.read(signing.slsa_path(signed), key, "urn:plinth:approval:v1")

@@ -43,7 +43,7 @@ def person(required: bool = True) -> Callable[[F], F]:
 @click.option("--reject", is_flag=True, help="Sign a rejection; it outweighs any approval.")
 @json_option
 def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
-    """Sign an approval of candidate VERSION (default: the newest) with your own key, made on first use.
+    """Sign an approval of candidate VERSION (default: the newest) with your own key.
 
     Without --by: list the waiting candidates, with every gate and its reason. Setting the version's `approval`
     tags in the MLflow pages has the same effect.

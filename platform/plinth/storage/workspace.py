@@ -10,7 +10,9 @@ approvals/   signed approval statements
 releases/    signed records of promotions and rollbacks
 reviews/     labels of reviewers, only ever added to
 taint/       what was marked as unfit, by whom and why; only ever added to
-keys/        signing keys made on first use
+trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
+policies/    signed gate policies
+attestations/ signed evidence about checkpoints
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME
 reports/     self-contained pages
@@ -50,7 +52,9 @@ FOLDERS = (
     "approvals",
     "releases",
     "taint",
-    "keys",
+    "trust",
+    "policies",
+    "attestations",
     "mlflow",
     "dagster",
     "reports",
@@ -101,7 +105,9 @@ class Workspace:
         self.approvals = self.root / "approvals"
         self.releases = self.root / "releases"
         self.taint = self.root / "taint"
-        self.keys = self.root / "keys"
+        self.trust = self.root / "trust"
+        self.policies = self.root / "policies"
+        self.attestations = self.root / "attestations"
         self.mlflow = self.root / "mlflow"
         self.dagster = self.root / "dagster"
         self.reports = self.root / "reports"
@@ -134,7 +140,6 @@ class Workspace:
         with named_failures(self.root):
             for folder in FOLDERS:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
-            self.keys.chmod(0o700)
         for folder in FOLDERS:
             if not os.access(self.root / folder, os.W_OK | os.X_OK):
                 raise WorkspaceError(

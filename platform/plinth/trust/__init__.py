@@ -1,7 +1,11 @@
-"""Signatures over statements, and the keys that make them. Knows no MLflow.
+"""Who may state what: a root of trust outside the workspace, keys by role, signed statements. Knows no MLflow.
 
-    keys    one key for each role and each approver, made on first use, private by file mode
-    dsse    in-toto statements in DSSE envelopes: build, sign, verify, read, write
+    authority   roles, and whose keys count for one
+    root        the signed record of roles, public keys, thresholds, expiry, revocations; versions that follow
+    signers     one private key: in a file, in an environment variable, behind a command, in a hardware module
+    pin         the root that this machine has pinned for a workspace, and the private keys beside it
+    enrolment   make a root, enrol a key, revoke it: the only place that makes keys
+    dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
 
 Does not belong here: what a statement means for a candidate (registry), lineage (provenance).
 """

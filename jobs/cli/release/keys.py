@@ -1,0 +1,191 @@
+"""`plinth keys`: the root of trust of a workspace, who signs as which role, and the private keys of this machine."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.storage.workspace import Workspace
+    from plinth.trust.pin import Trust
+
+#: Approver of a demo root: the one that the demo's recipe names.
+DEMO_APPROVER = "demo-approver@example.org"
+
+
+@click.group(
+    epilog=examples(
+        "plinth keys init --demo",
+        "plinth keys init --name acme --person ada@example.org --person ben@example.org",
+        "plinth keys show",
+    )
+)
+def keys() -> None:
+    """Make and change the root of trust: which keys may sign as which role, until when.
+
+    The root and the private keys lie outside the workspace, in $PLINTH_TRUST or ~/.config/plinth/trust. Nothing else
+    makes a key: what needs one that is not there fails and says so.
+    """
+
+
+@keys.command()
+@click.option("--name", default=None, metavar="NAME", help="Name of the root (default: the workspace's folder).")
+@click.option("--person", "people", multiple=True, metavar="PERSON", help="Approver, by name or e-mail address.")
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650), help="Valid for so many days.")
+@click.option("--demo", is_flag=True, help="To try: asks nothing, and all that it signs is shown as of a demo root.")
+@shared
+def init(settings: Settings, name: str | None, people: tuple[str, ...], days: int, demo: bool) -> None:
+    """Make a root of trust with one key for each role and each approver, and pin it on this machine.
+
+    With --demo, a demo root that is there already is kept.
+    """
+    from jobs.cli import output
+    from plinth.trust import enrolment, pin
+
+    workspace = _workspace(settings)
+    if demo and (pin.folder_of(workspace) / pin.ROOT_FILE).exists():
+        trust = pin.Trust.of(workspace)
+        if trust.root.demo:
+            return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
+    everybody = people or ((DEMO_APPROVER,) if demo else ())
+    trust = enrolment.initialise(workspace, name or settings.workspace.absolute().name, everybody, demo=demo, days=days)
+    output.say(f"{trust.root.title}: {trust.folder}")
+    if not demo:
+        output.say("Give root.json to whoever verifies. Move the keys to where each role works; the root's to a safe.")
+    return None
+
+
+@keys.command()
+@shared
+@json_option
+def show(settings: Settings, as_json: bool) -> None:
+    """List roles, keys, owners and revocations, and which private keys are on this machine."""
+    from jobs.cli import output
+
+    trust = _trust(settings)
+    if as_json:
+        return output.emit_json(trust.root)
+    rows = []
+    for role, known in trust.root.roles.items():
+        for key_id in known.keys:
+            key = trust.root.keys[key_id]
+            rows.append([role, key.owner, key_id[:12], _state(trust, role, key_id)])
+    output.say(f"{trust.root.title}, until {trust.root.expires}, SHA-256 {trust.root.digest()}")
+    needs = {role: known.threshold for role, known in trust.root.roles.items()}
+    several = [f"{role} needs {count} keys" for role, count in needs.items() if count > 1]
+    output.table(["role", "owner", "key", ""], rows)
+    return output.say("; ".join(several)) if several else None
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("owner")
+@shared
+def new(settings: Settings, role: str, owner: str) -> None:
+    """Make a private key for OWNER as ROLE on this machine; prints the public half, which the root's holder enrols."""
+    from jobs.cli import output
+    from plinth.trust import enrolment, pin
+
+    output.say(enrolment.new_key(pin.folder_of(_workspace(settings)), role, owner).strip())
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("public", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--owner", required=True, metavar="OWNER", help="Person or service that holds the private half.")
+@shared
+def enrol(settings: Settings, role: str, public: Path, owner: str) -> None:
+    """Let the key in the PEM file PUBLIC sign as ROLE; needs the root's key."""
+    from plinth.trust import enrolment
+
+    _changed(enrolment.enrol(_workspace(settings), role, owner, public.read_text()))
+
+
+@keys.command()
+@click.argument("key")
+@click.option("--from", "since", type=click.DateTime(), default=None, help="UTC; by default now.")
+@shared
+def revoke(settings: Settings, key: str, since: datetime | None) -> None:
+    """Refuse what KEY (the beginning of its identity) states from a date on; earlier statements still hold."""
+    from plinth.trust import enrolment
+
+    when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
+    _changed(enrolment.revoke(_workspace(settings), key, when))
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("owner")
+@shared
+def rotate(settings: Settings, role: str, owner: str) -> None:
+    """Give OWNER a new key as ROLE and revoke the old one from now on."""
+    from plinth.trust import enrolment
+
+    _changed(enrolment.rotate(_workspace(settings), role, owner))
+
+
+@keys.command()
+@click.argument("role")
+@click.argument("count", type=click.IntRange(min=1))
+@shared
+def threshold(settings: Settings, role: str, count: int) -> None:
+    """Let ROLE need the signatures of COUNT different keys."""
+    from plinth.trust import enrolment
+
+    _changed(enrolment.threshold(_workspace(settings), role, count))
+
+
+@keys.command()
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650))
+@shared
+def renew(settings: Settings, days: int) -> None:
+    """Sign the next version of the root with a later expiry."""
+    from plinth.trust import enrolment
+
+    _changed(enrolment.renew(_workspace(settings), days))
+
+
+@keys.command()
+@click.argument("root", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Give up the root that is pinned now.")
+@shared
+def pin(settings: Settings, root: Path, replace: bool) -> None:
+    """Trust the file ROOT for this workspace: how it reached this machine is what the trust rests on."""
+    from plinth.trust import enrolment
+
+    _changed(enrolment.pin_root(_workspace(settings), root, replace=replace))
+
+
+def _workspace(settings: Settings) -> Workspace:
+    from plinth.storage.workspace import Workspace
+
+    return Workspace(settings.workspace)
+
+
+def _trust(settings: Settings) -> Trust:
+    from plinth.trust.pin import Trust
+
+    return Trust.of(_workspace(settings))
+
+
+def _state(trust: Trust, role: str, key_id: str) -> str:
+    from plinth.errors import SignatureError
+
+    key = trust.root.keys[key_id]
+    if key.revoked_from:
+        return f"revoked from {key.revoked_from} on"
+    try:
+        return "private key here" if trust.signer(role, key.owner).key_id == key_id else ""
+    except SignatureError:
+        return ""
+
+
+def _changed(trust: Trust) -> None:
+    from jobs.cli import output
+
+    output.say(f"{trust.root.title}, until {trust.root.expires}")

@@ -1,0 +1,232 @@
+"""Make a root of trust, enrol keys, revoke them, renew it. Nothing else in Plinth makes a key.
+
+Every change is a new version of the root, signed with the root keys of this machine, and published in the workspace,
+where whoever has pinned an earlier version finds it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from plinth.errors import SignatureError
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.trust import dsse, pin, root, signers
+from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey
+from plinth.trust.pin import ROOT_FILE, Trust, owner_file, version_path
+from plinth.trust.root import Root
+
+VALID_DAYS = 365
+
+
+def initialise(
+    workspace: Workspace, name: str, people: Iterable[str], *, demo: bool = False, days: int = VALID_DAYS
+) -> Trust:
+    """A new root with a key of its own for every role and every approver, all private halves on this machine.
+
+    Args:
+        people: approvers, by name or e-mail address.
+        demo: everything that these keys sign is shown as made by a demo root.
+        days: until it expires.
+
+    Raises:
+        SignatureError: a root is pinned for this workspace already.
+    """
+    folder = pin.folder_of(workspace)
+    if (folder / ROOT_FILE).exists():
+        raise SignatureError(
+            f"a root of trust is pinned for {workspace.uri or workspace.root}",
+            found=str(folder / ROOT_FILE),
+            remedy="`plinth keys show` lists it; enrol, revoke or renew instead",
+        )
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    owners = {role: (role,) for role in ROLES if role != APPROVER} | {APPROVER: tuple(people)}
+    keys: dict[str, RootKey] = {}
+    roles = {}
+    for role, names in owners.items():
+        made = [RootKey(owner=owner, public=new_key(folder, role, owner)) for owner in names]
+        keys |= {signers.key_id_of(key.public): key for key in made}
+        roles[role] = Role(keys=tuple(signers.key_id_of(key.public) for key in made))
+    now = datetime.now(UTC)
+    until = _iso(now + timedelta(days=days))
+    record = Root(name=name, version=1, issued=_iso(now), expires=until, demo=demo, keys=keys, roles=roles)
+    return _publish(workspace, folder, record, ())
+
+
+def new_key(folder: Path, role: str, owner: str) -> str:
+    """Make a private key for an owner in a trust folder; returns the PEM of its public half, not yet enrolled.
+
+    Raises:
+        SignatureError: no such role, or the owner has a key there already.
+    """
+    _known(role)
+    place = folder / "keys" / role
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return signers.make_private_key(place / f"{owner_file(owner)}.key")
+
+
+def enrol(workspace: Workspace, role: str, owner: str, public: str) -> Trust:
+    """Let a key sign as a role.
+
+    Raises:
+        SignatureError: no such role, not a public key, another owner's key, or no root key on this machine.
+    """
+    _known(role)
+    _ = owner_file(owner)
+    trust = Trust.of(workspace)
+    key_id = signers.key_id_of(public)
+    known = trust.root.keys.get(key_id)
+    if known is not None and (known.owner != owner or known.revoked_from):
+        state = "revoked" if known.revoked_from else f"the key of {known.owner}"
+        raise SignatureError(
+            "this key is enrolled already", found=state, expected=f"a key of {owner}", remedy="enrol a new key"
+        )
+    before = trust.root.roles[role]
+    after = Role(keys=tuple(dict.fromkeys((*before.keys, key_id))), threshold=before.threshold)
+    return _changed(
+        workspace,
+        trust,
+        keys={**trust.root.keys, key_id: RootKey(owner=owner, public=public)},
+        roles={**trust.root.roles, role: after},
+    )
+
+
+def revoke(workspace: Workspace, key: str, since: datetime) -> Trust:
+    """Refuse what a key states from a date on. Statements without a known time are refused at once.
+
+    Args:
+        key: the beginning of its identity.
+        since: with a time zone.
+
+    Raises:
+        SignatureError: no such key, several, or too few root keys would be left.
+    """
+    trust = Trust.of(workspace)
+    found = [key_id for key_id in trust.root.keys if len(key) >= 6 and key_id.startswith(key)]
+    if len(found) != 1:
+        raise SignatureError(f"no key {key}", found=f"{len(found)} so named", remedy="`plinth keys show` lists them")
+    revoked = trust.root.keys[found[0]].model_copy(update={"revoked_from": _iso(since)})
+    roles = dict(trust.root.roles)
+    kept = tuple(each for each in roles[ROOT].keys if each != found[0])
+    roles[ROOT] = Role(keys=kept, threshold=roles[ROOT].threshold) if kept else roles[ROOT]
+    if found[0] in roles[ROOT].keys:
+        raise SignatureError("the last root key cannot be revoked", remedy="enrol another root key first")
+    return _changed(workspace, trust, keys={**trust.root.keys, found[0]: revoked}, roles=roles)
+
+
+def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
+    """Give an owner a new key for a role; the old one is revoked from now on and kept as a file, unused.
+
+    Raises:
+        SignatureError: the owner has no such key on this machine, or no root key is here.
+    """
+    trust = Trust.of(workspace)
+    old = trust.signer(role, owner)
+    place = trust.folder / "keys" / role / f"{owner_file(owner)}.key"
+    retired = place.with_suffix(f".{old.key_id[:8]}.retired")
+    if role == ROOT or not place.exists():
+        raise SignatureError(
+            f"the key of {owner} as {role} is not rotated here",
+            found=old.source if role != ROOT else "a root key",
+            expected="a key file of another role",
+            remedy="enrol the new key, then revoke the old one",
+        )
+    place.rename(retired)
+    enrol(workspace, role, owner, new_key(trust.folder, role, owner))
+    return revoke(workspace, old.key_id, datetime.now(UTC))
+
+
+def threshold(workspace: Workspace, role: str, count: int) -> Trust:
+    """Let a role need several keys.
+
+    Raises:
+        SignatureError: no such role, or fewer valid keys than asked for.
+    """
+    _known(role)
+    trust = Trust.of(workspace)
+    before = trust.root.roles[role]
+    valid = [key_id for key_id in before.keys if trust.root.keys[key_id].revoked_from is None]
+    if not 1 <= count <= len(valid):
+        raise SignatureError(f"{role} cannot need {count} keys", found=f"{len(valid)} valid keys")
+    return _changed(workspace, trust, roles={**trust.root.roles, role: Role(keys=before.keys, threshold=count)})
+
+
+def renew(workspace: Workspace, days: int = VALID_DAYS) -> Trust:
+    """The same root, valid for longer."""
+    folder = pin.folder_of(workspace)
+    known = root.first(dsse.envelope_of(folder / ROOT_FILE), str(folder / ROOT_FILE))
+    return _changed(workspace, Trust(folder, known), days=days)
+
+
+def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trust:
+    """Trust a root file: from now on this machine believes what it says about this workspace.
+
+    Raises:
+        SignatureError: not a root, expired, or another one is pinned.
+    """
+    envelope = dsse.envelope_of(path)
+    found = root.first(envelope, str(path)).require_current()
+    folder = pin.folder_of(workspace)
+    target = folder / ROOT_FILE
+    if target.exists() and not replace:
+        known = root.first(dsse.envelope_of(target), str(target))
+        if known != found:
+            raise SignatureError(
+                f"another root is pinned for {workspace.uri or workspace.root}",
+                found=known.title,
+                expected=found.title,
+                remedy="say --replace if you know that the new one is right; a next version needs no pinning",
+            )
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_bytes(target, json.dumps(envelope, indent=1, sort_keys=True).encode(), mode=0o600)
+    return Trust.of(workspace)
+
+
+def _changed(
+    workspace: Workspace,
+    trust: Trust,
+    *,
+    keys: Mapping[str, RootKey] | None = None,
+    roles: Mapping[str, Role] | None = None,
+    days: int | None = None,
+) -> Trust:
+    now, before = datetime.now(UTC), trust.root
+    record = Root(
+        name=before.name,
+        version=before.version + 1,
+        issued=_iso(now),
+        expires=before.expires if days is None else _iso(now + timedelta(days=days)),
+        demo=before.demo,
+        keys=before.keys if keys is None else keys,
+        roles=before.roles if roles is None else roles,
+    )
+    return _publish(workspace, trust.folder, record, [before])
+
+
+def _publish(workspace: Workspace, folder: Path, record: Root, earlier: Iterable[Root]) -> Trust:
+    """Sign a version with every root key of this machine that it or the one before names; keep and publish it."""
+    holders: dict[str, signers.Signer] = {}
+    for version in (record, *earlier):
+        for key_id in version.roles[ROOT].keys:
+            holders.setdefault(key_id, Trust(folder, version).signer(ROOT, version.keys[key_id].owner))
+    envelope = root.sign(record, holders.values())
+    found = root.first(envelope, "the new root")
+    for before in earlier:
+        found = root.following(before, envelope, "the new root")
+    data = json.dumps(envelope, indent=1, sort_keys=True).encode()
+    write_bytes(version_path(workspace, record.version), data)
+    write_bytes(folder / ROOT_FILE, data, mode=0o600)
+    return Trust(folder, found)
+
+
+def _known(role: str) -> None:
+    if role not in ROLES:
+        raise SignatureError(f"no role {role}", expected=", ".join(ROLES))
+
+
+def _iso(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,152 @@
+"""The root that this machine has pinned for a workspace, and the private keys that lie beside it.
+
+    $PLINTH_TRUST, or ~/.config/plinth/trust/<workspace>/     mode 700, outside every workspace
+        root.json                   the newest root that was proved here
+        keys/ROLE/OWNER.key         a private key; or OWNER.source: one line that says where it is kept (`signers`)
+        seen.json                   the highest number of every counted record: an older one shows that one was removed
+
+A role's key can also come from `PLINTH_KEY_<ROLE>`, so that a process holds only what it needs. The workspace keeps a
+copy of every root version; a copy counts only when it follows from the pinned one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from plinth.errors import SignatureError
+from plinth.storage import locks
+from plinth.storage.atomic import write_bytes
+from plinth.storage.workspace import Workspace
+from plinth.trust import dsse, root, signers
+from plinth.trust.authority import Authority
+from plinth.trust.root import Root
+from plinth.trust.signers import Signer
+
+#: Names the folder of the pinned root and keys, instead of the workspace's own under the home directory.
+TRUST_VARIABLE = "PLINTH_TRUST"
+#: Followed by a role in capitals: where that role's private key is kept.
+KEY_VARIABLE = "PLINTH_KEY_"
+ROOT_FILE = "root.json"
+
+
+def folder_of(workspace: Workspace) -> Path:
+    """Where this machine keeps its trust in a workspace."""
+    if given := os.environ.get(TRUST_VARIABLE):
+        return Path(given).absolute()
+    place = workspace.uri or str(workspace.root)
+    short = re.sub(r"[^A-Za-z0-9.]+", "-", place).strip("-")[-60:]
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return home / "plinth" / "trust" / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+
+
+@dataclass(frozen=True)
+class Trust:
+    """A proved root, and the folder with this machine's private keys."""
+
+    folder: Path
+    root: Root
+
+    @classmethod
+    def of(cls, workspace: Workspace) -> Trust:
+        """The root pinned for a workspace, or the newest version that follows from it.
+
+        Raises:
+            SignatureError: none is pinned, it does not verify, or it has expired.
+        """
+        folder = folder_of(workspace)
+        pinned = folder / ROOT_FILE
+        if not pinned.exists():
+            raise SignatureError(
+                f"no root of trust is pinned for {workspace.uri or workspace.root}",
+                found=f"no {pinned}",
+                expected="a root that says who may sign what",
+                remedy="make one with `plinth keys init` (`--demo` to try), or pin yours with `plinth keys pin FILE`",
+            )
+        known = root.first(dsse.envelope_of(pinned), str(pinned))
+        newest = known
+        for path in _versions(workspace, known.version + 1):
+            newest = root.following(newest, dsse.envelope_of(path), str(path))
+            write_bytes(pinned, path.read_bytes(), mode=0o600)
+        return cls(folder, newest.require_current())
+
+    def authority(self, role: str) -> Authority:
+        """Who may sign as a role."""
+        return self.root.authority(role)
+
+    def signer(self, role: str, owner: str | None = None) -> Signer:
+        """This machine's private key for a role; no key is made.
+
+        Raises:
+            SignatureError: there is none, there are several and no owner was named, or the root does not list it.
+        """
+        authority = self.authority(role) if owner is None else self.authority(role).owned_by(owner)
+        valid = [(key.owner, key.public) for key in authority.keys.values() if key.revoked_from is None]
+        source = os.environ.get(f"{KEY_VARIABLE}{role.upper()}") or self._kept(role, {name for name, _ in valid})
+        return signers.match(source, role, valid)
+
+    def seen(self, what: str) -> int:
+        """The highest number of a counted record that was ever verified here; 0 before any."""
+        try:
+            return int(json.loads((self.folder / "seen.json").read_bytes()).get(what, 0))
+        except FileNotFoundError:
+            return 0
+        except (ValueError, AttributeError, TypeError) as error:
+            raise SignatureError(f"{self.folder / 'seen.json'} is damaged", found=error) from error
+
+    def remember(self, what: str, number: int) -> None:
+        """Keep the highest number of a counted record."""
+        if number <= self.seen(what):
+            return
+        path = self.folder / "seen.json"
+        with locks.locked(self.folder / ".lock"):
+            known = json.loads(path.read_bytes()) if path.exists() else {}
+            known[what] = max(number, int(known.get(what, 0)))
+            write_bytes(path, json.dumps(known, indent=1, sort_keys=True).encode(), mode=0o600)
+
+    def _kept(self, role: str, owners: set[str]) -> str:
+        folder = self.folder / "keys" / role
+        places = (folder / f"{owner_file(owner)}{suffix}" for owner in sorted(owners) for suffix in (".key", ".source"))
+        found = [path for path in places if path.exists()]
+        if len(found) != 1:
+            whose = ", ".join(sorted(owners)) or "anybody"
+            raise SignatureError(
+                f"no private key of {whose} as {role} on this machine" if not found else f"several keys as {role}",
+                found=", ".join(path.stem for path in found) or f"nothing in {folder}",
+                expected=f"one key, or {KEY_VARIABLE}{role.upper()}",
+                remedy="sign where that key is kept" if not found else "name the owner",
+            )
+        path = found[0]
+        return path.read_text().strip() if path.suffix == ".source" else f"file:{path}"
+
+
+def owner_file(owner: str) -> str:
+    """An owner's name as a file name; different owners never share one.
+
+    Raises:
+        SignatureError: for an empty name, one that starts with a dot, or one that is no text.
+    """
+    try:
+        name = urllib.parse.quote(owner.strip(), safe="@+ ")
+    except UnicodeEncodeError:
+        name = ""
+    if not name or name.startswith("."):
+        raise SignatureError("a key needs the name of a person or service", found=repr(owner))
+    return name
+
+
+def version_path(workspace: Workspace, version: int) -> Path:
+    """Where a workspace keeps its copy of a root version."""
+    return workspace.trust / f"{version}.root.json"
+
+
+def _versions(workspace: Workspace, number: int) -> Iterator[Path]:
+    while (path := version_path(workspace, number)).exists():
+        yield path
+        number += 1

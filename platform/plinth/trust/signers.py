@@ -1,0 +1,253 @@
+"""One private key, wherever it is kept. What it signs is the same.
+
+    file:PATH          PEM (PKCS#8, ECDSA on P-256), mode 600
+    env:NAME           the same PEM in an environment variable
+    command:PROGRAM …  a program that reads the bytes to sign on standard input and writes a DER signature in base64:
+                       the form of every cloud's command line for its key service
+    hsm:…, awskms:…, gcpkms:…, azurekms:…, hv:…   as securesystemslib names them; PKCS#11 is `hsm:`
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from plinth.errors import SignatureError
+from plinth.storage.atomic import write_bytes
+
+COMMAND_LIMIT_S = 60.0
+
+
+@lru_cache(maxsize=256)
+def public_key(pem: str, key_id: str | None = None) -> Any:
+    """securesystemslib's key of a PEM.
+
+    Raises:
+        SignatureError: not a public key, or not the one with that identity.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]
+
+    try:
+        loaded = load_pem_public_key(pem.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SignatureError("this is not a public key", found=error, expected="PEM, ECDSA on P-256") from error
+    if not isinstance(loaded, EllipticCurvePublicKey) or not isinstance(loaded.curve, SECP256R1):
+        raise SignatureError("a public key is of another kind", found=type(loaded).__name__, expected="ECDSA on P-256")
+    key = SSlibKey.from_crypto(loaded)
+    if key_id not in (None, key.keyid):
+        raise SignatureError("a key is listed under another key's identity", found=key.keyid, expected=key_id)
+    return key
+
+
+def key_id_of(pem: str) -> str:
+    """Identity of a public key: SHA-256 of its canonical form, as securesystemslib gives it."""
+    return str(public_key(pem).keyid)
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A private key that can sign as one role.
+
+    Args:
+        role: as which it signs.
+        owner: whom the root names for it.
+        source: where it is kept, as in the module's table.
+        public: PEM of its public half, which the root lists.
+    """
+
+    role: str
+    owner: str
+    source: str
+    public: str = field(repr=False)
+
+    @property
+    def key_id(self) -> str:
+        return key_id_of(self.public)
+
+    def for_dsse(self) -> Any:
+        """securesystemslib's signer.
+
+        Raises:
+            SignatureError: the private key is absent, readable by others, of another kind, or not this one.
+        """
+        scheme, _, rest = self.source.partition(":")
+        if scheme == "command":
+            return _command_signer(rest, public_key(self.public))
+        if scheme not in ("file", "env"):
+            return _foreign_signer(self.source, public_key(self.public))
+        from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]
+
+        return CryptoSigner(private_key(self.source), public_key(self.public))
+
+    def sign(self, data: bytes) -> bytes:
+        """A signature (DER) over the SHA-256 of bytes.
+
+        Raises:
+            SignatureError: as `for_dsse`.
+        """
+        return bytes.fromhex(self.for_dsse().sign(data).signature)
+
+
+def private_key(source: str) -> Any:
+    """The private key of a `file:` or `env:` source.
+
+    Raises:
+        SignatureError: absent, readable by others, or not an ECDSA key on P-256.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        private = load_pem_private_key(_pem(source), None)
+    except (ValueError, TypeError) as error:
+        found = type(error).__name__
+        raise SignatureError(f"{source} is not a private key", found=found, expected="PEM, P-256") from error
+    if not isinstance(private, EllipticCurvePrivateKey) or not isinstance(private.curve, SECP256R1):
+        raise SignatureError(f"{source} is of another kind", found=type(private).__name__, expected="ECDSA on P-256")
+    return private
+
+
+def public_pem(private: Any) -> str:
+    """PEM of the public half of a private key."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return str(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+
+
+def make_private_key(path: Path) -> str:
+    """Write a new private key with mode 600; returns the PEM of its public half.
+
+    Raises:
+        SignatureError: the file is there already.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if path.exists():
+        raise SignatureError(f"there is a key at {path}", remedy="name another file; keys are never written over")
+    fresh = ec.generate_private_key(ec.SECP256R1())
+    write_bytes(path, fresh.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
+    return public_pem(fresh)
+
+
+def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
+    """The signer of a source whose public half the root lists for a role.
+
+    Args:
+        keys: owner and public PEM of every key of the role.
+
+    Raises:
+        SignatureError: the private key cannot be used, or its public half is not among them.
+    """
+    candidates = list(keys)
+    if source.partition(":")[0] in ("file", "env"):
+        own = public_pem(private_key(source))
+        candidates = [(owner, pem) for owner, pem in candidates if key_id_of(pem) == key_id_of(own)]
+    else:
+        candidates = [(owner, pem) for owner, pem in candidates if _signs_for(source, pem)]
+    if not candidates:
+        raise SignatureError(
+            f"the key at {source} may not sign as {role}",
+            found="a key that the root does not list for this role",
+            expected=f"a key enrolled as {role}",
+            remedy=f"the holder of the root enrols it: plinth keys enrol {role} KEY.pub --owner NAME",
+        )
+    owner, pem = candidates[0]
+    return Signer(role=role, owner=owner, source=source, public=pem)
+
+
+def _signs_for(source: str, pem: str) -> bool:
+    """Whether a key that is kept elsewhere is the private half of this one: it signs a fixed text."""
+    from securesystemslib.exceptions import UnverifiedSignatureError
+
+    key, text = public_key(pem), b"plinth: which key is this?"
+    try:
+        signature = Signer("", "", source, pem).for_dsse().sign(text)
+        key.verify_signature(signature, text)
+    except UnverifiedSignatureError:
+        return False
+    return True
+
+
+def _pem(source: str) -> bytes:
+    scheme, _, rest = source.partition(":")
+    if scheme == "env":
+        if not os.environ.get(rest):
+            raise SignatureError(f"no private key in the environment variable {rest}", expected="PEM, P-256")
+        return os.environ[rest].encode()
+    path = Path(rest)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise SignatureError(
+                f"others can read the private key {path}",
+                found=f"mode {mode:o}",
+                expected="mode 600",
+                remedy=f"if nobody has copied it: chmod 600 {path}; otherwise revoke it and enrol a new one",
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise SignatureError(
+            f"no private key {path}",
+            found=error.strerror,
+            remedy="sign where the private key is kept, and bring the signed statement here",
+        ) from error
+
+
+def _command_signer(command: str, key: Any) -> Any:
+    from securesystemslib.signer import Signature  # type: ignore[attr-defined]
+    from securesystemslib.signer import Signer as Base  # type: ignore[attr-defined]
+
+    class CommandSigner(Base):
+        """Signs by running a program."""
+
+        @classmethod
+        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> CommandSigner:
+            raise NotImplementedError
+
+        @property
+        def public_key(self) -> Any:
+            return key
+
+        def sign(self, payload: bytes) -> Signature:
+            return Signature(key.keyid, _run(command, payload).hex())
+
+    return CommandSigner()
+
+
+def _run(command: str, payload: bytes) -> bytes:
+    try:
+        done = subprocess.run(
+            shlex.split(command), input=payload, capture_output=True, timeout=COMMAND_LIMIT_S, check=True
+        )
+        return base64.b64decode(done.stdout.strip(), validate=True)
+    except subprocess.CalledProcessError as error:
+        found: object = f"status {error.returncode}: {error.stderr[-300:].decode(errors='replace')}"
+    except (OSError, ValueError, binascii.Error, subprocess.TimeoutExpired) as error:
+        found = error
+    raise SignatureError(
+        f"the signing command failed: {command}", found=found, expected="a DER signature in base64 on standard output"
+    )
+
+
+def _foreign_signer(source: str, key: Any) -> Any:
+    from securesystemslib.signer import Signer as Base  # type: ignore[attr-defined]
+
+    try:
+        return Base.from_priv_key_uri(source, key)
+    except Exception as error:  # each service's library has errors of its own
+        raise SignatureError(
+            f"no signer for {source.partition(':')[0]}:", found=error, expected="file:, env:, command:, hsm:, awskms:"
+        ) from error

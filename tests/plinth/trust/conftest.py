@@ -1,0 +1,24 @@
+"""A workspace with a root of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plinth.storage.workspace import Workspace
+from plinth.trust import enrolment, pin
+from plinth.trust.pin import Trust
+
+ADA, BEN = "ada@example.org", "ben@example.org"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setenv(pin.TRUST_VARIABLE, str(tmp_path / "trust"))
+    return Workspace(tmp_path / "workspace").ensure()
+
+
+@pytest.fixture
+def trust(workspace: Workspace) -> Trust:
+    return enrolment.initialise(workspace, "acme", [ADA, BEN])

@@ -1,0 +1,125 @@
+"""A private key works from wherever it is kept, and is refused when it is not private or not the right one."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plinth.errors import SignatureError
+from plinth.storage.workspace import Workspace
+from plinth.trust import dsse, enrolment, pin, signers
+from plinth.trust.authority import PROMOTER, TRAINER
+from plinth.trust.pin import Trust, owner_file
+
+KIND = "urn:test:v1"
+
+#: A key service as its command line: reads the bytes, prints the signature; the key never leaves it.
+SERVICE = """
+import base64, sys
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+key = load_pem_private_key(open(sys.argv[1], "rb").read(), None)
+print(base64.b64encode(key.sign(sys.stdin.buffer.read(), ec.ECDSA(hashes.SHA256()))).decode())
+"""
+
+
+@pytest.fixture
+def key_file(trust: Trust) -> Path:
+    return trust.folder / "keys" / TRAINER / f"{TRAINER}.key"
+
+
+def holds(trust: Trust) -> bool:
+    envelope = dsse.seal(dsse.statement(KIND, {"a": "0" * 64}, {}), trust.signer(TRAINER))
+    return bool(dsse.opened(envelope, trust.authority(TRAINER), KIND, "it"))
+
+
+def test_a_key_in_the_environment(trust: Trust, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", key_file.read_text())
+    monkeypatch.setenv(f"{pin.KEY_VARIABLE}TRAINER", "env:SECRET")
+    key_file.unlink()
+    assert holds(trust)
+    monkeypatch.delenv("SECRET")
+    with pytest.raises(SignatureError, match="no private key in the environment variable SECRET"):
+        trust.signer(TRAINER)
+
+
+def test_a_key_behind_a_command(trust: Trust, key_file: Path, tmp_path: Path) -> None:
+    script, kept = tmp_path / "service.py", tmp_path / "kept.pem"
+    script.write_text(SERVICE)
+    key_file.rename(kept)
+    source = key_file.with_suffix(".source")
+    source.write_text(f"command:{sys.executable} {script} {kept}\n")
+    assert holds(trust)
+    assert trust.signer(TRAINER).sign(b"bytes")
+    source.write_text(f"command:{sys.executable} {script} {trust.folder / 'keys/promoter/promoter.key'}")
+    with pytest.raises(SignatureError, match="may not sign as trainer"):
+        trust.signer(TRAINER)
+    source.write_text("command:false")
+    with pytest.raises(SignatureError, match="signing command failed"):
+        trust.signer(TRAINER)
+    source.write_text(f"command:echo {base64.b64encode(b'nonsense').decode()}")
+    with pytest.raises(SignatureError, match="may not sign as trainer"):
+        trust.signer(TRAINER)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_key_that_others_can_read_is_refused(trust: Trust, key_file: Path, mode: int) -> None:
+    key_file.chmod(mode)
+    with pytest.raises(SignatureError, match="others can read"):
+        trust.signer(TRAINER)
+
+
+def test_a_key_of_another_role_is_refused(trust: Trust, key_file: Path) -> None:
+    key_file.write_bytes((trust.folder / "keys" / PROMOTER / f"{PROMOTER}.key").read_bytes())
+    with pytest.raises(SignatureError, match="may not sign as trainer"):
+        trust.signer(TRAINER)
+
+
+def test_no_key_is_made_on_the_way(trust: Trust, key_file: Path) -> None:
+    key_file.unlink()
+    with pytest.raises(SignatureError, match="no private key of trainer as trainer"):
+        trust.signer(TRAINER)
+    assert not key_file.exists()
+
+
+def test_a_key_is_never_written_over(workspace: Workspace, trust: Trust) -> None:
+    with pytest.raises(SignatureError, match="never written over"):
+        enrolment.new_key(trust.folder, TRAINER, TRAINER)
+
+
+def test_garbage_is_not_a_key(trust: Trust, key_file: Path) -> None:
+    key_file.write_bytes(b"garbage")
+    with pytest.raises(SignatureError, match="not a private key"):
+        trust.signer(TRAINER)
+    with pytest.raises(SignatureError, match="not a public key"):
+        signers.key_id_of("garbage")
+
+
+@pytest.mark.parametrize("scheme", ["hsm:2?label=x", "awskms:1", "nothing:x"])
+def test_a_module_that_is_not_here_is_named(scheme: str, trust: Trust, key_file: Path) -> None:
+    key_file.unlink()
+    key_file.with_suffix(".source").write_text(scheme)
+    with pytest.raises(SignatureError, match="no signer for"):
+        trust.signer(TRAINER)
+
+
+@pytest.mark.parametrize("name", ["", "   ", ".", "../trainer", "\udcff"])
+def test_a_nameless_owner_has_no_key(name: str) -> None:
+    with pytest.raises(SignatureError, match="name of a person"):
+        owner_file(name)
+
+
+@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
+def test_different_owners_never_share_a_file(one: str, other: str) -> None:
+    try:
+        names = owner_file(one), owner_file(other)
+    except SignatureError:
+        return
+    assert (names[0] == names[1]) == (one.strip() == other.strip())
+    assert "/" not in names[0]
