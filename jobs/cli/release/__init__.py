@@ -1,5 +1,6 @@
 """Commands about releases and provenance.
 
+keys     `plinth keys`: the root of trust, who signs as which role
 release  `plinth approve`, `promote`, `rollback`, `taint`: signed or recorded decisions
 verify   `plinth verify`: every link from a target to its sources
 content  `plinth restore` and `plinth export`: files out of the content store
