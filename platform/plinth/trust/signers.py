@@ -214,8 +214,8 @@ def _command_signer(command: str, key: Any) -> Any:
         """Signs by running a program."""
 
         @classmethod
-        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> CommandSigner:
-            raise NotImplementedError
+        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> Base:
+            return Signer("", "", priv_key_uri, public_key.keyval["public"]).for_dsse()
 
         @property
         def public_key(self) -> Any:
