@@ -214,7 +214,7 @@ def _command_signer(command: str, key: Any) -> Any:
         """Signs by running a program."""
 
         @classmethod
-        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> Base:
+        def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> Any:
             return Signer("", "", priv_key_uri, public_key.keyval["public"]).for_dsse()
 
         @property
