@@ -101,7 +101,8 @@ def _sum(slices: Mapping[str, Mapping[str, Any]], name: str) -> Any:
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import figures
-    from plinth.report.evaluation import slice_figures
+    from plinth.report.evaluation import figures as evaluation_figures
+    from plinth.report.evaluation import sections
 
     stats = made.stats
     every = {"all": {"all": stats["overall"]}, "bucket": stats["slices"]} | stats["axes"]
@@ -109,8 +110,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {
         "dagster/row_count": stats["overall"]["documents"],
         "bits_per_byte": picture(figures.bits_per_byte, stats["slices"]),
-        "by_slice": picture(slice_figures.by_slice, {"bucket": stats["slices"]} | stats["axes"]),
-        "by_position": picture(slice_figures.by_position, stats["positions"]),
+        "by_slice": picture(evaluation_figures.intervals, sections.slices(stats).groups),
+        "by_position": picture(evaluation_figures.by_position, stats["positions"]),
         "slices": dg.MetadataValue.md("\n\n".join(_slices(axis, rows) for axis, rows in every.items())),
         "worst_documents": dg.MetadataValue.md(_worst(stats["worst"])),
     }

@@ -88,7 +88,7 @@ def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
     for one in found.rejects:
         output.say(f"{output.plain_markup(str(path))}:{one.line}: {output.plain_markup(one.reason)}")
     counts = f"{left} items to score, {min(shots, len(found.items))} examples"
-    output.say(f"{counts}, {len(found.rejects)} lines that are none")
+    output.say(f"{counts}; {len(found.rejects)} lines rejected")
     return WRONG if wrong else 0
 
 

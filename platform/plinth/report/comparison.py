@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, said
+from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, said
 from plinth.evaluation.comparison.reasons import joined
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
@@ -56,8 +56,8 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
     """Findings by kind: the kind, the finding, and the measures that have it."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in wholes:
-        words = said(line) if line.better != NONE else "No difference found"
-        seen = "" if line.better != NONE or line.smallest is None else f", {line.smallest:.2g} would have been"
+        words = finding(line)[0].upper() + finding(line)[1:]
+        seen = "" if line.better != NONE or line.smallest is None else f", {line.smallest:.2g} would have been seen"
         differs = f" ({line.difference.value:+.3g}{seen})"
         clean = f", {line.clean.value:+.3g} without {line.seen} contaminated items" if line.clean else ""
         found.setdefault((line.kind, words), []).append(f"{line.measure}{differs}{clean}")

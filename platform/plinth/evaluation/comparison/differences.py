@@ -27,8 +27,8 @@ class Difference(Frozen):
 
     `adjusted` is p by Holm over all lines of its kind and sort: wholes of a kind, slices of a kind. `better` is `a`,
     `b`, or empty where the difference could be none; then `smallest` is the effect that would have been found in four
-    of five such comparisons, at a level for as many lines; None where not even that is known. `clean` is the
-    difference without the `seen` items, which training text held or nearly held.
+    of five such comparisons, at the level that Holm leaves for this line; None where no effect would have been.
+    `clean` is the difference without the `seen` items, which training text held or nearly held.
     """
 
     kind: str
@@ -54,10 +54,14 @@ def differences(all_pairs: Sequence[Pairs], seed: int) -> list[Difference]:
         families.setdefault((line.kind, line.slice == WHOLE), []).append(i)
     for members in families.values():
         adjusted = statistics.holm([lines[i].adjusted for i in members])
-        for i, p in zip(members, adjusted.tolist(), strict=True):
-            gap = lines[i].difference
-            found = {"adjusted": p, "better": better(gap, lines[i].fewer_is_better, p)}
-            lines[i] = lines[i].model_copy(update=found | {"smallest": gap.smallest_effect(tests=len(members))})
+        verdicts = [
+            better(lines[i].difference, lines[i].fewer_is_better, p)
+            for i, p in zip(members, adjusted.tolist(), strict=True)
+        ]
+        others = max(1, verdicts.count(NONE))  # Holm tests what is not found at alpha over the number not found
+        for i, p, verdict in zip(members, adjusted.tolist(), verdicts, strict=True):
+            smallest = lines[i].difference.smallest_effect(tests=others)
+            lines[i] = lines[i].model_copy(update={"adjusted": p, "better": verdict, "smallest": smallest})
     return lines
 
 
@@ -122,10 +126,17 @@ def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
     return statistics.mean(values, clusters, level=LEVEL)
 
 
-def said(line: Difference) -> str:
-    """The finding of a line in words; "no difference" only beside what could have been seen."""
+def finding(line: Difference) -> str:
+    """The finding of a line in words, without what could have been seen."""
     if line.better != NONE:
         return f"{line.better.upper()} is better"
     if line.smallest is None:
-        return "not known: nothing varies, or one item"
-    return f"no difference found; {line.smallest:.2g} would have been"
+        return "not known: nothing varies, or too few items"
+    return "undecided among so many lines" if line.difference.excludes() else "no difference found"
+
+
+def said(line: Difference) -> str:
+    """The finding of a line in words; "no difference" only where the interval holds 0, beside what could be seen."""
+    if line.better != NONE or line.smallest is None:
+        return finding(line)
+    return f"{finding(line)}; {line.smallest:.2g} would have been seen"

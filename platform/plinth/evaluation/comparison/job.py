@@ -26,7 +26,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import write_table
 
 ASSET = "comparison"
-VERSION = "1"
+VERSION = "2"
 FILE = "pairs.parquet"
 SEED = 0
 

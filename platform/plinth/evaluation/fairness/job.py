@@ -88,7 +88,7 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
 
 
 def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine], dict[str, str]]:
-    """All pairs, lines that are none, and the digests of files.
+    """All pairs, rejected lines, and the digests of files.
 
     Raises:
         SourceError, RejectRateError: as `run`.

@@ -47,7 +47,7 @@ class RejectedLine(NamedTuple):
 
 
 def read(name: str, data: bytes, max_rejected: float) -> tuple[list[Pair], list[RejectedLine]]:
-    """The pairs of a file, and its lines that are none.
+    """The pairs of a file, and its rejected lines.
 
     Raises:
         RejectRateError: too many lines are no pairs. SourceError: there is no pair.

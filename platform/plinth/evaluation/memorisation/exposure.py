@@ -26,7 +26,13 @@ TAIL_POINTS, TAIL_DEPTH = 4001, 40.0
 
 
 def ranks(bits: Floats, references: Floats) -> NDArray[np.int64]:
-    """Rank of each loss [m] among references [r]: 1 … r + 1."""
+    """Rank of each loss [m] among references [r]: 1 … r + 1.
+
+    Raises:
+        ValueError: a loss that is not finite has no rank.
+    """
+    if not (np.isfinite(bits).all() and np.isfinite(references).all()):
+        raise ValueError("losses that are not finite have no rank")
     return np.searchsorted(np.sort(references), bits, side="right").astype(np.int64) + 1
 
 

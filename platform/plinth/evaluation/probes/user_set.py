@@ -36,7 +36,7 @@ class BadLine(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a file has: items, and lines that are none."""
+    """Content of a file: items, and rejected lines."""
 
     items: list[ProbeItem]
     rejects: list[BadLine]

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtr, stdtrit
+from pydantic import Field
+from scipy.special import betaincinv, ndtri, stdtr, stdtrit
 
 from plinth.records import Frozen
 
@@ -28,7 +29,7 @@ FEW_CLUSTERS = "few_clusters"
 MISSING = "missing"
 
 FEW = 10
-#: Below this share of what it is of, a standard error is rounding.
+#: Below this share of the numbers that were added and subtracted, a spread is rounding.
 ROUNDING = 1e-12
 #: Ends of intervals are rounded to so many significant digits, so that the order in which a processor adds does not
 #: show; values are sums without rounding (`math.fsum`).
@@ -40,17 +41,22 @@ class Estimate(Frozen):
 
     `n` are rows, `clusters` what was sampled; `p` is the probability of at least this much if there were no effect,
     where the method tests. An interval without width, always flagged `DEGENERATE`, says nothing.
+
+    `unit` and `freedom` say what follows at other levels: distances from the truth are Student's t with `freedom`
+    degrees, times `unit`; of exact tests of pairs, which have no freedom, `unit` is what one pair alone can differ by.
     """
 
     value: float
     low: float
     high: float
-    level: float = 0.95
+    level: float = Field(0.95, gt=0, lt=1)
     n: int
     clusters: int
     method: str
     seed: int | None = None
     p: float | None = None
+    unit: float | None = None
+    freedom: float | None = None
     flags: tuple[str, ...] = ()
 
     def excludes(self, value: float = 0.0) -> bool:
@@ -58,15 +64,31 @@ class Estimate(Frozen):
         return self.low < self.high and not self.low <= value <= self.high
 
     def smallest_effect(self, power: float = 0.8, tests: int = 1) -> float | None:
-        """The effect that such an interval would have excluded 0 at, with this power; None without a width.
+        """The true effect that such a measurement would find with this power; None where it could find none.
 
-        Half of the width stands for the critical value times the standard error. One of several `tests` must pass a
-        stricter level (Bonferroni's, which is Holm's for the smallest p).
+        One of several `tests` must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). Where the
+        distribution at that level is not known, the interval's half width stands for its normal critical value.
         """
         if self.low == self.high:
             return None
-        critical, corrected = (float(ndtri(1 - (1 - self.level) / 2 / m)) for m in (1, tests))
-        return rounded((self.high - self.low) / 2 * (corrected + float(ndtri(power))) / critical)
+        alpha = (1 - self.level) / tests
+        if self.unit is not None and self.freedom is not None:
+            return rounded(self.unit * _noncentral(critical(1 - alpha, self.freedom), self.freedom, power))
+        usual, corrected = (float(ndtri(1 - one / 2)) for one in (1 - self.level, alpha))
+        by_width = (self.high - self.low) / 2 * (corrected + float(ndtri(power))) / usual
+        if self.unit is None:
+            return rounded(by_width)
+        fewest = fewest_pairs(alpha)
+        if fewest > self.clusters:
+            return None
+        by_pairs = float(betaincinv(fewest, self.clusters - fewest + 1, power))  # so probable are that many, all alike
+        return rounded(max(by_width, self.unit * by_pairs))
+
+
+def _noncentral(critical: float, freedom: float, power: float) -> float:
+    """Standard errors at which Student's t exceeds its critical value with this power (Johnson and Welch 1940)."""
+    spread = math.sqrt(1 + critical**2 / (2 * freedom))
+    return critical * (1 - 1 / (4 * freedom)) + float(ndtri(power)) * spread
 
 
 def rounded(value: float) -> float:
@@ -108,15 +130,28 @@ def sums(values: Floats, codes: NDArray[np.int64]) -> Floats:
     return np.bincount(codes, weights=values).astype(np.float64)
 
 
-def spread(residuals: Floats, total: float) -> float:
+def spread(residuals: Floats, total: float, size: float) -> float:
     """Standard error of a mean or ratio from residuals summed by cluster, [C], over the total of what divides.
 
-    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); exactly 0 where the residuals are rounding.
+    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); exactly 0 of one cluster, and where it is rounding (`unrounded`).
+
+    Args:
+        size: sum of the magnitudes of all that was added and subtracted on the way to the residuals.
     """
     count = len(residuals)
     if count < 2:
         return 0.0
-    return math.sqrt(count / (count - 1) * float(residuals @ residuals)) / abs(total)
+    return unrounded(math.sqrt(count / (count - 1) * float(residuals @ residuals)), size) / abs(total)
+
+
+def unrounded(error: float, size: float) -> float:
+    """The error, or exactly 0 where it is but the rounding of arithmetic with numbers of this size."""
+    return error if error > ROUNDING * size else 0.0
+
+
+def fewest_pairs(alpha: float) -> int:
+    """Pairs that must differ, all the same way, before an exact test of them falls below alpha: 2 (1/2)^k < alpha."""
+    return math.floor(1 - math.log2(alpha)) + 1
 
 
 def critical(level: float, freedom: float) -> float:
@@ -139,4 +174,5 @@ def student(
     return Estimate(
         value=value, low=rounded(value - half) if half else value, high=rounded(value + half) if half else value,
         level=level, n=n, clusters=clusters, method=method, p=None if p is None else rounded(p), flags=flags,
+        unit=rounded(error) if error else None, freedom=rounded(freedom) if error else None,
     )  # fmt: skip

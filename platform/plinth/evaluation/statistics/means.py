@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plinth.evaluation.statistics.estimate import (
     DEGENERATE,
-    ROUNDING,
     Clusters,
     Estimate,
     Floats,
@@ -36,7 +35,7 @@ def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -
         ValueError: no values, one that is not finite, or labels of another number.
     """
     rows = checked(values)
-    middle, error, count = _mean_and_error(rows, clusters)
+    middle, error, count = _mean_and_error(rows, clusters, _size(rows))
     found = student(middle, error, count - 1, level, n=len(rows), clusters=count, method="clustered t", test=False)
     if error == 0 and middle in (0.0, 1.0):
         edge = share(round(middle) * count, count, level=level)
@@ -54,7 +53,8 @@ def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, 
         ValueError: as `mean`.
     """
     left = checked(a)
-    gaps = left - checked(b, left)
+    right = checked(b, left)
+    gaps = left - right
     codes = codes_of(clusters, len(gaps))
     totals, sizes = sums(gaps, codes), np.bincount(codes)
     contested = totals[totals != 0]
@@ -62,7 +62,7 @@ def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, 
     if few and (len(contested) or np.isin(left, (0.0, 1.0)).all()):
         scale = float(abs(contested[0])) / float(sizes[0]) if len(contested) else 1.0
         return _few_pairs(contested, scale, len(gaps), len(totals), level)
-    middle, error, count = _mean_and_error(gaps, clusters)
+    middle, error, count = _mean_and_error(gaps, clusters, _size(left) + _size(right))
     return student(middle, error, count - 1, level, n=len(gaps), clusters=count, method="paired t", test=True)
 
 
@@ -75,21 +75,24 @@ def difference(
         ValueError: as `mean`.
     """
     left, right = checked(a), checked(b)
-    mean_a, error_a, count_a = _mean_and_error(left, clusters_a)
-    mean_b, error_b, count_b = _mean_and_error(right, clusters_b)
+    mean_a, error_a, count_a = _mean_and_error(left, clusters_a, _size(left))
+    mean_b, error_b, count_b = _mean_and_error(right, clusters_b, _size(right))
     error, n, count = math.hypot(error_a, error_b), len(left) + len(right), min(count_a, count_b)
     parts = [(one**4, of - 1) for one, of in ((error_a, count_a), (error_b, count_b)) if one]
     freedom = error**4 / sum(fourth / free for fourth, free in parts) if parts else 1.0
     return student(mean_a - mean_b, error, freedom, level, n=n, clusters=count, method="Welch t", test=True)
 
 
-def _mean_and_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int]:
-    """Mean, its standard error, and the number of clusters."""
+def _size(rows: Floats) -> float:
+    return float(np.abs(rows).sum())
+
+
+def _mean_and_error(rows: Floats, clusters: Clusters, size: float) -> tuple[float, float, int]:
+    """Mean, its standard error, and the number of clusters; `size` as of `spread`."""
     codes = codes_of(clusters, len(rows))
     middle = math.fsum(rows) / len(rows)
     residuals = sums(rows - middle, codes)
-    error = spread(residuals, len(rows))
-    return middle, error if error > ROUNDING * float(np.abs(rows).max()) else 0.0, len(residuals)
+    return middle, spread(residuals, len(rows), size), len(residuals)
 
 
 def _alike(values: NDArray[Any]) -> bool:
@@ -106,5 +109,5 @@ def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: fl
     flags = (DEGENERATE,) if clusters in (wins, losses) or not len(contested) else ()
     return Estimate(
         value=scale * (wins - losses) / clusters, low=rounded(low), high=rounded(high), level=level, n=n,
-        clusters=clusters, method="exact McNemar", p=rounded(p), flags=flags,
+        clusters=clusters, method="exact McNemar", p=rounded(p), unit=scale, flags=flags,
     )  # fmt: skip

@@ -31,9 +31,10 @@ def smallest_effect(error: float, *, power: float = 0.8, alpha: float = 0.05) ->
     """The smallest true effect that a two-sided test finds with this power, given the standard error of its estimate.
 
     Raises:
-        ValueError: an error that is not above 0 says nothing of what could be seen.
+        ValueError: an error that is not above 0 says nothing of what could be seen; power or alpha is no probability.
     """
-    if not error > 0:
+    _check(power, alpha)
+    if not 0 < error < math.inf:
         raise ValueError("what could be seen is unknown where the standard error is 0")
     return float(ndtri(1 - alpha / 2) + ndtri(power)) * error
 
@@ -59,9 +60,19 @@ def sample_size(
         power, alpha: of the two-sided test.
 
     Raises:
-        ValueError: an effect or variances that are not above 0.
+        ValueError: no effect, no variance, a variance below 0, or a number that is not finite; fewer than one sample an
+            item; power or alpha is no probability.
     """
+    _check(power, alpha)
+    variances = (variance, noise_a, noise_b)
+    if min(samples_a, samples_b) < 1 or not all(0 <= one < math.inf for one in variances):
+        raise ValueError("variances are finite and not below 0, and an item has one sample or more")
     whole = variance + noise_a / samples_a + noise_b / samples_b
-    if not effect or whole <= 0:
-        raise ValueError("a number of items follows from an effect and a variance above 0")
+    if not math.isfinite(effect) or not effect or not whole:
+        raise ValueError("a number of items follows from an effect and a variance above 0, both finite")
     return math.ceil(float(ndtri(1 - alpha / 2) + ndtri(power)) ** 2 * whole / effect**2)
+
+
+def _check(power: float, alpha: float) -> None:
+    if not (0 < power < 1 and 0 < alpha < 1):
+        raise ValueError(f"power and alpha lie between 0 and 1, not {power} and {alpha}")

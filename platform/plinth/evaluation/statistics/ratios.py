@@ -5,6 +5,12 @@ and t each draw's distance from the ratio in its own standard errors (Hall 1988,
 intervals"). With 30 to 300 documents of log-normal lengths, 95% intervals held in 94 to 96% of 2,000 simulations;
 percentile intervals in 90 to 94%, BCa in 87 to 93%, Student's t in 91 to 95%.
 
+Draws resolve no p below 1 / B, and a correction for many tests asks for smaller ones. So p comes from the Student's t
+with the critical values that the draws have at 95 and 99%: its scale and its degrees of freedom are theirs, at most
+C - 1 degrees. p is below 0.05 where the interval excludes 0, and nowhere else. Under "no difference", at 30
+documents with heavy tails, p fell below 0.01, 0.001 and 0.0001 in 1.0, 0.9 and 2.5 times as many of 12,000 simulations
+as it should; p of the linearised ratio by Student's t in 2.5, 4 and 4 times as many.
+
     C  clusters
     B  draws
 """
@@ -19,13 +25,12 @@ from numpy.typing import ArrayLike
 from plinth.evaluation.statistics.estimate import (
     FEW,
     FEW_CLUSTERS,
-    ROUNDING,
     Clusters,
     Estimate,
     Floats,
     checked,
     codes_of,
-    rounded,
+    critical,
     spread,
     student,
     sums,
@@ -36,6 +41,8 @@ DRAWS = 10_000
 MANY = 5_000
 #: Weights held at once.
 _WEIGHTS = 1 << 22
+#: The second level at which the draws are read is so many times stricter.
+STRICTER = 5
 
 
 def ratio(
@@ -54,7 +61,8 @@ def ratio(
     Raises:
         ValueError: no values, one that is not finite, labels of another number, or a sum of denominators not above 0.
     """
-    return _ratio(numerator, denominator, clusters, seed, draws, level, test=False)
+    above = checked(numerator)
+    return _ratio(above, denominator, clusters, seed, draws, level, test=False, size=float(np.abs(above).sum()))
 
 
 def ratio_difference(
@@ -75,13 +83,23 @@ def ratio_difference(
         ValueError: as `ratio`.
     """
     left = checked(numerator_a)
-    return _ratio(left - checked(numerator_b, left), denominator, clusters, seed, draws, level, test=True)
+    right = checked(numerator_b, left)
+    size = float(np.abs(left).sum() + np.abs(right).sum())
+    return _ratio(left - right, denominator, clusters, seed, draws, level, test=True, size=size)
 
 
 def _ratio(
-    numerator: ArrayLike, denominator: ArrayLike, clusters: Clusters, seed: int, draws: int, level: float, *, test: bool
+    above: Floats,
+    denominator: ArrayLike,
+    clusters: Clusters,
+    seed: int,
+    draws: int,
+    level: float,
+    *,
+    test: bool,
+    size: float,
 ) -> Estimate:
-    above = checked(numerator)
+    """The ratio; `size` as of `spread`."""
     below = checked(denominator, above)
     total = math.fsum(below)
     if total <= 0:
@@ -89,21 +107,33 @@ def _ratio(
     codes = codes_of(clusters, len(above))
     value, terms = math.fsum(above) / total, np.stack([sums(above, codes), sums(below, codes)])
     residuals = terms[0] - value * terms[1]
-    error, count = spread(residuals, total), len(residuals)
-    if error <= ROUNDING * float(np.abs(terms[0]).max()) * count / total:
-        error = 0.0
+    error, count = spread(residuals, total, size), len(residuals)
     by_t = student(value, error, count - 1, level, n=len(above), clusters=count, method="clustered t", test=test)
     if error == 0 or not FEW <= count <= MANY:
         return by_t
     distances = _studentised(terms, value, seed, draws)
-    half = float(np.quantile(distances, level, method="higher")) * error
-    if not math.isfinite(half):  # one or two clusters hold all of the spread, and many draws miss them
+    near, far = np.quantile(distances, [level, 1 - (1 - level) / STRICTER], method="higher").tolist()
+    if not math.isfinite(near):  # one or two clusters hold all of the spread, and many draws miss them
         return by_t.model_copy(update={"flags": (*by_t.flags, FEW_CLUSTERS)})
-    p = (1 + int((distances >= abs(value) / error).sum())) / (1 + draws) if test else None
-    return Estimate(
-        value=value, low=rounded(value - half), high=rounded(value + half), level=level, n=len(above),
-        clusters=count, method=f"studentised bootstrap, {draws} draws", seed=seed, p=None if p is None else rounded(p),
+    freedom = _freedom(far / near, level, count - 1)
+    found = student(
+        value, error * near / critical(level, freedom), freedom, level, n=len(above), clusters=count,
+        method=f"studentised bootstrap, {draws} draws", test=test,
     )  # fmt: skip
+    return found.model_copy(update={"seed": seed})
+
+
+def _freedom(ratio: float, level: float, most: float) -> float:
+    """Degrees of freedom of the Student's t whose critical values at both levels have this ratio: 1 to `most`.
+
+    The ratio falls as they rise, from 5 of one degree to 1.31 of the normal distribution at 95 and 99%.
+    """
+    low, high = 1.0, float(most)
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        heavier = critical(1 - (1 - level) / STRICTER, middle) / critical(level, middle) > ratio
+        low, high = (middle, high) if heavier else (low, middle)
+    return low
 
 
 def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:

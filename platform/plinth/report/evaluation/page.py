@@ -16,5 +16,5 @@ def page(data: EvaluationData) -> str:
 
 def _plots(section: Section) -> list[str]:
     """The figures of a section, in the order of its groups."""
-    made = [svg(figures.intervals, group, title=group.title) for group in section.groups]
+    made = [svg(figures.intervals, [group], title=group.title) for group in section.groups]
     return made + [svg(figures.curves, group, title=group.title) for group in section.curves]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from plinth.evaluation.probes.noise import Worth
+from plinth.evaluation.slices.totals import in_order
 from plinth.report.evaluation.data import Measure, MeasureGroup, Section, TextTable
 from plinth.report.memorisation import UNSEEN
 from plinth.report.style import count
@@ -30,8 +31,9 @@ def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measu
 def slices(stats: Stats) -> Section:
     """Bits per byte by slice, of every axis, with gzip as the reference that everybody knows."""
     axes = {"bucket": stats["slices"]} | stats["axes"]
-    groups = [_slices("all held-out text, then by bucket", {"all": stats["overall"]} | axes.pop("bucket"))]
-    groups += [_slices(f"by {axis}", rows) for axis, rows in axes.items() if len(rows) > 1]
+    own = axes.pop("bucket")
+    groups = [_slices("all held-out text, then by bucket", "bucket", {"all": stats["overall"]} | own)]
+    groups += [_slices(f"by {axis}", axis, rows) for axis, rows in axes.items() if len(rows) > 1]
     return Section(
         key="slices",
         title="Held-out text",
@@ -41,8 +43,8 @@ def slices(stats: Stats) -> Section:
     )
 
 
-def _slices(title: str, rows: Mapping[str, Stats]) -> MeasureGroup:
-    measures = (measure(name, row, "model", reference=row["gzip"]) for name, row in rows.items())
+def _slices(title: str, axis: str, rows: Mapping[str, Stats]) -> MeasureGroup:
+    measures = (measure(name, rows[name], "model", reference=rows[name]["gzip"]) for name in in_order(axis, rows))
     return MeasureGroup(title=title, unit=BITS, better="lower", reference_name="gzip -9", measures=tuple(measures))
 
 

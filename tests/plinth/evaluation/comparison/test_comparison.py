@@ -63,16 +63,40 @@ def test_no_difference_only_beside_what_could_have_been_seen() -> None:
     (line,) = differences([bits(HARD, HARD + NOISE - NOISE.mean())], seed=0)
     assert line.better == ""
     assert line.smallest is not None
-    assert said(line) == f"no difference found; {line.smallest:.2g} would have been"
+    assert said(line) == f"no difference found; {line.smallest:.2g} would have been seen"
     # the smallest effect is four fifths sure to be found: about 2.8 standard errors
     error = (line.difference.high - line.difference.low) / 2 / 2.145
     assert line.smallest == pytest.approx(2.8 * error, rel=0.2)
 
 
+def test_a_clear_difference_is_found_among_any_number_of_lines() -> None:
+    """Its p is no count of draws, of which 10,000 are too few for 501 lines."""
+    rng = np.random.default_rng(2)
+    others = [answers(rng.integers(0, 2, 60).tolist(), rng.integers(0, 2, 60).tolist(), kind="slices")
+              for _ in range(500)]  # fmt: skip
+    lines = differences([bits(HARD, HARD + 0.3 + NOISE), *others], seed=0)
+    assert lines[0].adjusted < 0.05
+    assert said(lines[0]) == "A is better"
+    assert [line.better for line in lines[1:]] == [""] * 500
+
+
+def test_no_difference_is_not_said_of_an_interval_without_0() -> None:
+    """What the correction takes away is undecided, and no effect as large as the smallest went unseen."""
+    rng = np.random.default_rng(4)
+    lines = differences([bits(HARD, HARD + NOISE + rng.normal(0, 0.01)) for _ in range(40)], seed=0)
+    found = {said(line).partition(";")[0]: line for line in lines}
+    assert set(found) == {"A is better", "B is better", "undecided among so many lines", "no difference found"}
+    for line in lines:
+        assert line.smallest is not None
+        if said(line).startswith("no difference"):
+            assert not line.difference.excludes()
+        assert (abs(line.difference.value) < line.smallest) or line.better
+
+
 def test_nothing_varies_says_nothing() -> None:
     same = bits(HARD, HARD)
     (line,) = differences([same], seed=0)
-    assert (line.better, line.smallest, said(line)) == ("", None, "not known: nothing varies, or one item")
+    assert (line.better, line.smallest, said(line)) == ("", None, "not known: nothing varies, or too few items")
 
 
 def test_three_items_to_none_are_no_finding() -> None:
@@ -267,7 +291,7 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
     text = page(job.run(ctx, *models), "<b>one</b>", "two")
     assert "<b>one</b>" not in text  # a name is text
     for said_ in ("B is better", "language de", "quiz: acc", "Contaminated items", "mixture: phases[0].weights.web",
-                  "plinth explain", "No difference found", "Seed 0", "The tokenizers differ"):  # fmt: skip
+                  "plinth explain", "no difference found", "Seed 0", "The tokenizers differ"):  # fmt: skip
         assert said_ in text, said_
     assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
 

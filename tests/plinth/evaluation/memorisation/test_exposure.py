@@ -16,6 +16,13 @@ def test_ranks_count_ties_against_the_canary() -> None:
     assert exposure.ranks(np.array([0.5, 1.0, 2.0, 2.5, 9.0]), references).tolist() == [1, 2, 4, 4, 5]
 
 
+def test_a_loss_that_is_no_number_has_no_rank() -> None:
+    good, bad = np.array([1.0, 2.0]), np.array([1.0, math.nan])
+    for canaries, references in ((bad, good), (good, bad), (np.array([math.inf]), good)):
+        with pytest.raises(ValueError, match="not finite"):
+            exposure.ranks(canaries, references)
+
+
 def test_exposure_of_the_paper() -> None:
     """Carlini et al. 2019, section 4.2: log2 |R| - log2 rank; the lowest of 4,096 has 12 bits."""
     assert exposure.exposures(np.array([1, 2, 4096]), 4096).tolist() == [12.0, 11.0, 0.0]

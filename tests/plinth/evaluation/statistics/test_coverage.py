@@ -141,6 +141,31 @@ def test_where_few_pairs_differ_intervals_hold_at_least_as_often(count: int, dif
     assert coverage(answers(differ, gap), count, gap, 4000) >= 0.935
 
 
+def even(rng: Rng, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Differences in bits with heavy tails about none, and bytes."""
+    _, size = documents(rng, count)
+    return size * 0.05 * rng.standard_t(4, count), size
+
+
+def false_findings(count: int, below: float, times: int) -> float:
+    """Share of simulations without a difference in which p falls below so much."""
+    rng, found = np.random.default_rng(count), 0
+    for _ in range(times):
+        bits, size = even(rng, count)
+        one = statistics.ratio_difference(bits, np.zeros(count), size, draws=999, seed=int(rng.integers(2**31)))
+        found += one.p is not None and one.p < below
+    return found / times
+
+
+def test_p_of_a_ratio_keeps_its_level() -> None:
+    assert false_findings(30, 0.01, 1500) <= 0.017  # 0.01 and 2.7 standard errors
+
+
+@pytest.mark.exhaustive
+def test_p_of_a_ratio_keeps_its_level_below_what_draws_resolve() -> None:
+    assert false_findings(30, 0.0005, 20_000) <= 0.001
+
+
 def test_no_false_difference_among_few_pairs() -> None:
     rng, simulate = np.random.default_rng(0), answers(0.2, 0.0)
     found = [simulate(rng, 30) for _ in range(1000)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from plinth.report.evaluation import slice_figures
+from plinth.report.evaluation import figures, sections
 from plinth.report.render import png, svg
 
 
 def row(model: float, size: int = 1000) -> dict[str, Any]:
-    return {"bytes": size, "model": model, "low": model - 0.1, "high": model + 0.1}
+    return {"bytes": size, "model": model, "low": model - 0.1, "high": model + 0.1, "gzip": 3.0, "n": 4}
 
 
 AXES = {
@@ -22,19 +22,21 @@ AXES = {
 CURVE = [{"start": start, "end": 2 * start or 8, **row(3.0)} | {"value": 3.0} for start in (0, 8, 16, 32)]
 
 
-def test_every_axis_has_a_panel_with_its_largest_slices() -> None:
-    text = svg(slice_figures.by_slice, AXES, title="t")
+def test_every_axis_has_a_panel_with_its_slices_in_order() -> None:
+    stats = {"overall": row(1.1, 20_000), "slices": AXES["bucket"], "axes": {**AXES, "one": {"alone": row(1.0)}}}
+    del stats["axes"]["bucket"]
+    text = svg(figures.intervals, sections.slices(stats).groups, title="t")
     shown = [word.strip() for word in re.findall(r">([^<>]+)</text>", text)]
-    assert {"bucket", "length", "domain"} <= set(shown)
-    assert "none" not in shown
+    assert {"all held-out text, then by bucket", "by length", "by domain"} <= set(shown)
+    assert not {"by none", "by one"} & set(shown)
     assert shown.index("&lt; 1 KiB") < shown.index("64 KiB and more")
     assert shown.index("code") < shown.index("web")
-    assert sum(word.endswith(".example") for word in shown) == slice_figures.MOST_DRAWN
+    assert [word for word in shown if word.endswith(".example")][:2] == ["0.example", "1.example"]
 
 
 def test_positions_have_both_curves_and_the_context() -> None:
-    text = svg(slice_figures.by_position, {"context_tokens": 64, "all": CURVE, "long": CURVE}, title="t")
+    text = svg(figures.by_position, {"context_tokens": 64, "all": CURVE, "long": CURVE}, title="t")
     assert all(word in text for word in ("all documents", "documents that fill the context", "context", ">32<"))
-    alone = svg(slice_figures.by_position, {"context_tokens": 64, "all": CURVE, "long": []}, title="t")
+    alone = svg(figures.by_position, {"context_tokens": 64, "all": CURVE, "long": []}, title="t")
     assert "fill the context" not in alone
-    assert png(slice_figures.by_position, {"context_tokens": 64, "all": [], "long": []})[:4] == b"\x89PNG"
+    assert png(figures.by_position, {"context_tokens": 64, "all": [], "long": []})[:4] == b"\x89PNG"
