@@ -27,6 +27,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     timeline      step events of a run -> metrics, each once
     releases      signed, chained records of every movement of an alias, with person and reason
     promotion     copy, aliases, rollback
+    papers/       model card, data card, bill of materials, summary of training content, out of evidence
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for
 approvals, to write; the version of a release counts when a record signed by the promoter says so.

@@ -6,7 +6,7 @@ set for each bucket, and one of all buckets that `load_dataset` takes unless tol
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,10 @@ def hub_card(facts: CardFacts, page: str) -> str:
     """Front matter and the page of the data card."""
     import yaml
 
-    front = {"pretty_name": facts.name, **_languages(facts.counts), **_licences(facts.counts)}
+    counts = facts.counts
+    codes = language_codes(counts.get("languages", {}), counts["documents"])
+    front: dict[str, Any] = {"pretty_name": facts.name, **({"language": codes} if codes else {})}
+    front |= licence_keys(counts.get("licences", {}))
     front |= {"size_categories": [size_category(facts.counts["documents"])], "task_categories": ["text-generation"]}
     front["configs"] = [_config(name, pattern) for name, pattern in _patterns(facts.files).items()]
     return f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n{page}"
@@ -68,23 +71,29 @@ def hub_licence(licence: str) -> str:
     return known if known in HUB_LICENCES.split() else "other"
 
 
-def _licences(counts: Mapping[str, Any]) -> dict[str, Any]:
-    own = sorted(counts.get("licences", {}))
+def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
+    """`license`, and `license_name` of those that the Hub has no identifier for."""
+    own = sorted(licences)
     known = sorted({hub_licence(one) for one in own})
     named = {"license": known[0] if len(known) == 1 else known} if known else {}
     unknown = [one for one in own if hub_licence(one) == "other"]
     return named | ({"license_name": ", ".join(unknown)} if unknown else {})
 
 
-def _languages(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Codes of two or three letters, the most frequent first."""
+def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
+    """Codes of two or three letters, the most frequent first; of those with one document in `LANGUAGE_SHARE` or more.
+
+    Args:
+        languages: documents by label, such as `eng_Latn`.
+        documents: of all languages.
+    """
     found = dict[str, int]()
-    for label, documents in counts.get("languages", {}).items():
+    for label, own in languages.items():
         code = label.partition("_")[0]
         if len(code) in (2, 3) and code.isascii() and code.isalpha():
-            found[code] = found.get(code, 0) + documents
-    shown = [code for code, n in found.items() if n * LANGUAGE_SHARE >= counts["documents"]]
-    return {"language": sorted(shown, key=lambda code: (-found[code], code))} if shown else {}
+            found[code] = found.get(code, 0) + own
+    shown = [code for code, n in found.items() if n * LANGUAGE_SHARE >= documents]
+    return sorted(shown, key=lambda code: (-found[code], code))
 
 
 def _patterns(files: Mapping[str, str]) -> dict[str, str | list[str]]:

@@ -1,0 +1,35 @@
+"""Papers of a model: projections of signed evidence, byte for byte the same whenever they are made.
+
+    facts             what papers say: statements, each with the digest of its evidence
+    domains           training text by domain, language and licence, out of the ledger
+    gather            the facts out of a verified provenance, the manifests it names, and attestations
+    markdown          tables whose rows name their evidence
+    model_card        README.md: the Hugging Face Hub's model card with results
+    data_card         DATA_CARD.md: text, sources, terms, rules, domains
+    bom               bom.cdx.json: CycloneDX bill of materials
+    training_summary  TRAINING_SUMMARY.md: the European Union's summary of training content
+
+No clock, no path, no recipe and no text but what a person signed enters a paper.
+"""
+
+from registry.papers.bom import FILE as BOM
+from registry.papers.bom import bom
+from registry.papers.data_card import FILE as DATA_CARD
+from registry.papers.data_card import data_card
+from registry.papers.facts import PaperFacts
+from registry.papers.model_card import FILE as MODEL_CARD
+from registry.papers.model_card import model_card
+from registry.papers.training_summary import FILE as TRAINING_SUMMARY
+from registry.papers.training_summary import training_summary
+
+PAPERS = {
+    MODEL_CARD: model_card,
+    DATA_CARD: data_card,
+    BOM: bom,
+    TRAINING_SUMMARY: training_summary,
+}
+
+
+def papers(facts: PaperFacts) -> dict[str, bytes]:
+    """Every paper, by file name."""
+    return {name: make(facts).encode() for name, make in PAPERS.items()}

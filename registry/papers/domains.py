@@ -1,0 +1,91 @@
+"""Training text by domain, language, licence and day, out of the ledger.
+
+One pass over the columns; memory grows with the number of domains. The domain of a document is the host of its address,
+without `www.`; of one without a web address the origin that its source declares. As a query of any engine that reads
+Parquet (`tests/registry/papers/test_domains.py` compares it):
+
+    SELECT domain, count(*), sum(tokens) FROM ledger WHERE decision = 'train' GROUP BY 1 ORDER BY 3 DESC, 1
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from plinth.errors import IntegrityError
+from plinth.records import Manifest
+from plinth.storage.parts import iter_batches
+from plinth.storage.store import Store
+from registry.papers.facts import DomainVolume, TrainedText
+
+#: Share of all domains that the European Commission's template asks for, by size of content (of SMEs less).
+SHARE = 0.1
+UNKNOWN = "(no domain)"
+LANGUAGE = "language__label"
+_HOST = r"^https?://(?:[^/?#@]*@)?(?:www\.)?(?P<host>[a-z0-9_.-]+)(?:[:/?#]|$)"
+
+
+def trained_text(store: Store, ledger: Manifest) -> TrainedText:
+    """Counts of the documents that trained a model.
+
+    Raises:
+        IntegrityError: a document that trained the model has no tokens: the ledger is older than the shards.
+    """
+    documents, tokens = Counter[str](), Counter[str]()
+    languages, licences, latest = Counter[str](), Counter[str](), list[str]()
+    for batch in _rows(store, ledger):
+        if batch.column("tokens").null_count:
+            raise IntegrityError(
+                f"the ledger {ledger.digest[:16]} knows no tokens of {batch.column('tokens').null_count} documents",
+                expected="tokens of every document that trained the model",
+                remedy="plinth run --select ledger",
+            )
+        for row in _sums(batch):
+            documents[row["domain"]] += row["domain_count"]
+            tokens[row["domain"]] += row["tokens_sum"]
+        licences.update(_counts(batch, "licence"))
+        languages.update(_counts(batch, LANGUAGE))
+        newest = pc.max(batch.column("captured_at")).as_py()
+        latest += [newest.date().isoformat()] if newest else []
+    volumes = [DomainVolume(domain=name, documents=n, tokens=tokens[name]) for name, n in documents.items()]
+    volumes.sort(key=lambda one: (-one.tokens, one.domain))
+    return TrainedText(
+        documents=documents.total(),
+        tokens=tokens.total(),
+        domain_count=len(volumes),
+        domains=tuple(volumes[: math.ceil(len(volumes) * SHARE)]),
+        languages=dict(sorted(languages.items(), key=lambda pair: (-pair[1], pair[0]))),
+        licences=dict(sorted(licences.items())),
+        latest=max(latest, default=None),
+        evidence=ledger.digest,
+    )
+
+
+def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
+    """Columns of the documents that train."""
+    wanted = ["uri", "domain", "licence", "captured_at", "tokens", "decision"]
+    for part in ledger.parts:
+        if "/part-" not in part.name or not part.rows:
+            continue
+        known = pq.read_schema(store.open_path(part.blob)).names
+        for batch in iter_batches(store, part, [*wanted, *([LANGUAGE] if LANGUAGE in known else [])]):
+            yield batch.filter(pc.equal(batch.column("decision"), "train"))
+
+
+def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Documents and tokens by domain."""
+    hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
+    domains = pc.coalesce(pc.utf8_rtrim(hosts, "."), batch.column("domain"), pa.scalar(UNKNOWN))
+    table = pa.table({"domain": domains, "tokens": batch.column("tokens")})
+    return list(table.group_by("domain").aggregate([("domain", "count"), ("tokens", "sum")]).to_pylist())
+
+
+def _counts(batch: pa.RecordBatch, name: str) -> dict[str, int]:
+    found = pc.value_counts(batch.column(name)).to_pylist() if name in batch.schema.names else []
+    return {row["values"]: row["counts"] for row in found if row["values"]}

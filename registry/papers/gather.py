@@ -1,0 +1,221 @@
+"""Papers' facts out of what signatures cover: provenance, the manifests it names, and attestations.
+
+Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest that is in the signed chain
+of the checkpoint, or in the evaluation that an attestation names; the store checks that its bytes have that digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.errors import LineageError
+from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.records import Frozen, Manifest, bucket_of
+from registry.papers.domains import trained_text
+from registry.papers.facts import (
+    BucketRule,
+    BucketText,
+    EvidenceItem,
+    PaperFacts,
+    SignedText,
+    SliceResult,
+    SourceTerms,
+    StatedFact,
+)
+
+METRIC = "bits_per_byte"
+ILLEGAL = "gate against illegal content,"
+_CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_RUN = ("steps", "tokens", "parameters_sha256")
+
+
+class AttestedFacts(Frozen):
+    """Facts of one attestation: its kind, the SHA-256 of its signed bytes, and the signing role."""
+
+    kind: str
+    sha256: str
+    role: str
+    facts: Mapping[str, Any]
+
+
+class PaperSubject(Frozen):
+    """What papers are about, all of it verified by the caller.
+
+    Args:
+        name: `NAME/VERSION` of a release, or any name of an unreleased model.
+        released: SHA-256 of the release record; None where there is none.
+        provenance: of the verified directory; `provenance_sha256` is that of its file.
+        evaluation: the digest that a verified attestation names.
+        said: texts that people signed.
+    """
+
+    name: str
+    released: str | None
+    provenance: Mapping[str, Any]
+    provenance_sha256: str
+    evaluation: str | None
+    attested: tuple[AttestedFacts, ...] = ()
+    said: tuple[SignedText, ...] = ()
+
+
+def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
+    """The facts of a model's papers.
+
+    Raises:
+        LineageError: the evaluation is of another checkpoint.
+        MissingError, IntegrityError: a manifest or part is absent or has changed.
+    """
+    provenance = subject.provenance
+    chain = {link["asset"]: link["digest"] for link in provenance["chain"]}
+    made = {asset: ctx.refs.load(digest) for asset, digest in chain.items()}
+    checkpoint = provenance["checkpoint"]["digest"]
+    evaluation = _evaluation(ctx, subject.evaluation, checkpoint)
+    ledger = ctx.refs.load(evaluation.inputs[LEDGER]) if evaluation and LEDGER in evaluation.inputs else None
+    rules = {key: ctx.refs.load(digest) for key, digest in _policies(ledger)}
+    read = {**made, **rules, LEDGER: ledger, "evaluation": evaluation}
+    files = {name: str(file["sha256"]) for name, file in provenance["files"].items()}
+    return PaperFacts(
+        name=subject.name,
+        released=subject.released,
+        checkpoint=checkpoint,
+        recipe=provenance["recipe"]["fingerprint"],
+        code={name: str(value) for name, value in provenance["code"].items()},
+        files=files,
+        chain=chain,
+        model=tuple(_model(ctx, made["checkpoint"])),
+        run=tuple(_run(made)),
+        buckets=tuple(_buckets(made)),
+        sources=tuple(_sources(made)),
+        rules=tuple(_rules(rules)),
+        processing=tuple(_processing(made, ledger)),
+        scores=tuple(_scores(evaluation)),
+        attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
+        trained=trained_text(ctx.store, ledger) if ledger else None,
+        said=subject.said,
+        evidence=tuple(_evidence(subject, files, {name: one for name, one in read.items() if one})),
+    )
+
+
+def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str, Manifest]) -> Iterator[EvidenceItem]:
+    """Every digest that a statement of the papers may name."""
+    yield EvidenceItem(name="provenance.json", kind="file", sha256=subject.provenance_sha256)
+    for name, digest in sorted(files.items()):
+        yield EvidenceItem(name=name, kind="file", sha256=digest)
+    for name, made in sorted(read.items()):
+        yield EvidenceItem(name=name, kind="manifest", sha256=made.digest)
+    signed = [(f"{one.kind} ({one.role})", one.sha256) for one in subject.attested]
+    signed += [(f"{one.subject} ({one.by})", one.evidence) for one in subject.said]
+    signed += [("release record", subject.released)] if subject.released else []
+    for name, digest in signed:
+        yield EvidenceItem(name=name, kind="attestation", sha256=digest)
+
+
+def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest | None:
+    if digest is None:
+        return None
+    found = ctx.refs.load(digest)
+    if checkpoint not in found.inputs.values():
+        raise LineageError(
+            f"evaluation {digest} is of another checkpoint",
+            found=found.inputs.get("checkpoint"),
+            expected=checkpoint,
+            remedy="evaluate this checkpoint",
+        )
+    return found
+
+
+def _policies(ledger: Manifest | None) -> Iterator[tuple[str, str]]:
+    """The policies that judged the text, by digest: the ledger names them."""
+    for key, digest in sorted(ledger.inputs.items()) if ledger else ():
+        if key.endswith("/policy"):
+            yield key, digest
+
+
+def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
+    """What `config.json` says of the architecture."""
+    for part in checkpoint.named("config.json"):
+        config = json.loads(ctx.store.read_bytes(part.blob))
+        for name in _CONFIG:
+            if name in config:
+                yield StatedFact(name=name, value=config[name], evidence=part.blob.sha256)
+
+
+def _run(made: Mapping[str, Manifest]) -> Iterator[StatedFact]:
+    run = made.get("run")
+    for name in _RUN if run else ():
+        if run and name in run.stats:
+            yield StatedFact(name=name, value=run.stats[name], evidence=run.digest)
+
+
+def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
+    plan = made["mixture"].stats if "mixture" in made else {}
+    for asset, curated in sorted(made.items()):
+        name = bucket_of(asset)
+        documents = made.get(f"{name}/documents")
+        if asset != f"{name}/curated" or documents is None:
+            continue
+        streams = [own for stream, own in plan.get("buckets", {}).items() if bucket_of(stream) == name]
+        needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
+        shards = made.get(f"{name}/shards")
+        yield BucketText(
+            name=name,
+            documents=documents.stats.get("documents", documents.rows),
+            curated=curated.stats.get("documents", sum(part.rows for part in curated.named("part-"))),
+            text_bytes=curated.stats.get("text_bytes", 0),
+            tokens=shards.stats.get("tokens") if shards else None,
+            seen_tokens=needed * plan["sequence_tokens"] if streams else None,
+            epochs=round(needed / text, 4) if text else None,
+            evidence=curated.digest,
+        )
+
+
+def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
+    for asset, documents in sorted(made.items()):
+        name = bucket_of(asset)
+        for source in documents.params.get("sources", ()) if asset == f"{name}/documents" else ():
+            own = {key: str(source.get(key, "")) for key in ("kind", "domain", "snapshot", "licence")}
+            terms = {use: allowed for use, allowed in source.get("terms", {}).items() if isinstance(allowed, bool)}
+            yield SourceTerms(bucket=name, **own, terms=terms, evidence=documents.digest)
+
+
+def _processing(made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
+    """Gates against illegal content by bucket, and the stages over all buckets that the ledger was made of."""
+    for asset, documents in sorted(made.items()):
+        if asset == f"{bucket_of(asset)}/documents" and "illegal" in documents.params:
+            gate = str(documents.params["illegal"])
+            yield StatedFact(name=f"{ILLEGAL} {bucket_of(asset)}", value=gate, evidence=documents.digest)
+    buckets = {bucket_of(asset) for asset in made if asset.endswith("/documents")}
+    for key, digest in sorted(ledger.inputs.items()) if ledger else ():
+        if bucket_of(key) not in buckets:
+            yield StatedFact(name=key, value=digest, evidence=ledger.digest if ledger else "")
+
+
+def _rules(policies: Mapping[str, Manifest]) -> Iterator[BucketRule]:
+    for key, policy in policies.items():
+        for rule in policy.params.get("rules", ()):
+            yield BucketRule(bucket=bucket_of(key), reason=rule["reason"], rule=rule["drop"], evidence=policy.digest)
+        for edit in policy.params.get("edits", ()):
+            text = f"{edit['spans']} replaced"
+            yield BucketRule(bucket=bucket_of(key), reason=edit["reason"], rule=text, evidence=policy.digest)
+
+
+def _scores(evaluation: Manifest | None) -> Iterator[SliceResult]:
+    stats = evaluation.stats if evaluation else {}
+    rows = {"overall": stats["overall"]} if stats.get("overall") else {}
+    for name, row in {**rows, **dict(sorted((stats.get("slices") or {}).items()))}.items():
+        interval = {key: row[key] for key in ("low", "high", "n", "method") if row.get(key) is not None}
+        digest = evaluation.digest if evaluation else ""
+        yield SliceResult(slice=name, metric=METRIC, value=float(row["model"]), **interval, evidence=digest)
+
+
+def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[StatedFact]:
+    """Facts of an attestation, nested ones with dots between their names; lists and what is empty are left out."""
+    for key, value in sorted(facts.items()):
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(sha256, name, value)
+        elif isinstance(value, str | int | float | bool):
+            yield StatedFact(name=name, value=value, evidence=sha256)

@@ -1,0 +1,96 @@
+"""A model whose whole chain is real up to the mixture: text of many hosts, judged, cut into tokens, in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.provenance import statements
+from plinth.provenance.ledger import ledger
+from plinth.records import Manifest, Part
+from registry.papers.facts import PaperFacts, SignedText
+from registry.papers.gather import AttestedFacts, PaperSubject, gather
+from tests import judged_corpus
+from tests.judged_corpus import PLANTED, ledger_of
+
+HOSTS = 23
+ROW = {"bytes": 1000, "model": 2.125, "low": 2.0, "high": 2.25, "n": 12, "method": "bootstrap", "gzip": 3.5}
+APPROVED = "a" * 64
+SAID = SignedText(subject="approval", text="Good | enough\x1b[31m <b>now</b>", by="anna@example.org", role="approver",
+                  evidence=APPROVED)  # fmt: skip
+
+
+def address(bucket: str, row: int) -> str:
+    """Addresses as crawls have them: with port, user, `www.`, in capitals, none."""
+    if row % HOSTS == 5:
+        return f"note:{row}"
+    forms = ("https://h{0}.example/{1}", "HTTP://WWW.H{0}.example:8080?{1}", "http://me@h{0}.example./#{1}")
+    return forms[row % 3].format(row % HOSTS, f"{bucket}-{row}")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judged_corpus, "uri", address)
+        ctx = judged_corpus.build(tmp_path_factory.mktemp("papers"))
+    ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
+    return ctx
+
+
+@pytest.fixture(scope="session")
+def subject(corpus: Context) -> PaperSubject:
+    """A release with an evaluation, attested facts and a sentence of its approver."""
+    return subject_of(corpus)
+
+
+def subject_of(ctx: Context, **stats: Any) -> PaperSubject:
+    run = _saved(ctx, "run", ("mixture", "tokenizer"), {"steps": 40, "tokens": 640})
+    config = b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 300}'
+    parts = [Part(name=n, blob=ctx.store.put_bytes(d)) for n, d in (("config.json", config), ("model.safetensors", b"w"))]
+    made = _saved(ctx, "checkpoint", ("tokenizer",), {}, {"run": run.digest}, parts)
+    rows = {"overall": ROW, "slices": {bucket: {**ROW, **stats} for bucket in PLANTED}}
+    measured = _saved(ctx, "evaluation", ("ledger",), rows, {"checkpoint": made.digest})
+    chain = statements.chain(ctx.refs, made)
+    provenance = {
+        "recipe": {"name": "judged", "fingerprint": "f" * 64},
+        "checkpoint": {"asset": "checkpoint", "digest": made.digest},
+        "files": {part.name: {"sha256": part.blob.sha256, "bytes": part.blob.bytes} for part in made.parts},
+        "chain": [link.model_dump(mode="json") for link in chain.links],
+        "code": {"version": "0.4", "sha256": "c" * 64},
+    }
+    facts = {"stability": {"restarts": 1}, "resume": {"bit_exact": True}, "worst": [1, 2]}
+    attested = AttestedFacts(kind="stability", sha256="b" * 64, role="trainer", facts=facts)
+    return PaperSubject(
+        name="judged/3",
+        released="d" * 64,
+        provenance=provenance,
+        provenance_sha256=fingerprint.digest(provenance),
+        evaluation=measured.digest,
+        attested=(attested,),
+        said=(SAID,),
+    )
+
+
+@pytest.fixture(scope="session")
+def facts(corpus: Context, subject: PaperSubject) -> PaperFacts:
+    return gather(corpus, subject)
+
+
+def _saved(
+    ctx: Context,
+    asset: str,
+    published: tuple[str, ...],
+    stats: Mapping[str, Any],
+    more: Mapping[str, str] | None = None,
+    parts: list[Part] | None = None,
+) -> Manifest:
+    inputs = {name: ctx.refs.current(name).digest for name in published} | dict(more or {})
+    made = Manifest(
+        asset=asset, step=asset, version="1", params={}, inputs=inputs, parts=tuple(parts or ()), stats=dict(stats)
+    )
+    ctx.refs.save(made)
+    return made

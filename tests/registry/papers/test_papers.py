@@ -1,0 +1,133 @@
+"""Papers: each statement names signed evidence, the same evidence gives the same bytes, other programs read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from plinth.compute.context import Context
+from plinth.errors import LineageError, PlinthError
+from registry.papers import BOM, DATA_CARD, MODEL_CARD, TRAINING_SUMMARY, papers
+from registry.papers.facts import UNRELEASED, PaperFacts
+from registry.papers.gather import PaperSubject, gather
+from registry.papers.training_summary import size_range
+from tests.registry.papers.conftest import APPROVED, subject_of
+
+PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)
+
+
+@pytest.fixture(scope="module")
+def made(facts: PaperFacts) -> dict[str, bytes]:
+    return papers(facts)
+
+
+def test_the_same_evidence_gives_the_same_bytes(corpus: Context, made: dict[str, bytes]) -> None:
+    assert papers(gather(corpus, subject_of(corpus))) == made
+    assert set(made) == {"README.md", "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_row_names_evidence_of_the_signed_chain(
+    made: dict[str, bytes], facts: PaperFacts, subject: PaperSubject, name: str
+) -> None:
+    page = made[name].decode()
+    body, _, listed = page.partition("## Evidence")
+    rows = [line for line in body.splitlines() if line.startswith("| ") and not line.endswith("| evidence |")]
+    named = {re.search(r"`([0-9a-f]{12})` \|$", row).group(1) for row in rows}  # type: ignore[union-attr]
+    items = re.findall(r"^- `([0-9a-f]{64})` (\w+)", listed, re.MULTILINE)
+    assert {digest[:12] for digest, _ in items} == named
+    known = {link["digest"] for link in subject.provenance["chain"]}
+    known |= {file["sha256"] for file in subject.provenance["files"].values()}
+    known |= {one.sha256 for one in facts.evidence if one.kind == "attestation"}
+    evaluation = subject.evaluation
+    outside = {digest for digest, _ in items} - known - {evaluation}
+    # What the evaluation was made of is proved by its digest: the ledger, and the policies that the ledger names.
+    assert outside <= {one.sha256 for one in facts.evidence if one.name == "ledger" or one.name.endswith("/policy")}
+    assert len(rows) > 8
+
+
+def test_hub_reads_the_cards(made: dict[str, bytes]) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    card = hub.ModelCard(made[MODEL_CARD].decode())
+    assert card.data.model_name == "judged/3"
+    (overall, *slices) = card.data.eval_results
+    assert (overall.dataset_config, overall.metric_type, overall.metric_value) == ("overall", "bits_per_byte", 2.125)
+    assert overall.metric_args == {"low": 2.0, "high": 2.25, "n": 12}
+    assert {one.dataset_config for one in slices} == {"web", "prose"}
+    assert card.data.tags == ["plinth", "released"]
+    data = hub.DatasetCard(made[DATA_CARD].decode()).data
+    assert (data.license, data.size_categories) == ("mit", ["n<1K"])
+
+
+def test_the_bill_of_materials_is_strictly_valid(made: dict[str, bytes], facts: PaperFacts) -> None:
+    json_validation = pytest.importorskip("cyclonedx.validation.json")
+    schema = pytest.importorskip("cyclonedx.schema")
+    validator = json_validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
+    assert validator.validate_str(made[BOM].decode()) is None
+    content = json.loads(made[BOM])
+    hashes = {one["bom-ref"]: one["hashes"][0]["content"] for one in content["components"]}
+    assert {hashes[f"file:{name}"] for name in facts.files} == set(facts.files.values())
+    assert hashes["text:web"] == facts.chain["web/curated"]
+    metric = content["metadata"]["component"]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"][0]
+    assert metric["confidenceInterval"] == {"lowerBound": "2", "upperBound": "2.25"}
+    broken = content | {"specVersion": "1.6", "colour": "red"}
+    assert validator.validate_str(json.dumps(broken)) is not None
+
+
+def test_text_from_outside_cannot_change_a_page(made: dict[str, bytes]) -> None:
+    page = made[MODEL_CARD].decode()
+    row = next(line for line in page.splitlines() if "Good" in line)
+    assert "\x1b" not in page
+    assert "Good \\| enough \\[31m &lt;b&gt;now&lt;/b&gt;" in row
+    assert f"`{APPROVED}` attestation: approval (anna@example.org)" in page
+
+
+def test_an_unreleased_model_says_so_everywhere(corpus: Context, subject: PaperSubject) -> None:
+    made = papers(gather(corpus, subject.model_copy(update={"released": None, "name": "c0ffee"})))
+    assert f"**{UNRELEASED}**" in made[MODEL_CARD].decode()
+    assert yaml.safe_load(made[MODEL_CARD].decode().split("---")[1])["tags"] == ["plinth", UNRELEASED]
+    properties = json.loads(made[BOM])["metadata"]["component"]["properties"]
+    assert {"name": "plinth:release", "value": UNRELEASED} in properties
+
+
+def test_what_nobody_signed_is_not_stated(corpus: Context, subject: PaperSubject) -> None:
+    bare = gather(corpus, subject.model_copy(update={"evaluation": None, "attested": (), "said": ()}))
+    page = papers(bare)[TRAINING_SUMMARY].decode()
+    assert "- provider: not stated" in page
+    assert "### Most relevant domains\n\nNot stated." in page
+    assert bare.scores == () and bare.trained is None
+
+
+def test_another_score_is_another_card(corpus: Context, made: dict[str, bytes]) -> None:
+    other = papers(gather(corpus, subject_of(corpus, model=2.25)))
+    assert other[MODEL_CARD] != made[MODEL_CARD]
+    assert "| web | 2.25 |" in other[MODEL_CARD].decode()
+
+
+def test_evidence_about_something_else_is_refused(corpus: Context, subject: PaperSubject) -> None:
+    with pytest.raises(LineageError, match="is of another checkpoint"):
+        gather(corpus, _for(subject, "0" * 64))
+    absent: Any = [link | {"digest": "0" * 64} for link in subject.provenance["chain"]]
+    with pytest.raises(PlinthError, match="0" * 12):
+        gather(corpus, subject.model_copy(update={"provenance": {**subject.provenance, "chain": absent}}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (10**9 - 1, "less than 1 billion tokens"),
+        (10**9, "1 billion to 10 trillion tokens"),
+        (10**13, "more than 10 trillion tokens"),
+    ],
+)
+def test_sizes_are_ranges(tokens: int, words: str) -> None:
+    assert size_range(tokens) == words
+
+
+def _for(subject: PaperSubject, checkpoint: str) -> PaperSubject:
+    other = {**subject.provenance, "checkpoint": {"asset": "checkpoint", "digest": checkpoint}}
+    return subject.model_copy(update={"provenance": other})
