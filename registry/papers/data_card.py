@@ -9,7 +9,7 @@ from typing import Any
 
 from plinth.report.hub_card import licence_keys, size_category
 from registry.papers.facts import PaperFacts, SourceTerms, TrainedText
-from registry.papers.markdown import Page, plain
+from registry.papers.markdown import PaperPage, plain
 from registry.papers.model_card import languages
 
 FILE = "DATA_CARD.md"
@@ -17,7 +17,7 @@ FILE = "DATA_CARD.md"
 
 def data_card(facts: PaperFacts) -> str:
     """Front matter and page."""
-    page = Page(facts)
+    page = PaperPage(facts)
     page.say(f"# Data card: {plain(facts.name)}", "", f"The text that trained checkpoint `{facts.checkpoint}`.")
     page.say("## Text")
     texts = ((o.name, o.documents, o.curated, o.text_bytes, o.tokens, o.epochs, o.evidence) for o in facts.buckets)
@@ -39,14 +39,14 @@ def source(one: SourceTerms) -> tuple[object, ...]:
     return one.bucket, one.domain, one.snapshot, one.kind, one.licence, allowed, one.evidence
 
 
-def domain_table(page: Page, found: TrainedText) -> None:
+def domain_table(page: PaperPage, found: TrainedText) -> None:
     """The largest domains."""
     page.say(f"The {len(found.domains):,} largest of {found.domain_count:,} domains, by tokens of training text.")
     rows = ((one.domain, one.documents, one.tokens, found.evidence) for one in found.domains)
     page.table(("domain", "documents", "tokens"), rows)
 
 
-def _trained(page: Page, found: TrainedText) -> None:
+def _trained(page: PaperPage, found: TrainedText) -> None:
     page.say("## Licences of documents")
     page.table(("licence", "documents"), ((name, n, found.evidence) for name, n in found.licences.items()))
     page.say("## Languages of documents")

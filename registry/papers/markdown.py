@@ -12,7 +12,7 @@ from registry.papers.facts import NOT_STATED, EvidenceItem, PaperFacts, StatedFa
 SHORT = 12
 
 
-class Page:
+class PaperPage:
     """A page in Markdown that is written from above to below, and remembers the evidence its rows name."""
 
     def __init__(self, facts: PaperFacts) -> None:

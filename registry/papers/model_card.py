@@ -7,14 +7,14 @@ statement yet, so there is none.
 from __future__ import annotations
 
 from registry.papers.facts import UNRELEASED, PaperFacts, SliceResult
-from registry.papers.markdown import Page, plain
+from registry.papers.markdown import PaperPage, plain
 
 FILE = "README.md"
 
 
 def model_card(facts: PaperFacts) -> str:
     """Front matter and page."""
-    page = Page(facts)
+    page = PaperPage(facts)
     page.say(f"# Model card: {plain(facts.name)}")
     if facts.released is None:
         page.say(f"**{UNRELEASED}**: no signed history released this model. It passed no gate and nobody approved it.")

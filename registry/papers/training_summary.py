@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from registry.papers.data_card import domain_table, source
 from registry.papers.facts import NOT_STATED, BucketRule, PaperFacts, SourceTerms, StatedFact
 from registry.papers.gather import ILLEGAL
-from registry.papers.markdown import Page, plain
+from registry.papers.markdown import PaperPage, plain
 
 FILE = "TRAINING_SUMMARY.md"
 #: Ranges of the template for text, in tokens.
@@ -25,7 +25,7 @@ OPT_OUT = "opt_out"
 
 def training_summary(facts: PaperFacts) -> str:
     """The page."""
-    page = Page(facts)
+    page = PaperPage(facts)
     page.say(f"# Public summary of training content: {plain(facts.name)}")
     _general(page, facts)
     _sources(page, facts)
@@ -38,7 +38,7 @@ def size_range(tokens: int) -> str:
     return next((words for bound, words in _RANGES if tokens < bound), _MORE)
 
 
-def _general(page: Page, facts: PaperFacts) -> None:
+def _general(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 1. General information", "", "### 1.1 Provider")
     said = {one.subject: one for one in facts.said}
     known = [said[subject] for subject in PROVIDER if subject in said]
@@ -59,7 +59,7 @@ def _size(facts: PaperFacts) -> Iterator[tuple[object, ...]]:
     yield "languages", ", ".join(found.languages) or None, found.evidence
 
 
-def _sources(page: Page, facts: PaperFacts) -> None:
+def _sources(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 2. List of data sources")
     page.say("Plinth knows how each source was read and under which terms, not how its owner obtained it: sources are")
     page.say("listed by the terms that were declared, and crawled archives apart.")
@@ -85,7 +85,7 @@ def _crawled(one: SourceTerms) -> bool:
     return one.kind in ("warc", "html")
 
 
-def _processing(page: Page, facts: PaperFacts) -> None:
+def _processing(page: PaperPage, facts: PaperFacts) -> None:
     page.say("## 3. Data processing aspects", "", "### 3.1 Reservations of rights")
     _rules(page, [one for one in facts.rules if OPT_OUT in one.rule or "licence" in one.rule])
     page.say("### 3.2 Removal of illegal content")
@@ -99,5 +99,5 @@ def _is_gate(one: StatedFact) -> bool:
     return one.name.startswith(ILLEGAL)
 
 
-def _rules(page: Page, rules: list[BucketRule]) -> None:
+def _rules(page: PaperPage, rules: list[BucketRule]) -> None:
     page.table(("bucket", "reason", "rule"), ((one.bucket, one.reason, one.rule, one.evidence) for one in rules))

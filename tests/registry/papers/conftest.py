@@ -50,7 +50,8 @@ def subject(corpus: Context) -> PaperSubject:
 def subject_of(ctx: Context, **stats: Any) -> PaperSubject:
     run = _saved(ctx, "run", ("mixture", "tokenizer"), {"steps": 40, "tokens": 640})
     config = b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 300}'
-    parts = [Part(name=n, blob=ctx.store.put_bytes(d)) for n, d in (("config.json", config), ("model.safetensors", b"w"))]
+    files = {"config.json": config, "model.safetensors": b"w"}
+    parts = [Part(name=name, blob=ctx.store.put_bytes(data)) for name, data in files.items()]
     made = _saved(ctx, "checkpoint", ("tokenizer",), {}, {"run": run.digest}, parts)
     rows = {"overall": ROW, "slices": {bucket: {**ROW, **stats} for bucket in PLANTED}}
     measured = _saved(ctx, "evaluation", ("ledger",), rows, {"checkpoint": made.digest})

@@ -17,7 +17,9 @@ from registry.papers.facts import PaperFacts
 from tests.judged_corpus import ledger_of
 
 QUERY = """
-    WITH host AS (SELECT *, split_part(split_part(split_part(lower(uri), '://', 2), '/', 1), '?', 1) AS long FROM '{0}'),
+    WITH host AS (
+        SELECT *, split_part(split_part(split_part(lower(uri), '://', 2), '/', 1), '?', 1) AS long FROM '{0}'
+    ),
     trained AS (
         SELECT *, CASE WHEN long = '' THEN domain
                   ELSE rtrim(regexp_replace(split_part(regexp_replace(long, '^.*@', ''), ':', 1), '^www[.]', ''), '.')

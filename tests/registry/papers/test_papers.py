@@ -99,7 +99,7 @@ def test_what_nobody_signed_is_not_stated(corpus: Context, subject: PaperSubject
     page = papers(bare)[TRAINING_SUMMARY].decode()
     assert "- provider: not stated" in page
     assert "### Most relevant domains\n\nNot stated." in page
-    assert bare.scores == () and bare.trained is None
+    assert (bare.scores, bare.trained) == ((), None)
 
 
 def test_another_score_is_another_card(corpus: Context, made: dict[str, bytes]) -> None:
