@@ -126,9 +126,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=6
 class Blob(Frozen):
     """Content at rest. `md5` is its address in the content store, `sha256` its proof."""
 
-    md5: str
-    sha256: str
-    bytes: int
+    md5: str = Field(pattern=r"^[0-9a-f]{32}$")  # names of files are made of it
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
 
 
 class Part(Frozen):

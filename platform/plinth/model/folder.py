@@ -23,6 +23,7 @@ from torch import Tensor
 from plinth.errors import CheckpointError
 from plinth.model.decoder import Decoder
 from plinth.model.hugging_face import CONFIG, INDEX, WEIGHTS, hf_name, model_of
+from plinth.storage.safe_path import relative
 
 
 class SavedWeights:
@@ -53,7 +54,7 @@ class SavedWeights:
         if not (self.folder / INDEX).exists():
             return [WEIGHTS]
         files = sorted(set(json.loads((self.folder / INDEX).read_text())["weight_map"].values()))
-        if any(Path(name).name != name for name in files):
+        if any("/" in str(relative(name, INDEX, error=CheckpointError)) for name in files):
             raise ValueError(f"{INDEX} names files outside the directory")
         return files
 

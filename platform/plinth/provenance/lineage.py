@@ -18,6 +18,7 @@ from plinth.errors import LineageError, PlinthError
 from plinth.provenance.statements import PROVENANCE_SCHEMA, Chain, Link, chain
 from plinth.records import Frozen, Manifest, Part
 from plinth.storage.checkout import resolve
+from plinth.storage.safe_path import join
 
 PROVENANCE_NAME = "provenance.json"
 HASHING_THREADS = 4  # hashing leaves the interpreter lock, reading waits for the disk
@@ -161,8 +162,9 @@ def _provenance(directory: Path) -> dict[str, Any]:
 
 
 def _same_file(directory: Path, name: str, expected: Any) -> None:
+    path = join(directory, name, PROVENANCE_NAME, error=LineageError)
     try:
-        found = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         found = str(error)
     if found != expected["sha256"]:

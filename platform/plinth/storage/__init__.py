@@ -4,6 +4,7 @@
     http        files of web servers, over lines that break
     common_crawl  files of a crawl by its list, records by its index
     hub         files of the Hugging Face Hub, at one commit
+    safe_path   names that others have written, as paths that stay below their folder
     files       files of a source, read once and compared with the inventory
     listing     the files at a location: names, digests, marks of change
     digests     SHA-256 of files and pieces, remembered while a file does not change

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from plinth.errors import IntegrityError, MissingError
+from plinth.errors import MissingError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import replacing
 from plinth.storage.refs import Refs
+from plinth.storage.safe_path import join
 from plinth.storage.store import Store, require_unchanged
 
 SHORTEST_PREFIX = 4
@@ -21,19 +22,7 @@ def checkout(store: Store, parts: Iterable[Part], directory: Path) -> list[Path]
         MissingError, IntegrityError: a blob is absent or has changed, or a name leaves the directory.
         DiskFullError, WorkspaceError: as the operating system refuses.
     """
-    return [_copy(store, part, directory / safe_name(part.name)) for part in parts]
-
-
-def safe_name(name: str) -> PurePosixPath:
-    """A part's name as a relative path that stays below its directory.
-
-    Raises:
-        IntegrityError: for an absolute name or one that climbs.
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or not path.parts or ".." in path.parts:
-        raise IntegrityError(f"part name {name!r} leaves its directory", expected="a relative path without `..`")
-    return path
+    return [_copy(store, part, join(directory, part.name, "the manifest")) for part in parts]
 
 
 def resolve(refs: Refs, digest: str) -> Manifest:

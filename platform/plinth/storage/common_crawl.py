@@ -15,7 +15,6 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -23,6 +22,7 @@ import fsspec
 
 from plinth.errors import SourceError
 from plinth.storage import http
+from plinth.storage.safe_path import relative
 
 BASE, INDEX = "https://data.commoncrawl.org", "https://index.commoncrawl.org"
 KINDS = ("warc", "wet", "wat")
@@ -137,8 +137,7 @@ def _records(query: Query) -> Iterator[dict[str, Any]]:
 
 def _entry(query: Query, path: str) -> dict[str, Any]:
     """A path of a list or an index, which somebody else has written."""
-    if path.startswith("/") or ".." in PurePosixPath(path).parts:
-        raise ValueError(f"{path!r} is no path below {query.base}")
+    relative(path, f"the list of {query.crawl}", error=SourceError)
     return {"name": path, "uri": f"{query.base}/{quote(path) if http.serves(query.base) else path}", "type": "file"}
 
 

@@ -19,7 +19,8 @@ from plinth import fingerprint
 from plinth.errors import IntegrityError, MissingError, StorageError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
-from plinth.storage.checkout import checkout, resolve, safe_name
+from plinth.storage.checkout import checkout, resolve
+from plinth.storage.safe_path import relative
 from plinth.storage.state import State
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def directory_object(state: State, manifest: Manifest) -> str:
 
     tree: Any = cast(Any, Tree)()
     own = state.store.put_bytes(fingerprint.canonical(manifest))
-    entries = {safe_name(part.name).parts: part.blob for part in manifest.parts}
+    entries = {relative(part.name, f"manifest {manifest.digest}").parts: part.blob for part in manifest.parts}
     if len(entries) != len(manifest.parts) or (MANIFEST_NAME,) in entries:
         raise IntegrityError(f"manifest {manifest.digest} of {manifest.asset} names two parts alike")
     entries[(MANIFEST_NAME,)] = own

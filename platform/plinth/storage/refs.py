@@ -14,6 +14,7 @@ from plinth.errors import ConflictError, IntegrityError, MissingError
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import Folder, ObjectVersion, at_once, write_once
+from plinth.storage.safe_path import relative
 from plinth.storage.workspace import Workspace
 
 
@@ -127,7 +128,7 @@ class Refs:
 
     def _file(self, name: str) -> Path:
         """A manifest's file; of a shared workspace a copy, which is made once."""
-        path = self.manifests / name
+        path = self.manifests / relative(name, "the list of manifests")
         if not (isinstance(self._saved, Folder) or path.exists()) and (found := self._saved.get(name)):
             write_bytes(path, found.data)
         return path

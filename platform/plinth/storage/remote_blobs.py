@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from plinth.errors import MissingError, StorageError
 from plinth.records import Blob, Manifest
+from plinth.storage.safe_path import relative
 from plinth.storage.uris import filesystem
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ class RemoteBlobs:
             return f"{self.root}/files/md5/{blob.md5[:2]}/{blob.md5[2:]}"
         if blob.md5 not in self.names:
             raise MissingError(f"{self.root} has no file for blob {blob.md5}", remedy="export the shards again")
-        return f"{self.root}/{self.names[blob.md5]}"
+        return f"{self.root}/{relative(self.names[blob.md5], 'the manifest of the shards')}"
 
     def read(self, blob: Blob, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop` of a blob.

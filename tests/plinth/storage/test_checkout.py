@@ -7,7 +7,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Manifest, Part
-from plinth.storage.checkout import checkout, resolve, safe_name
+from plinth.storage.checkout import checkout, resolve
 
 
 def manifest(ctx: Context, *names: str, version: str = "1") -> Manifest:
@@ -32,9 +32,12 @@ def test_a_changed_blob_never_appears(ctx: Context, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "."])
-def test_names_that_leave_the_directory_are_refused(name: str) -> None:
+def test_names_that_leave_the_directory_are_refused(ctx: Context, tmp_path: Path, name: str) -> None:
+    part = Part(name=name, blob=ctx.store.put_bytes(b"x"))
     with pytest.raises(IntegrityError, match="leaves its directory"):
-        safe_name(name)
+        checkout(ctx.store, [part], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "x").exists()
 
 
 def test_resolve_takes_a_prefix_when_only_one_has_it(ctx: Context) -> None:

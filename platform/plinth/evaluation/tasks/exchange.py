@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 
 from plinth.evaluation.engine.client import ModelEngine
 from plinth.evaluation.engine.records import Request, Sampling
+from plinth.storage.safe_path import join
 
 Text = str | Sequence[int]
 
@@ -80,7 +81,7 @@ class Channel:
         line = self._answers.readline()
         if not line:
             raise EOFError("the process that asked for tasks is gone")
-        answer = self._folder / json.loads(line)["file"]
+        answer = join(self._folder, json.loads(line)["file"], "an answer")
         content = json.loads(answer.read_text())
         answer.unlink()
         return content
@@ -97,7 +98,7 @@ class Channel:
 
 def question(folder: Path, event: Mapping[str, Any]) -> dict[str, Any]:
     """The parent's end: the content of a question."""
-    path = folder / event["file"]
+    path = join(folder, event["file"], "a question of the task process")
     found: dict[str, Any] = json.loads(path.read_text())
     path.unlink()
     return found
@@ -106,7 +107,7 @@ def question(folder: Path, event: Mapping[str, Any]) -> dict[str, Any]:
 def answer(folder: Path, event: Mapping[str, Any], content: Any) -> str:
     """The parent's end: write an answer; returns the line that announces it."""
     name = f"answer-{event['file']}"
-    (folder / name).write_text(json.dumps(content))
+    join(folder, name, "a question of the task process").write_text(json.dumps(content))
     return json.dumps({"file": name}) + "\n"
 
 

@@ -14,7 +14,8 @@ from plinth.compute.context import Context
 from plinth.errors import WorkspaceError
 from plinth.records import Manifest, Part
 from plinth.storage.atomic import write_bytes
-from plinth.storage.checkout import checkout, safe_name
+from plinth.storage.checkout import checkout
+from plinth.storage.safe_path import join
 
 LIST = "ledger.json"
 
@@ -46,7 +47,7 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
     note = {"digest": made.digest, "files": sorted(names)}
     write_bytes(directory / LIST, json.dumps(note, indent=1).encode())
     for name in sorted((before & found) - names):
-        (directory / safe_name(name)).unlink()
+        join(directory, name, LIST).unlink()
     return files
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from plinth.errors import IntegrityError
-from plinth.provenance.text_export.manifest import DATA, TextExport, load
+from plinth.provenance.text_export.manifest import DATA, MANIFEST, TextExport, load
 from plinth.storage.destination import read_file, sizes
+from plinth.storage.safe_path import relative
 
 
 def verify(to: str, digest: str | None = None) -> TextExport:
@@ -20,6 +21,8 @@ def verify(to: str, digest: str | None = None) -> TextExport:
         StorageError: the place cannot be read, or has no manifest.
     """
     made, there = load(to), sizes(to)
+    for name in made.files:
+        relative(name, f"{to}/{MANIFEST}")
     wrong = [f"{name} is missing" for name in made.files if name not in there]
     wrong += [f"{name} was added" for name in there if name.startswith(DATA) and name not in made.files]
     for name, file in made.files.items():

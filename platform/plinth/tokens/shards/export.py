@@ -19,8 +19,8 @@ import numpy as np
 
 from plinth.errors import StorageError
 from plinth.records import Manifest, Part
-from plinth.storage.checkout import safe_name
 from plinth.storage.destination import Sink, WrittenFile, write_file
+from plinth.storage.safe_path import relative
 from plinth.storage.store import Store, require_unchanged
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
@@ -88,7 +88,7 @@ def _offsets(reader: ShardReader, out: Sink) -> None:
 def _named(store: Store, made: Manifest, to: str) -> dict[str, Any]:
     root = f"{to.rstrip('/')}/{made.asset}"
     for part in made.parts:
-        write_file(f"{root}/{safe_name(part.name)}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
+        write_file(f"{root}/{relative(part.name, made.asset)}", lambda out, part=part: _tokens(store, [part], out))  # type: ignore[misc]
     facts = {"asset": made.asset, "format": "shards", "digest": made.digest, "files": len(made.parts)}
     write_file(f"{root}/manifest.json", lambda out: out.write(made.model_dump_json().encode()))
     return {**facts, "at": root}

@@ -24,10 +24,9 @@ from plinth import fingerprint
 from plinth.errors import CheckpointError, DiskFullError
 from plinth.records import Frozen
 from plinth.storage.atomic import named_failures, sync_directory, write_bytes
-from plinth.training.checkpoint.file_digests import File, hash_files, listed, require_sizes
+from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, hash_files, listed, require_sizes
 from plinth.training.directory import RunDirectory
 
-MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{8})")
 
 
@@ -122,7 +121,7 @@ def verify(run: RunDirectory, step: int) -> Path:
     found = hashlib.sha256(data).hexdigest()
     if found != record.manifest_sha256:
         raise _changed(step, MANIFEST, found, record.manifest_sha256)
-    files = [File.model_validate(entry) for entry in json.loads(data)["files"]]
+    files = files_of(data, name(step))
     present = set(listed(folder)) - {MANIFEST}
     expected = {file.path for file in files}
     if present != expected:

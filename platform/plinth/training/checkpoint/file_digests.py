@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plinth.errors import CheckpointError
 from plinth.records import Frozen
+from plinth.storage.safe_path import join, relative
+
+#: The file that lists the others.
+MANIFEST = "manifest.json"
 
 
 class File(Frozen):
@@ -17,6 +22,32 @@ class File(Frozen):
     path: str
     bytes: int
     sha256: str
+
+
+def files_of(manifest: bytes, checkpoint: str) -> list[File]:
+    """The files that a checkpoint's manifest lists, by names that stay below its directory.
+
+    Raises:
+        CheckpointError: it is no manifest, or a name is unsafe or stands there twice.
+    """
+    try:
+        files = [File.model_validate(entry) for entry in json.loads(manifest)["files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint}: {MANIFEST} is no list of files", found=error) from error
+    for file in files:
+        relative(file.path, f"{checkpoint}/{MANIFEST}", reserved={MANIFEST}, error=CheckpointError)
+    if len({file.path for file in files}) < len(files):
+        raise CheckpointError(f"{checkpoint}: {MANIFEST} names a file twice")
+    return files
+
+
+def path_in(folder: Path, item: str) -> Path:
+    """The path of a listed file.
+
+    Raises:
+        CheckpointError: it leaves the folder, by its name or by a link.
+    """
+    return join(folder, item, f"{folder.name}/{MANIFEST}", error=CheckpointError)
 
 
 def listed(folder: Path) -> list[str]:
@@ -48,7 +79,7 @@ def require_sizes(folder: Path, files: list[File]) -> None:
 
 
 def _hash(folder: Path, item: str, flush: bool) -> File:
-    with (folder / item).open("rb") as stream:
+    with path_in(folder, item).open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         size = stream.tell()
         if flush:

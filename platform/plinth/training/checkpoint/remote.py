@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -25,8 +24,8 @@ from typing import Any
 from plinth.errors import CheckpointError, IntegrityError, MissingError, StorageError
 from plinth.storage.atomic import sync_directory, write_bytes
 from plinth.training.checkpoint import checkpoint
-from plinth.training.checkpoint.checkpoint import MANIFEST, Commit
-from plinth.training.checkpoint.file_digests import File
+from plinth.training.checkpoint.checkpoint import Commit
+from plinth.training.checkpoint.file_digests import MANIFEST, File, files_of, path_in
 from plinth.training.directory import RunDirectory
 from plinth.training.telemetry.timeline import put_before, timeline
 
@@ -66,8 +65,8 @@ class RemoteCheckpoints:
         except FileNotFoundError as error:
             raise MissingError(f"checkpoint {name} is gone", found=error) from error
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
-            files = _files(manifest)
-            list(pool.map(lambda file: self._put_file(folder / file.path, f"{name}/{file.path}", file), files))
+            files = files_of(manifest, name)
+            list(pool.map(lambda file: self._put_file(path_in(folder, file.path), f"{name}/{file.path}", file), files))
             self._put(f"{name}/{MANIFEST}", manifest)
             self._put(f"{name}.events.jsonl", events)
             self._put(f"{name}.json", record)
@@ -111,7 +110,8 @@ class RemoteCheckpoints:
             expected = Commit.model_validate_json(record).manifest_sha256
             if hashlib.sha256(manifest).hexdigest() != expected:
                 raise CheckpointError(f"{name} in {self.bucket}: the manifest is not that of its record")
-            list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), _files(manifest)))
+            files = files_of(manifest, name)
+            list(pool.map(lambda file: self._get_file(f"{name}/{file.path}", staged, file), files))
             write_bytes(staged / MANIFEST, manifest)
             if not timeline(run.events).steps:  # it holds at most that a job was submitted and has begun
                 put_before(run.events, self._get(f"{name}.events.jsonl"))
@@ -161,7 +161,7 @@ class RemoteCheckpoints:
         return data
 
     def _get_file(self, key: str, folder: Path, file: File) -> None:
-        path, digest, size = folder / file.path, hashlib.sha256(), 0
+        path, digest, size = path_in(folder, file.path), hashlib.sha256(), 0
         path.parent.mkdir(parents=True, exist_ok=True)
         body = self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         with path.open("wb") as stream:
@@ -197,10 +197,6 @@ class _named:
                 expected="an answer",
                 remedy="look at the AWS_* variables and the network; checkpoints stay on disk until they are there",
             ) from error
-
-
-def _files(manifest: bytes) -> list[File]:
-    return [File.model_validate(entry) for entry in json.loads(manifest)["files"]]
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

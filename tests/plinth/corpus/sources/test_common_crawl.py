@@ -125,5 +125,5 @@ def test_a_wrong_address_is_named(tmp_path: Path, path: str) -> None:
 def test_a_list_or_index_leads_nowhere_else(served: Served, tmp_path: Path, name: str) -> None:
     server, address = served
     server.index = [json.loads(json.dumps({**server.index[0], "filename": name}))]
-    with pytest.raises(SourceError, match="is no path below"):
+    with pytest.raises(SourceError, match="leaves its directory"):
         files_at(f"cc://{CRAWL}?url=example.org&base={address}&index={address}", tmp_path)
