@@ -112,8 +112,9 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
     slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
     asked = probe_curves.curves(looks)
     scores = [_curve(name, [(one.step, one.score) for one in own], worth[name].noise) for name, own in asked.items()]
-    drawn = {"Held-out slices": slices, "Right answers of probes, with the noise of their last looks": scores}
-    groups = [CurveGroup(title=title, unit="bits per byte", curves=tuple(own)) for title, own in drawn.items() if own]
+    shown = {"Held-out slices": slices, "Right answers of probes, with the noise of their last looks": scores}
+    drawn = {title: tuple(one for one in own if one.steps) for title, own in shown.items()}
+    groups = [CurveGroup(title=title, unit="bits per byte", curves=own) for title, own in drawn.items() if own]
     if groups:
         yield Section(
             key="curves",
@@ -124,7 +125,9 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
 
 
 def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
-    steps, values = zip(*((step, value) for step, value in points if value is not None), strict=True)
+    """The points that were measured, which may be none."""
+    known = [(step, value) for step, value in points if value is not None]
+    steps, values = tuple(step for step, _ in known), tuple(value for _, value in known)
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 

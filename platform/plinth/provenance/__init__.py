@@ -5,6 +5,7 @@
     impact       the same links read the other way: everything made of a manifest, asset or source
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that read it
     document_rows  one document's row in every table that has one
+    canary_rows  planted copies of canaries, and canaries that the coin left out
     text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
     trace/       verbatim spans of a text: their documents, and the steps and checkpoints that saw them

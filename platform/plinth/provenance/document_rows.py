@@ -1,7 +1,6 @@
 """One document's row in every table that has one. Reads only the columns and row groups that it needs.
 
 locate    bucket, part and row of an id or a URI
-planted   the same of a planted copy
 sidecar   the same row of a sidecar of the bucket, or of one over all buckets
 members   the documents of a cluster
 curated   the row of curated text that a document became
@@ -21,9 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plinth.compute.context import Context
-from plinth.corpus.canaries.plant import ASSET as CANARIES
 from plinth.errors import MissingError
-from plinth.records import Manifest, Part, bucket_of
+from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches, read_row
 
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
@@ -70,7 +68,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
         for bucket, manifest in buckets
         for number, part in enumerate(manifest.named(stem))
         if not (rejected and by_id)  # a reject never became a document and has no id
-        for row in _rows(ctx, part, "id" if by_id else "uri", wanted)
+        for row in matching_rows(ctx, part, "id" if by_id else "uri", wanted)
     ]
     if found:
         return found
@@ -80,21 +78,6 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
         expected="an id of 32 hexadecimal digits, or a whole URI",
         remedy="ids stand in `plinth batch`; a URI must be as its source gives it",
     )
-
-
-def planted(ctx: Context, target: str) -> DocumentPlace | None:
-    """The place of a planted copy, by id or URI; these are in no bucket's documents."""
-    by_id = DOCUMENT_ID.fullmatch(target) is not None
-    wanted: Any = pa.scalar(bytes.fromhex(target), pa.binary(16)) if by_id else pa.scalar(target)
-    ref = ctx.refs.ref(CANARIES)
-    manifest = ctx.refs.load(ref.digest) if ref else None
-    places = (
-        DocumentPlace(bucket_of(CANARIES), manifest, number, row)
-        for number, part in enumerate(manifest.named("part-") if manifest else ())
-        for row in _rows(ctx, part, "id" if by_id else "uri", wanted)
-        if manifest
-    )
-    return next(places, None)
 
 
 def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:
@@ -117,7 +100,7 @@ def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, An
         for side, part in pairs:
             if side.rows != part.rows:
                 continue
-            for row in _rows(ctx, side, "cluster", wanted):
+            for row in matching_rows(ctx, side, "cluster", wanted):
                 name = plain(read_row(ctx.store, part, row, ["id", "uri"]))
                 survivor = read_row(ctx.store, side, row, ["survivor"])["survivor"]
                 found.append({"bucket": bucket, **name, "survivor": survivor})
@@ -130,7 +113,7 @@ def curated(ctx: Context, manifest: Manifest, id_: str) -> dict[str, Any] | None
     """Part, row and length of the curated text with this id, or None."""
     wanted = pa.scalar(bytes.fromhex(id_), pa.binary(16))
     for part in manifest.parts:
-        for row in _rows(ctx, part, "id", wanted):
+        for row in matching_rows(ctx, part, "id", wanted):
             text = read_row(ctx.store, part, row, ["text"])["text"]
             return {"part": part.name, "row": row, "characters": len(text), "bytes": len(text.encode())}
     return None
@@ -149,7 +132,7 @@ def plain(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> Iterator[int]:
+def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> Iterator[int]:
     """Rows of a part whose column has this value."""
     first = 0
     for batch in iter_batches(ctx.store, part, [column]):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from plinth.compute.context import Context
+from plinth.corpus.canaries.parameters import BUCKET as CANARIES
 from plinth.corpus.curate import verdicts
 from plinth.corpus.policy.evaluator import column_name
 from plinth.corpus.policy.parameters import Policy
@@ -23,7 +24,7 @@ from plinth.corpus.policy.rights import COLUMNS, TEXTS
 from plinth.corpus.protected import protected
 from plinth.corpus.sources.origin import source_of
 from plinth.errors import MissingError
-from plinth.provenance import document_rows, exposure, text_search
+from plinth.provenance import canary_rows, document_rows, exposure, text_search
 from plinth.provenance.document_rows import DocumentPlace
 from plinth.records import Manifest, Part
 from plinth.storage.parts import read_row, read_table
@@ -32,6 +33,7 @@ PREVIEW_CHARACTERS = 240
 #: Characters shown of the text that an edit cut, of a protected item, and of what a document shares with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
+LEFT_OUT = "its coin left it out: no copy was planted, no step read it"
 
 #: Assets of a bucket that are no scores: they have sections of their own, or no readable row per document.
 NO_SCORES = frozenset(
@@ -53,11 +55,14 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     (run -> steps and checkpoints), `stale`, `also` (other places of the same URI or text).
 
     Raises:
-        MissingError: no document and no reject has this id, URI or beginning; names the nearest URIs.
+        MissingError: no document, reject or canary has this id, URI or beginning; names the nearest URIs.
     """
-    planted = document_rows.planted(ctx, target)
+    planted = canary_rows.planted(ctx, target)
     if planted is not None:
         return _canary(ctx, planted)
+    out = canary_rows.left_out(ctx, target)
+    if out is not None:
+        return _left_out(target, out)
     place, *others = _places(ctx, target)
     trace = _reject(ctx, place) if place.rejected else _document(ctx, place)
     if others:
@@ -93,6 +98,13 @@ def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
     _after(ctx, trace)
     return trace
+
+
+def _left_out(uri: str, canary: dict[str, Any]) -> dict[str, Any]:
+    """A canary that is in no text: its measurement shows what a model makes of what it never read."""
+    text = canary.pop("text")
+    trace: dict[str, Any] = {"uri": uri, "bucket": CANARIES, "status": "canary", "reason": LEFT_OUT, "training": []}
+    return trace | {"document": canary | {"characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}}
 
 
 def _facts(ctx: Context, place: DocumentPlace) -> tuple[dict[str, Any], str]:

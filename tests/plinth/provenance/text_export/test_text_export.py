@@ -94,6 +94,14 @@ def test_text_that_may_not_be_passed_on_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_planted_text_stays(ctx: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SourceError, match="canaries is no bucket of the corpus"):
+        run(ctx, tmp_path / "out", buckets=(*PLANTED, "canaries"))
+    said = call(["export", "text", "canaries", "--to", str(tmp_path / "out"), "-w", str(ctx.workspace.root)])
+    assert (said, "planted to measure memorisation" in capsys.readouterr().err) == (4, True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_documents_under_a_licence_that_may_not_be_passed_on_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
