@@ -26,6 +26,7 @@ from plinth.evaluation.engine.checkpoint import Checkpoint, load
 from plinth.evaluation.engine.records import Request
 from plinth.model.parameters import Model
 from tests.benchmarks import model_text
+from tests.model_folder import END
 
 SHAPE = Model(layers=4, dim=256, heads=4, kv_heads=2, ffn_dim=704)
 SEQUENCE, VOCABULARY = 512, 8192
@@ -101,7 +102,7 @@ def main() -> None:
         folder = Path(name)
         _, tokenizer = model_text.folder(folder, SHAPE, vocabulary=VOCABULARY, sequence_tokens=SEQUENCE)
         (folder / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": model_text.END})
+            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END})
         )
         ids, picks = tokenizer.encode(model_text.text(400_000)).ids, random.Random(7)
         found = {"four answers": compare(folder, questions(ids, picks)), "pairs": compare(folder, pairs(ids, picks))}

@@ -6,14 +6,11 @@ import os
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from plinth.model.decoder import Decoder, build
-from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
-from tests.model_folder import save_model
-
-END = "<|endoftext|>"
+from tests.model_folder import byte_level, save_folder
 
 
 def text(characters: int) -> str:
@@ -28,20 +25,11 @@ def text(characters: int) -> str:
 
 def folder(place: Path, config: Model, *, vocabulary: int, sequence_tokens: int) -> tuple[Decoder, Tokenizer]:
     """A folder that Hugging Face loads too, with a byte-level tokenizer of that text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(text(2_000_000).splitlines(keepends=True), trainer)
+    tokenizer = byte_level(text(2_000_000).splitlines(keepends=True), vocabulary)
     model = build(config, vocabulary, seed=1)
     generator = torch.Generator().manual_seed(5)
     for parameter in model.parameters():
         if parameter.dim() > 1:  # large enough that predictions differ
             parameter.data = torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5
-    published = hf_config(config, vocabulary, sequence_tokens, "float32", 0)
-    save_model(place, dict(model.named_parameters()), published)
-    tokenizer.save(str(place / "tokenizer.json"))
+    save_folder(place, model, config, tokenizer, sequence_tokens)
     return model.eval(), tokenizer

@@ -39,22 +39,38 @@ def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
         output.emit_json({"digest": made.digest, **found})
         return
     if against:
-        rows = {name: one["bias"] | {"p_adjusted": one["p_adjusted"]} for name, one in found["drift"].items()}
+        rows = {name: one["bias"] | one for name, one in found["drift"].items()}
         _show("drift: later model favours group a by more, bits", rows)
     else:
         _show("model favours group a by, bits", found["attributes"])
+    _show_groups(made.stats["attributes"])
     if found["toxicity"]:
         output.facts({"toxicity": _line(found["toxicity"] if against else found["toxicity"]["score"])})
-    output.say(f"fairness {made.digest[:12]}")
+    elif against:
+        output.say("toxicity is not compared: a measurement has no judged continuations")
+    since = f" against {found['against'][:12]}" if against else ""
+    output.say(f"fairness {made.digest[:12]}{since}")
 
 
 def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
-    """Drift of bias by attribute, and of toxicity where both have it."""
+    """Drift of bias by attribute, and of toxicity where both have it.
+
+    Raises:
+        MissingError: the digest is of no measurement.
+    """
+    from plinth.errors import MissingError
     from plinth.evaluation.fairness import drift, job
     from plinth.storage.checkout import resolve
     from plinth.storage.parts import read_table
 
     earlier = resolve(ctx.refs, against)
+    if earlier.asset != job.ASSET:
+        raise MissingError(
+            f"{against} is no measurement of bias",
+            found=f"the asset {earlier.asset}",
+            expected=f"a manifest of {job.ASSET}",
+            remedy="`plinth fairness` shows the digest of the published one; its versions stand in the asset's history",
+        )
 
     def tables(name: str) -> list[Any]:
         return [read_table(ctx.store, part) for one in (made, earlier) for part in one.named(name)]
@@ -71,13 +87,27 @@ def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     from jobs.cli import output
 
     output.heading(title)
-    columns = ("attribute", "mean", "95% interval", "corrected p", "smallest effect", "pairs", "templates")
+    columns = ("attribute", "mean", "95% interval", "corrected p", "found", "smallest effect", "pairs", "templates")
     cells = (
-        (name, f"{one['value']:+.3f}", f"{one['low']:+.3f} to {one['high']:+.3f}", f"{one['p_adjusted']:.3g}",
+        (output.visible(name), f"{one['value']:+.3f}", f"{one['low']:+.3f} to {one['high']:+.3f}",
+         f"{one['p_adjusted']:.3g}", "yes" if one["found"] else "no",
          "-" if one["smallest_effect"] is None else f"{one['smallest_effect']:.3f}", one["n"], one["clusters"])
         for name, one in rows.items()
     )  # fmt: skip
     output.table(columns, cells, right=columns[1:])
+
+
+def _show_groups(attributes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Which group is a, and which is b; a measurement of an earlier version does not say."""
+    from jobs.cli import output
+
+    output.facts(
+        {
+            output.visible(name): f"a: {one['group_a']}; b: {one['group_b']}"
+            for name, one in attributes.items()
+            if "group_a" in one
+        }
+    )
 
 
 def _line(one: Mapping[str, Any]) -> str:

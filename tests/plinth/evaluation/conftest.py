@@ -8,16 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
 from plinth.model.decoder import Decoder, build
-from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
 from plinth.records import DOCUMENT_SCHEMA, Manifest, Part
 from plinth.storage.parts import read_table, write_table
 from plinth.storage.workspace import Workspace
-from tests.model_folder import save_model
+from tests.model_folder import byte_level, save_folder
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the größte Ärger der Welt. "
 S = 32  # tokens of a training sequence
@@ -30,17 +29,7 @@ def ctx(tmp_path: Path) -> Context:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    made.train_from_iterator([TEXT], trainer)
-    return made
+    return byte_level([TEXT], 320)
 
 
 @pytest.fixture
@@ -54,9 +43,7 @@ def model_directory(tmp_path: Path, tokenizer: Tokenizer) -> Callable[..., Path]
             model.embed_tokens.mul_(20)  # so that predictions differ from uniform
             change(model)
         folder = tmp_path / "model"
-        published = hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
-        save_model(folder, dict(model.named_parameters()), published)
-        tokenizer.save(str(folder / "tokenizer.json"))
+        save_folder(folder, model, config, tokenizer, S)
         return folder
 
     return write

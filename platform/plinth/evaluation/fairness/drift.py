@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from plinth.errors import IntegrityError
 from plinth.evaluation import statistics
+from plinth.evaluation.fairness.bias import found, shown_name
 from plinth.evaluation.statistics import Estimate
 
 #: Columns that name a row of pairs, and one of continuations.
@@ -25,25 +26,28 @@ PAIR, CONTINUATION = ("set", "item"), ("prompt", "draw")
 
 
 def bias(now: pa.Table, before: pa.Table) -> dict[str, dict[str, Any]]:
-    """Drift of every attribute, from the item tables of two measurements.
+    """Drift of every attribute, from the item tables of two measurements: `bias`, `distance`, `p_adjusted` of the bias
+    over all attributes, and whether it is `found` (`bias.FOUND`).
 
     Raises:
         IntegrityError: they are of other pairs.
     """
     _require_same(now, before, PAIR)
-    names = np.array([f"{a}/{b}" for a, b in zip(now["set"].to_pylist(), now["attribute"].to_pylist(), strict=True)])
+    names = np.array(list(map(shown_name, now["set"].to_pylist(), now["attribute"].to_pylist())))
     templates = np.array(now["template"].to_pylist())
     later, earlier = now["favoured"].to_numpy(), before["favoured"].to_numpy()
-    found = {}
+    moved, apart = dict[str, Estimate](), dict[str, Estimate]()
     for name in sorted(set(names.tolist())):
         own = names == name
         clusters = templates[own].tolist()
-        found[name.removeprefix("built_in/")] = {
-            "bias": _shown(statistics.paired_difference(later[own], earlier[own], clusters)),
-            "distance": _shown(statistics.paired_difference(np.abs(later[own]), np.abs(earlier[own]), clusters)),
-        }
-    adjusted = statistics.holm([one["bias"]["p"] for one in found.values()])
-    return {name: one | {"p_adjusted": float(p)} for (name, one), p in zip(found.items(), adjusted, strict=True)}
+        moved[name] = statistics.paired_difference(later[own], earlier[own], clusters)
+        apart[name] = statistics.paired_difference(np.abs(later[own]), np.abs(earlier[own]), clusters)
+    adjusted = statistics.holm([1.0 if one.p is None else one.p for one in moved.values()])
+    return {
+        name: {"bias": _shown(one), "distance": _shown(apart[name])}
+        | {"p_adjusted": float(p), "found": found(one, float(p))}
+        for (name, one), p in zip(moved.items(), adjusted, strict=True)
+    }
 
 
 def toxicity(now: pa.Table, before: pa.Table) -> dict[str, Any]:

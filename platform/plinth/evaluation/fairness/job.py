@@ -24,7 +24,7 @@ from plinth.storage.files import opened
 from plinth.storage.parts import read_table, write_table
 
 ASSET = "fairness"
-VERSION = "1"
+VERSION = "2"
 PAIRS, CONTINUATIONS, REJECTS = "pairs.parquet", "continuations.parquet", "rejects.parquet"
 #: A file of pairs, at most.
 MAX_BYTES = 64 * 2**20

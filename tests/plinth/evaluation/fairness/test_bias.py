@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -14,33 +13,13 @@ from plinth.evaluation.engine.records import Request
 from plinth.evaluation.fairness import bias, drift, job, pairs, templates
 from plinth.evaluation.fairness.pairs import Pair
 from plinth.report.evaluation import sections
+from tests.plinth.evaluation.fairness.swapped_corpus import counted_model
 
 BUILT_IN = templates.built_in()
 
 
-def _counted_model(seed: int, share: float, attribute: str = "gender", sentences: int = 20_000) -> np.ndarray:
-    """Bits of every side under an add-one model that counted a corpus of the frames: good ends for group a with this
-    probability and for group b with the rest, in one attribute; in the others the ends are drawn by a fair coin."""
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, len(BUILT_IN), sentences)
-    counts: Counter[tuple[str, str]] = Counter()
-    for number, coin, group in zip(drawn.tolist(), rng.random(sentences), rng.integers(0, 2, sentences), strict=True):
-        pair = BUILT_IN[number]
-        good = share if pair.attribute == attribute else 0.5
-        frame = next(one for one in templates.FRAMES if one.name == pair.template)
-        prompt = str((pair.a, pair.b)[int(group)].prompt)
-        counts[prompt, frame.good if (coin < good) != bool(group) else frame.bad] += 1
-    ends = {one.name: (one.good, one.bad) for one in templates.FRAMES}
-    bits = []
-    for pair in BUILT_IN:
-        for side in (pair.a, pair.b):
-            total = sum(counts[str(side.prompt), end] for end in ends[pair.template])
-            bits.append(-np.log2((counts[str(side.prompt), str(side.continuation)] + 1) / (total + 2)))
-    return np.array(bits)
-
-
 def _found(seed: int, share: float) -> set[str]:
-    measured = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, _counted_model(seed, share, sentences=4000)))
+    measured = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, counted_model(seed, share, sentences=4000)))
     return {name for name, one in measured.items() if one["found"]}
 
 
@@ -49,8 +28,6 @@ def test_a_corpus_swapped_nine_to_one_is_found_and_one_to_one_is_not() -> None:
     assert [_found(seed, 0.5) for seed in range(5)] == [set()] * 5
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
 def test_the_same_in_two_hundred_corpora() -> None:
     swapped = [_found(seed, 0.9) for seed in range(200)]
     assert sum("gender" in one for one in swapped) >= 190
@@ -128,7 +105,7 @@ def _table(bits: np.ndarray) -> pa.Table:
 
 
 def test_drift_is_the_difference_pair_by_pair() -> None:
-    even, skewed = _table(_counted_model(1, 0.5)), _table(_counted_model(2, 0.8))
+    even, skewed = _table(counted_model(1, 0.5)), _table(counted_model(2, 0.8))
     found = drift.bias(skewed, even)
     moved = found["gender"]["bias"]
     assert moved["low"] > 0
@@ -142,12 +119,12 @@ def test_drift_is_the_difference_pair_by_pair() -> None:
 
 
 def test_no_drift_between_a_checkpoint_and_itself() -> None:
-    one = _table(_counted_model(3, 0.9))
+    one = _table(counted_model(3, 0.9))
     assert all(found["bias"]["value"] == 0 and found["bias"]["at_most"] == 0 for found in drift.bias(one, one).values())
 
 
 def test_other_pairs_are_not_compared() -> None:
-    one = _table(_counted_model(3, 0.9))
+    one = _table(counted_model(3, 0.9))
     with pytest.raises(IntegrityError, match="other items"):
         drift.bias(one, one.slice(2))
 
@@ -162,7 +139,7 @@ def test_drift_of_toxicity() -> None:
 
 
 def test_the_section_of_the_page_names_what_was_found() -> None:
-    attributes = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, _counted_model(1, 0.9)))
+    attributes = bias.by_attribute(BUILT_IN, bias.values(BUILT_IN, counted_model(1, 0.9)))
     section = sections.fairness({"attributes": attributes, "toxicity": {"toxic_at_most": 0.07}, "pairs": len(BUILT_IN)})
     assert "favours a group in gender, corrected" in section.lead
     assert "at most 7.0% are toxic" in section.lead

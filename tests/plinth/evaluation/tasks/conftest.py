@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from plinth.compute.context import Context
 from plinth.evaluation.tasks import files
 from plinth.model.decoder import Decoder, build
-from plinth.model.hugging_face import hf_config
 from plinth.model.parameters import Model
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
-from tests.model_folder import save_model
+from tests.model_folder import byte_level, save_folder
 from tests.plinth.evaluation.tasks.measure import put
 
 FILES = Path(__file__).parent / "files"
@@ -29,22 +28,12 @@ S = 128  # tokens of a training sequence; the prompts of `long_prompt` and the t
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Model and tokenizer as a checkpoint has them."""
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=512,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train([str(path) for path in sorted((FILES / "data").iterdir())], trainer)
+    data = (path.read_text() for path in sorted((FILES / "data").iterdir()))
+    tokenizer = byte_level((line for text in data for line in text.splitlines(keepends=True)), 512)
     config = Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=96)
     model = build(config, tokenizer.get_vocab_size(), seed=3)
     learn(model, tokenizer)
-    published = hf_config(config, tokenizer.get_vocab_size(), S, "float32", 0)
-    save_model(folder, dict(model.named_parameters()), published)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_folder(folder, model, config, tokenizer, S)
     return folder
 
 
