@@ -13,6 +13,7 @@ from plinth.compute.progress import Progress, ProgressLines
 from plinth.compute.select_engine import Compute
 from plinth.compute.share import TaskShare
 from plinth.errors import PlinthError
+from plinth.evaluation.engine.child import SPARE
 from plinth.storage.workspace import Workspace
 
 
@@ -51,6 +52,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
         if self._engine:
             self._engine.close()
             self._engine = None
+        SPARE.end()
 
     def context(self, progress: Progress) -> Context:
         """A stage's runtime context."""

@@ -15,6 +15,7 @@ from plinth.corpus.protected import item_table, sets
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.evaluation import job
 from plinth.evaluation.baselines import Trigram
+from plinth.evaluation.engine.child import SPARE
 from plinth.evaluation.parameters import Evaluation
 from plinth.evaluation.slices import tables
 from plinth.model.decoder import Decoder
@@ -73,6 +74,7 @@ def test_a_uniform_model_scores_log2_v_tokens_over_bytes(
     assert made.stats["trigram_bytes"] == trigram.trained_bytes
     assert set(made.stats["axes"]) == {"language", "domain", "length"}
     assert set(made.inputs) == {"checkpoint", "code/curated", "web/curated", "ledger"}
+    SPARE.end()
     assert list(ctx.workspace.tmp.iterdir()) == []
     (long,) = (row for row in rows if row["bytes"] == 340)
     tokens = tables.read_tokens(ctx.store, made.parts[1])[rows.index(long)]

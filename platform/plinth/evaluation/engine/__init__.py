@@ -1,6 +1,7 @@
 """A checkpoint at work in a child process: likelihoods, bits of whole documents, generation.
 
-    client       `ModelEngine`: one child for each `with`, which loads the model once and answers calls (no torch)
+    client       `ModelEngine`: calls to a model in a child process (no torch)
+    child        that process: lines and files, its end, and the idle one that the next engine takes (no torch)
     records      requests and answers (no torch)
     exchange     requests and answers as files between the two processes (no torch)
     encode       texts as token streams, and where in the text a token ends (no torch)

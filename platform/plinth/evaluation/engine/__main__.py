@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 # One thread computes one batch; set before torch reads it.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
+# Where all threads work on one batch, one that waits for another sleeps: on a busy machine spinning costs seconds.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
     from plinth.evaluation.engine.checkpoint import Checkpoint

@@ -4,36 +4,31 @@
         scores = engine.documents(texts)
         answers = engine.likelihoods([Request("The capital of France is", " Paris")])
 
-The child is started with the `with`, loads the model while the caller prepares, and ends with it. What is asked goes
-through files in the workspace's `tmp`; lines over pipes say what to do, how far it is, and what went wrong.
+The child is started with the `with`, or is the idle one of an engine before (`child.SPARE`); it loads the model while
+the caller prepares. What is asked goes through files in the workspace's `tmp`; lines over pipes say what to do, how far
+it is, and what went wrong. Calls depend on nothing that was asked before: one that an idle child died of, by what
+others had left there, is asked once more of a new one.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
-import plinth
 from plinth import errors
 from plinth.compute.context import Context
 from plinth.compute.threads import cores
 from plinth.errors import CheckpointError, PlinthError, TrainingError
 from plinth.evaluation.engine import exchange
+from plinth.evaluation.engine.child import SPARE, ModelChild, ModelKey
 from plinth.evaluation.engine.records import Generated, Likelihoods, Prompt, Request, Sampling, Scores
 from plinth.model.hugging_face import CONFIG, INDEX, REQUIRED_FILES, TOKENIZER
 from plinth.records import Manifest, Part
-from plinth.storage.atomic import named_failures
 from plinth.storage.checkout import checkout
 
-TAIL_LINES = 25
+Answer = TypeVar("Answer")
 
 
 class ModelEngine:
@@ -63,8 +58,9 @@ class ModelEngine:
         self.ctx, self.name, self.label = ctx, name, label
         self._files, self._tokenizer, self._workers = files, tokenizer, workers or cores()
         self._options = {"batch_tokens": batch_tokens} if batch_tokens else {}
-        self._ready: dict[str, Any] | None = None
-        self._calls = count()
+        blobs = None if isinstance(files, Path) else tuple(f"{part.name} {part.blob}" for part in files)
+        #: A folder may change between two engines; parts are their content.
+        self._key = None if blobs is None else ModelKey(ctx.workspace.tmp, blobs, self._workers)
 
     @classmethod
     def of(cls, ctx: Context, checkpoint: Manifest, **options: Any) -> ModelEngine:
@@ -81,26 +77,23 @@ class ModelEngine:
         return cls(ctx, str(folder), Path(folder), **options)
 
     def __enter__(self) -> ModelEngine:
-        with ExitStack() as stack:
-            with named_failures(self.ctx.workspace.tmp):
-                self.ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
-            made = TemporaryDirectory(prefix="evaluation-", dir=self.ctx.workspace.tmp)
-            self._folder = Path(stack.enter_context(made))
-            self._log = self._folder / "log"
-            self._child = _started(self._model(), self._workers, self._log)
-            stack.callback(_end, self._child)
-            self._stack = stack.pop_all()
+        spare = SPARE.take(self._key)
+        self._inherited = spare is not None
+        self._child = spare or self._start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        SPARE.keep(self._key, self._child)
 
     @property
     def facts(self) -> dict[str, Any]:
         """What the child says of the model: `device`, `sequence_tokens`. Waits until it is loaded."""
-        if self._ready is None:
-            self._ready = self._next()["ready"]
-        return self._ready
+        while self._child.ready is None:
+            try:
+                self._next()
+            except EOFError:
+                raise self._gone() from None
+        return self._child.ready
 
     def documents(self, texts: Sequence[str], *, per_token: bool = False) -> Scores:
         """Tokens and bits of whole documents, in windows of the training length (`evaluation.windows`).
@@ -109,8 +102,8 @@ class ModelEngine:
             TrainingError: the model could not be evaluated, with the end of its log.
             CheckpointError: it could not be loaded.
         """
-        write = exchange.write_texts
-        found = exchange.read_scores(self._call("documents", write, texts, per_token=per_token, **self._options))
+        options = {"per_token": per_token, **self._options}
+        found = self._call("documents", exchange.write_texts, exchange.read_scores, texts, **options)
         self._require(len(found.tokens), len(texts))
         return found
 
@@ -120,7 +113,8 @@ class ModelEngine:
         Raises:
             TrainingError, CheckpointError: as `documents`.
         """
-        found = exchange.read_likelihoods(self._call("likelihoods", exchange.write_requests, requests, **self._options))
+        write, read = exchange.write_requests, exchange.read_likelihoods
+        found = self._call("likelihoods", write, read, requests, **self._options)
         self._require(len(found.tokens), len(requests))
         return found
 
@@ -136,7 +130,7 @@ class ModelEngine:
             TrainingError, CheckpointError: as `documents`.
         """
         options = {"sampling": sampling.model_dump(mode="json"), "spread": spread}
-        found = exchange.read_generated(self._call("generate", exchange.write_prompts, prompts, **options))
+        found = self._call("generate", exchange.write_prompts, exchange.read_generated, prompts, **options)
         self._require(len(found), len(prompts))
         return found
 
@@ -146,13 +140,19 @@ class ModelEngine:
         Raises:
             TrainingError, CheckpointError: as `documents`.
         """
-        answer = self._call("serving", exchange.write_texts, [])
-        found: dict[str, Any] = json.loads(answer.read_text())
-        return found
 
-    def _model(self) -> Path:
+        def read(path: Path) -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(path.read_text())
+            return found
+
+        return self._call("serving", exchange.write_texts, read, [])
+
+    def _start(self) -> ModelChild:
+        return ModelChild(self.ctx.workspace.tmp, self._model, self._workers)
+
+    def _model(self, folder: Path) -> Path:
         """A folder with weights, configuration and tokenizer."""
-        made = self._folder / "model"
+        made = folder / "model"
         if not isinstance(self._files, Path):
             checkout(self.ctx.store, self._files, made)
             return made
@@ -163,21 +163,38 @@ class ModelEngine:
             (made / (TOKENIZER if path == self._tokenizer else path.name)).symlink_to(path.absolute())
         return made
 
-    def _call(self, kind: str, write: Callable[[Path, Any], None], asked: Any, **options: Any) -> Path:
-        """Ask, relay progress, and return the file with the answer."""
-        number = next(self._calls)
-        question, answer = self._folder / f"{number}.asked", self._folder / f"{number}.answer"
+    def _call(
+        self, kind: str, write: Callable[[Path, Any], None], read: Callable[[Path], Answer], asked: Any, **options: Any
+    ) -> Answer:
+        """Ask, relay progress, and read the answer."""
+        try:
+            return self._asked(kind, write, read, asked, options)
+        except EOFError:
+            if not self._inherited:
+                raise self._gone() from None
+        self._child.end()
+        self._child, self._inherited = self._start(), False
+        return self._call(kind, write, read, asked, **options)
+
+    def _asked(
+        self,
+        kind: str,
+        write: Callable[[Path, Any], None],
+        read: Callable[[Path], Answer],
+        asked: Any,
+        options: dict[str, Any],
+    ) -> Answer:
+        child = self._child
+        number = next(child.calls)
+        question, answer = child.folder / f"{number}.asked", child.folder / f"{number}.answer"
         write(question, asked)
         self.facts  # noqa: B018 - waits for the model
-        call = {"call": kind, "asked": str(question), "answer": str(answer), **options}
-        try:
-            assert self._child.stdin is not None
-            self._child.stdin.write(json.dumps(call) + "\n")
-            self._child.stdin.flush()
-        except OSError:
-            raise self._gone() from None
+        child.send({"call": kind, "asked": str(question), "answer": str(answer), **options})
         self._follow()
-        return answer
+        found = read(answer)
+        for path in (question, answer):
+            path.unlink()
+        return found
 
     def _follow(self) -> None:
         """Progress of the child, in tokens or prompts, until it has answered."""
@@ -198,13 +215,10 @@ class ModelEngine:
         """The child's next line.
 
         Raises:
-            PlinthError: what went wrong there, or that it is gone.
+            PlinthError: what went wrong there.
+            EOFError: it is gone.
         """
-        assert self._child.stdout is not None
-        line = self._child.stdout.readline()
-        if not line:
-            raise self._gone()
-        content: dict[str, Any] = json.loads(line)
+        content = self._child.receive()
         if "error" in content:
             raise self._named(**content["error"])
         return content
@@ -217,12 +231,9 @@ class ModelEngine:
         return made
 
     def _gone(self) -> TrainingError:
-        code = self._child.wait()
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         return TrainingError(
             f"{self.name} could not be evaluated",
-            found=f"the child process ended with {ended}\n{tail}".rstrip(),
+            found=self._child.ended(),
             expected="an answer to every call",
             remedy="correct the cause above and run the same command again",
         )
@@ -247,24 +258,3 @@ def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
             remedy="make the checkpoint again: `plinth run --select checkpoint`",
         )
     return tuple(found[name] for name in required)
-
-
-def _started(model: Path, workers: int, log: Path) -> subprocess.Popen[str]:
-    root = str(Path(plinth.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "plinth.evaluation.engine", str(model), str(workers)]
-    environment = {**os.environ, "PYTHONPATH": path}
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, env=environment
-        )
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    """It holds nothing that would be lost."""
-    child.kill()
-    child.wait()
-    for stream in (child.stdin, child.stdout):
-        with suppress(OSError):
-            assert stream is not None
-            stream.close()

@@ -6,6 +6,8 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, An
     use here.
     """
     prompt, new = max(1, sequence_tokens // 2), max(2, min(NEW, sequence_tokens // 2))
+    _forget_peak(model)
     before = torch.get_num_threads()
     torch.set_num_threads(workers)
     try:
@@ -66,7 +69,19 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _peak(model: Decoder) -> int:
-    """Of the device, or of this process: weights, keys and values, and Python with its libraries."""
+    """Bytes since `_forget_peak`, of the device, or of this process: weights, keys and values, Python and libraries."""
     if model.embed_tokens.is_cuda:
         return int(torch.cuda.max_memory_allocated())
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _forget_peak(model: Decoder) -> None:
+    """What this process did before is not part of serving."""
+    if model.embed_tokens.is_cuda:
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

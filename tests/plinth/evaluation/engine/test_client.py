@@ -41,7 +41,7 @@ def test_answers_are_those_of_this_process_and_a_killed_child_is_named(
         assert (speeds["dtype"], speeds["prompt_tokens"], sorted(speeds["tokens_per_s"])) == ("float32", 16, ["1", "8"])
         assert min(speeds["first_token_s"], *speeds["tokens_per_s"].values()) > 0
         assert speeds["peak_memory_bytes"] > 10**7
-        os.kill(engine._child.pid, signal.SIGKILL)
+        os.kill(engine._child.process.pid, signal.SIGKILL)
         with pytest.raises(TrainingError, match=r"could not be evaluated[\s\S]*ended with signal 9"):
             engine.documents(TEXTS)
     assert list(ctx.workspace.tmp.iterdir()) == []
