@@ -14,7 +14,7 @@ One file per stage, upstream first, with its logic:
     data_card, evaluation_page               plinth/report
     tokenizer, shards, trace_index           plinth/tokens/STEM
     packing, mixture                         plinth/tokens/STEM
-    ledger                                   plinth/provenance/ledger
+    ledger, takedown                         plinth/provenance/STEM
     training, evaluation                     plinth/STEM
     probe_sets, probes                       plinth/evaluation/probes
     memorisation, extraction                 plinth/evaluation/memorisation

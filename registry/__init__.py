@@ -26,6 +26,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
     releases      signed, chained records of every movement of an alias, with person and reason
+    held_models   checkpoints to candidates and releases, for takedowns
     promotion     copy, aliases, rollback
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
 

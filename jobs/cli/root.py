@@ -46,6 +46,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "explain": ("explain", "Trace one document through every stage."),
             "trace": ("trace", "Find a text verbatim in the data, and the steps that saw it."),
             "ledger": ("ledger", "Export one row per document for any query engine."),
+            "takedown": ("takedown", "Find everything that holds a text; remove it and prove it."),
         },
     ),
     "tokens": (

@@ -3,6 +3,7 @@
     PlinthError
     ├── RecipeError          2  the recipe is wrong: file, key, line
     │   └── ExtensionError      an installed package's annotator, reader, gate or launcher cannot be used
+    ├── RequestError         2  what was asked for means nothing, or needs a confirmation
     ├── MissingError         3  something named does not exist (asset, run, document)
     ├── SourceError          4  a source cannot be read or lacks required terms
     ├── StorageError         5  bytes at rest
@@ -71,6 +72,10 @@ class RecipeError(PlinthError):
 
 class ExtensionError(RecipeError):
     pass
+
+
+class RequestError(PlinthError):
+    exit_code = 2
 
 
 class MissingError(PlinthError):

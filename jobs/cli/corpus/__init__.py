@@ -14,5 +14,6 @@ sample      `plinth sample`, `plinth review`, `plinth label`: human review of re
 explain     `plinth explain`: one document through every stage
 trace       `plinth trace`: verbatim spans of a text, their documents, and the steps that saw them
 ledger      `plinth ledger export`: one row per document, as Parquet
+takedown    `plinth takedown`: what holds a document, its removal, and the proof
 export_text `plinth export text`, `plinth export verify`: curated text for others
 """

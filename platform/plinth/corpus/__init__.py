@@ -3,6 +3,7 @@
     sources/    records out of WARC, HTML, JSONL, Parquet, text and source trees; inventory of files by content
     extract/    main content of HTML pages, in a worker that can be killed
     illegal/    lists of illegal content, matched before anything is written
+    exclusions/ what was taken down, and stays out of every later snapshot
     documents/  normal form, identity, parts of documents and of rejects
     lists/      the user's lists, as parts
     models/     classifiers, taggers and n-gram models trained on buckets of the corpus

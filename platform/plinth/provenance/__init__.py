@@ -9,8 +9,10 @@
     text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
     trace/       verbatim spans of a text: their documents, and the steps and checkpoints that saw them
+    takedown/    what holds a document, its removal, and the proof
     ledger/      one row per document with all that was measured and decided
     text_export/ curated text with its rows of the ledger, for others
 
-Does not belong here: signatures and keys (trust), taint and its consequences (registry).
+Does not belong here: signatures and keys (trust), taint and its consequences (registry), the exclusion list
+(`corpus.exclusions`).
 """

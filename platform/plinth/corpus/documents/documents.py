@@ -1,6 +1,6 @@
 """Sources to documents: read, extract, normalise, identify, write; what fails becomes a counted reject.
 
-    groups of files -> records -> main content -> normal form -> `part-*` and `rejects-*`
+    groups of files -> records -> main content -> normal form -> exclusions -> `part-*` and `rejects-*`
 
 One group of files is one cached item, so a new file costs the part it falls in. A document's id is the first
 16 bytes of SHA-256 over bucket, uri and text. Filters and judgements do not belong here.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,8 @@ from plinth.corpus.documents.bounds import counted, require_documents, require_w
 from plinth.corpus.documents.normalize import normalize
 from plinth.corpus.documents.repeats import drop_repeats
 from plinth.corpus.documents.tables import RejectSpill, document_batches
+from plinth.corpus.exclusions.drop import drop
+from plinth.corpus.exclusions.entries import Exclusion
 from plinth.corpus.extract.engines import LIBRARIES
 from plinth.corpus.extract.extractor import Extractor
 from plinth.corpus.extract.records import extracted
@@ -31,7 +33,7 @@ from plinth.corpus.illegal import report
 from plinth.corpus.sources.inventory import Group, Inventory, groups
 from plinth.corpus.sources.parameters import Bucket, Documents, Source
 from plinth.corpus.sources.readers import identity, read
-from plinth.corpus.sources.record import SEEN_BEFORE, RawRecord, Reject, refuse
+from plinth.corpus.sources.record import SEEN_BEFORE, TAKEDOWN, RawRecord, Reject, refuse
 from plinth.errors import StageError
 from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Manifest, Part, Step
 from plinth.storage.parts import write_batches
@@ -65,12 +67,15 @@ def run(
     inventory: Inventory,
     gate: illegal.IllegalGate | None = None,
     lists: Mapping[str, Manifest] | None = None,
+    exclusions: Sequence[Exclusion] = (),
 ) -> Manifest:
     """The documents of a bucket and the rejects of its sources.
 
     Args:
         gate: of illegal content (`corpus.illegal`); its hits are rejects and `quarantine-*` (`report.SCHEMA`).
         lists: manifests that the gate was made of, by key.
+        exclusions: the exclusion list. Entries that take something are an input of the manifest (`takedown`), and its
+            statistics `takedown` count what each takes; others leave no trace, so nothing downstream changes.
 
     Raises:
         SourceError: a file cannot be read, or nothing in the bucket is a document.
@@ -86,13 +91,16 @@ def run(
         require_whole(ctx.store, label, params, probed, tolerance=2.0)
     made = run_items(ctx, step, make_part, items, label=label)
     require_whole(ctx.store, label, params, made)
-    pairs = drop_repeats(ctx, name, [one[:2] for one in made])
+    dropped = drop(ctx, label, drop_repeats(ctx, name, [one[:2] for one in made]), exclusions)
+    pairs = dropped.pairs
     reported = [one[2] for one in made if one[2:]]
     reports = renamed((part for part in reported if part.rows), report.STEM)
     parts = renamed((part for part, _ in pairs if part.rows), "part")
     rejects = renamed((part for _, part in pairs if part.rows), "rejects")
     read_files = {(item.task.group.source, file.name) for item in items for file, _ in item.task.group.files}
     stats = counted([*parts, *rejects, *reported], len(read_files))
+    stats.pop("taken", None)
+    stats |= {TAKEDOWN: dropped.taken} if dropped.taken else {}
     require_documents(label, stats)
     whole = Step(
         name="documents",
@@ -103,6 +111,7 @@ def run(
         ),
     )
     inputs: dict[str, Manifest | str] = {f"{name}/sources": inventory.digest, **(lists or {})}
+    inputs |= {TAKEDOWN: dropped.digest} if dropped.digest else {}
     return manifest(label, whole, inputs, [*parts, *rejects, *reports], stats)
 
 

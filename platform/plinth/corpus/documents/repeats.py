@@ -11,9 +11,9 @@ by `dedup`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,10 @@ from plinth.corpus.dedup import shuffle, sorted_runs
 from plinth.corpus.dedup.clusters import gather
 from plinth.corpus.dedup.document_numbers import SlotNumbers
 from plinth.corpus.dedup.run_tree import Range, RangeReader, reduce, tree
-from plinth.corpus.documents.tables import reject_batch
+from plinth.corpus.documents.drop_rows import drop_rows
 from plinth.corpus.sources.record import SEEN_BEFORE, Reject
-from plinth.records import DOCUMENT_SCHEMA, REJECT_SCHEMA, Frozen, Part, Step
-from plinth.storage.parts import iter_batches, write_batches
+from plinth.records import Frozen, Part, Step
+from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 
 #: Runs of (upper half of the id, row, lower half), and of rows.
@@ -71,36 +71,14 @@ def rewrite(store: Store, task: Repeats) -> tuple[Part, Part]:
     """One part without its repeats, and its rejects with them."""
     with sorted_runs.SortedRun(store, task.rows, REPEATED) as opened:
         (dropped,) = opened.all()
-    counts, refused = Counter[str](), list[Reject]()
 
-    def kept() -> Iterator[pa.RecordBatch]:
-        first = 0
-        for batch in iter_batches(store, task.part):
-            begin, end = np.searchsorted(dropped, np.array([first, first + batch.num_rows], dtype=np.uint64))
-            repeat = np.zeros(batch.num_rows, dtype=np.bool_)
-            repeat[dropped[begin:end].astype(np.int64) - first] = True
-            for row in batch.filter(pa.array(repeat)).select(["id", "uri", "source_bytes", "text"]).to_pylist():
-                counts.update(source_bytes=row["source_bytes"], text_bytes=len(row["text"].encode()))
-                detail = f"an earlier part of the bucket holds {row['id'].hex()}"
-                refused.append(Reject(row["uri"], "part", SEEN_BEFORE, detail, row["source_bytes"]))
-            yield batch.filter(pa.array(~repeat))
-            first += batch.num_rows
+    def refuse(_: int, row: dict[str, Any]) -> Reject:
+        detail = f"an earlier part of the bucket holds {row['id'].hex()}"
+        return Reject(row["uri"], "part", SEEN_BEFORE, detail, row["source_bytes"])
 
-    part = write_batches(store, "part.parquet", DOCUMENT_SCHEMA, kept())
-    stats = {key: task.part.stats[key] - counts[key] for key in ("text_bytes", "source_bytes")}
-    stats["seen_before_bytes"] = task.part.stats.get("seen_before_bytes", 0) + counts["text_bytes"]
-    reasons = Counter(task.rejects.stats["rejects"]) + Counter({SEEN_BEFORE: len(refused)})
-    rejects = write_batches(
-        store,
-        "rejects.parquet",
-        REJECT_SCHEMA,
-        [*iter_batches(store, task.rejects), reject_batch(refused)],
-        stats={
-            "rejects": dict(sorted(reasons.items())),
-            "rejected_bytes": task.rejects.stats["rejected_bytes"] + counts["source_bytes"],
-        },
-    )
-    return part.model_copy(update={"stats": {"documents": part.rows, **stats}}), rejects
+    part, rejects, text_bytes = drop_rows(store, task.part, task.rejects, dropped.astype(np.int64), refuse)
+    seen = task.part.stats.get("seen_before_bytes", 0) + text_bytes
+    return part.model_copy(update={"stats": {**part.stats, "seen_before_bytes": seen}}), rejects
 
 
 def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) -> list[Part]:

@@ -34,6 +34,7 @@ empty              no text, or none left after extraction and normalisation
 symlink            a symbolic link that leads out of its source, to a folder, or to a file that is read anyway
 special_file       a pipe, socket or device in a source
 illegal_content    it hits a list of the illegal-content gate (`plinth.corpus.illegal`); the reject holds no text
+takedown           an entry of the exclusion list takes it (`plinth.corpus.exclusions`)
 seen_before        an earlier record of the bucket has its address and its text: a page captured again, unchanged
 """
 
@@ -48,6 +49,7 @@ from plinth.storage.files import SPECIAL_FILE, SYMLINK
 
 DETAIL_CHARACTERS = 300
 QUARANTINED = "illegal_content"
+TAKEDOWN = "takedown"
 SEEN_BEFORE = "seen_before"
 EMPTY = "empty"
 ATTRIBUTES = "attributes"
@@ -65,6 +67,7 @@ EXCLUSIONS = frozenset(
         SYMLINK,
         SPECIAL_FILE,
         QUARANTINED,
+        TAKEDOWN,
         SEEN_BEFORE,
     }
 )

@@ -1,0 +1,149 @@
+"""`plinth takedown`: everything that holds a document, its removal, and the proof."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jobs.cli.options import Settings, examples, json_option, shared
+
+if TYPE_CHECKING:
+    from plinth.compute.context import Context
+    from plinth.corpus.exclusions.entries import Kind
+    from plinth.provenance.takedown.exposed_runs import ExposedRun, Holdings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Documents shown; --json has more.
+SHOWN = 10
+
+
+@click.group(epilog=examples("plinth takedown find --url https://example.org/page"))
+def takedown() -> None:
+    """Find what holds a document, keep it out of every later snapshot, and prove it."""
+
+
+def target(function: F) -> F:
+    """One of `--url`, `--domain`, `--licence`, `--document`, `--text`."""
+    for name, about in (
+        ("text", "A text, the file of that name, or `-` for standard input: near duplicates and verbatim spans."),
+        ("document", "An id of 32 hexadecimal digits."),
+        ("licence", "An SPDX identifier, or `unknown`; takes every expression that names it."),
+        ("domain", "A host, and every host below it."),
+        ("url", "An address, or a name as its source gives it."),
+    ):
+        function = click.option(f"--{name}", help=about)(function)
+    return function
+
+
+@takedown.command(
+    epilog=examples(
+        "plinth takedown find --url https://example.org/page",
+        "plinth takedown find --domain example.org --json | jq '.runs[].checkpoints'",
+        "plinth takedown find --text letter.txt",
+    )
+)
+@target
+@shared
+@json_option
+def find(settings: Settings, as_json: bool, **given: str | None) -> None:
+    """Show what holds a URL, a domain, a licence, a document or a text: parts, shards, runs, steps, checkpoints.
+
+    Near duplicates count, and documents that left the corpus but were read by a run. Every checkpoint after the first
+    step that read one is shown with where it is: here, retired, uploaded, published; then candidates and releases.
+    """
+    from jobs.cli import output
+    from plinth.provenance.takedown import search
+    from plinth.provenance.takedown.exposed_runs import holdings
+
+    kind, value = chosen(given)
+    ctx = settings.context()
+    held = holdings(ctx, search.find(ctx, kind, value))
+    models, notes = _models(ctx, held)
+    if as_json:
+        output.emit_json({**asdict(held), "models": models, "notes": [*held.found.notes, *notes]})
+    else:
+        show(held, models, [*held.found.notes, *notes])
+
+
+def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
+    """The one target that was given.
+
+    Raises:
+        UsageError: none, or several.
+    """
+    from plinth.corpus.exclusions.entries import KINDS
+
+    named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
+    if len(named) != 1:
+        raise click.UsageError(f"give one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)}")
+    kind, value = named[0]
+    return kind, _text(value) if kind == "text" else value
+
+
+def _text(value: str) -> str:
+    from plinth.errors import RequestError
+
+    try:
+        if value == "-":
+            return sys.stdin.buffer.read().decode()
+        path = Path(value)
+        return path.read_bytes().decode() if len(value) < 4096 and path.is_file() else value
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{value} holds no text", found=error, expected="UTF-8") from error
+    except (OSError, ValueError):  # no such name is possible: a text
+        return value
+
+
+def _models(ctx: Context, held: Holdings) -> tuple[list[dict[str, Any]], list[str]]:
+    """Candidates and releases of the checkpoints, and why they are unknown where they are."""
+    from plinth.errors import SignatureError
+    from registry.held_models import models_of
+
+    digests = [digest for run in held.runs for one in run.checkpoints for digest in one.digests]
+    try:
+        return [one.model_dump() for one in models_of(ctx, digests)], []
+    except SignatureError as error:
+        return [], [f"releases are unknown: {error.what}"]
+
+
+def show(held: Holdings, models: list[dict[str, Any]], notes: list[str]) -> None:
+    """The holdings for a person."""
+    from jobs.cli import output
+
+    found = held.found
+    parts = ", ".join(f"{part} {count:,}" for part, count in list(found.published.items())[:SHOWN])
+    output.heading(
+        f"{found.count:,} documents in the corpus, {found.earlier:,} rows of earlier snapshots"
+        + (f"; parts: {parts}" if parts else "")
+    )
+    rows = [(one.id, one.how, one.decision, one.reason, one.shard, one.position, one.uri) for one in found.documents]
+    if rows:
+        columns = ("document", "found as", "decision", "reason", "shard", "position", "uri")
+        safe = [tuple(output.visible(cell) if isinstance(cell, str) else cell for cell in row) for row in rows[:SHOWN]]
+        output.table(columns, safe, right=("position",))
+    if len(found.documents) > SHOWN:
+        output.say(f"[dim]and more: --json lists {len(found.documents):,}[/dim]")
+    for run in held.runs:
+        output.say(_run(run))
+    for model in models:
+        state = "" if model["now"] else ", replaced since"
+        name = output.plain_markup(model["name"])
+        output.say(f"{model['kind']} {name} of checkpoint {model['checkpoint'][:12]}{state}")
+    for note in notes:
+        output.say(f"[yellow]{output.plain_markup(output.visible(note))}[/yellow]")
+
+
+def _run(run: ExposedRun) -> str:
+    if run.unknown:
+        return f"run {run.run}: {run.unknown}"
+    steps = ", ".join(f"{step:,}" for step in run.steps[:8])
+    steps += f", … ({len(run.steps):,})" if len(run.steps) > 8 else ""
+    held = "; ".join(f"{one.step:,} ({', '.join(one.places)})" for one in run.checkpoints) or "none yet"
+    least = "" if run.exact else " at least"
+    return f"run {run.run}: {run.documents:,} documents{least} in steps {steps or 'not computed'}; checkpoints {held}"

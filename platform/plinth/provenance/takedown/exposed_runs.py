@@ -1,0 +1,175 @@
+"""Documents to the runs that read them: steps, and every checkpoint after the first of them, wherever it is.
+
+A checkpoint is on this machine, retired (its bytes are deleted), refused (they stay), in a bucket, or published, and it
+may be several of these. Steps are exact for the first `EXACT` documents; where there are more, every checkpoint of a
+run over their buckets is said to hold some (`at_least` is False there).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.provenance import exposure
+from plinth.provenance.exposure import MAX_STEPS
+from plinth.provenance.takedown.search import FoundDocuments, HeldDocument
+from plinth.records import Manifest
+from plinth.tokens.order.batch import SpanSteps
+from plinth.training.checkpoint import checkpoint
+from plinth.training.config import RunConfig, load
+from plinth.training.telemetry.timeline import read_events
+
+#: Documents whose steps are computed one by one.
+EXACT = 200
+HERE, RETIRED, REFUSED, PUBLISHED = "here", "retired", "refused", "published"
+_SAVED_CHECKPOINT = b'"asset":"checkpoint"'
+
+
+@dataclass(frozen=True)
+class HeldCheckpoint:
+    """A checkpoint after a step that read one of the documents.
+
+    Args:
+        places: `here`, `retired`, `refused`, `published`, and URIs of buckets.
+        digests: of its published manifests.
+    """
+
+    step: int
+    places: tuple[str, ...]
+    digests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExposedRun:
+    """A run that read some of the documents.
+
+    Args:
+        documents: of those asked about, read by a step that was taken.
+        exact: whether every document was looked up; else there may be more, and earlier steps.
+        unknown: why nothing can be said of this run.
+    """
+
+    run: str
+    documents: int = 0
+    times_seen: int = 0
+    steps: tuple[int, ...] = ()
+    checkpoints: tuple[HeldCheckpoint, ...] = ()
+    exact: bool = True
+    unknown: str = ""
+    ids: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """All that holds what was asked for: documents, and the runs that read them."""
+
+    found: FoundDocuments
+    runs: tuple[ExposedRun, ...]
+
+
+def holdings(ctx: Context, found: FoundDocuments) -> Holdings:
+    """The runs that read what was found, beside it."""
+    return Holdings(found, tuple(runs_that_read(ctx, found.documents, found.count + found.earlier)))
+
+
+def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int | None = None) -> list[ExposedRun]:
+    """Every run of the workspace that read one of the documents, or of which that is unknown.
+
+    Args:
+        count: how many documents there are, where not all are given.
+    """
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for one in documents[:EXACT]:
+        wanted[one.bucket].append(one.id)
+    buckets = {one.bucket for one in documents}
+    complete = max(len(documents), count or 0) <= EXACT
+    published = _published(ctx) if documents else {}
+    paths = sorted(ctx.workspace.runs.glob("*/config.json")) if documents else []
+    found = (_exposed(ctx, load(path), wanted, buckets, complete, published) for path in paths)
+    return [one for one in found if one is not None]
+
+
+def _exposed(
+    ctx: Context,
+    config: RunConfig,
+    wanted: dict[str, list[str]],
+    buckets: set[str],
+    complete: bool,
+    published: dict[str, list[tuple[int, str]]],
+) -> ExposedRun | None:
+    if not buckets & config.shards.keys():
+        return None
+    try:
+        steps, ids = _steps(ctx, config, wanted)
+    except MissingError as error:
+        return ExposedRun(config.run_id, unknown=f"the manifests of its data are not in this workspace: {error.what}")
+    if not steps and complete:
+        return None
+    first = min(steps) if complete else 1
+    return ExposedRun(
+        run=config.run_id,
+        documents=len(ids),
+        times_seen=len(steps),
+        steps=tuple(sorted(set(steps))[:MAX_STEPS]),
+        checkpoints=tuple(one for one in every_checkpoint(ctx, config, published) if one.step >= first),
+        exact=complete,
+        ids=tuple(sorted(ids)),
+    )
+
+
+def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
+    """The steps (from 1) that read the documents, one for each sequence, and the documents."""
+    spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.steps)
+    trained = exposure.trained_steps(config)
+    taken, ids = list[int](), set[str]()
+    for bucket in sorted(wanted.keys() & config.shards.keys()):
+        for id_ in wanted[bucket]:
+            for stream, span in spans.find(bucket, id_):
+                own = [use.step + 1 for use in spans.of(stream, span.start, span.tokens) if use.step + 1 in trained]
+                taken += own
+                ids |= {id_} if own else set()
+    return taken, ids
+
+
+def every_checkpoint(
+    ctx: Context, config: RunConfig, published: dict[str, list[tuple[int, str]]] | None = None
+) -> list[HeldCheckpoint]:
+    """All checkpoints that a run ever committed, and where each is, by its timeline, its folder and saved manifests."""
+    places: dict[int, set[str]] = defaultdict(set)
+    bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"
+    for event in read_events(config.directory.events):
+        if event["event"] == "checkpoint":
+            places[int(event["step"])].add(RETIRED)  # unless it is found below
+        elif event["event"] in ("uploaded", "downloaded"):
+            places[int(event["step"])].add(bucket)
+    for state, steps in ((HERE, checkpoint.committed), (REFUSED, checkpoint.refused)):
+        for step in steps(config.directory):
+            places[step].add(state)
+    digests: dict[int, list[str]] = defaultdict(list)
+    for step, digest in (_published(ctx) if published is None else published).get(config.run_id, ()):
+        places[step].add(PUBLISHED)
+        digests[step].append(digest)
+    for found in places.values():
+        found -= {RETIRED} if found & {HERE, REFUSED} else set()
+    return [HeldCheckpoint(step, tuple(sorted(own)), tuple(digests[step])) for step, own in sorted(places.items())]
+
+
+def _published(ctx: Context) -> dict[str, list[tuple[int, str]]]:
+    """Step and digest of every checkpoint manifest that was ever saved, by run."""
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for made in _saved(ctx):
+        run, step = made.stats.get("run_id"), made.stats.get("step")
+        if run is not None and step is not None:
+            found[str(run)].append((int(step), made.digest))
+    return found
+
+
+def _saved(ctx: Context) -> Iterator[Manifest]:
+    for path in ctx.refs.saved():
+        data = path.read_bytes()
+        if _SAVED_CHECKPOINT in data and json.loads(data).get("asset") == "checkpoint":
+            yield ctx.refs.load(path.stem)

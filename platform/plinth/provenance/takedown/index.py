@@ -1,0 +1,156 @@
+"""Sorted keys of ledgers: the rows of an id, an address, a domain, a licence or a cluster, without a scan.
+
+Per part of a ledger one Arrow file, mapped by readers:
+
+    key   uint64, ascending: BLAKE2b of (kind, value), 8 bytes, little-endian
+    row   uint32 of the ledger's part
+
+A key that a row has is compared with the row's own values when the row is read. Every saved ledger is indexed, not only
+the published one: what a run read may have left the corpus since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.compute.stage import Item, manifest, run_items
+from plinth.corpus.exclusions import addresses
+from plinth.errors import IntegrityError, MissingError
+from plinth.provenance.ledger.ledger import ASSET as LEDGER
+from plinth.records import Manifest, Part, Step
+from plinth.storage.parts import iter_batches, write_arrow
+from plinth.storage.store import Store
+
+ASSET = "takedown/index"
+VERSION = "1"
+CLUSTER = "cluster"
+KEYS = pa.schema([pa.field("key", pa.uint64(), nullable=False), pa.field("row", pa.uint32(), nullable=False)])
+_COLUMNS = ["id", "uri", "licence", "cluster", "cluster_size"]
+_SAVED_LEDGER = f'"asset":"{LEDGER}"'.encode()
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class IndexedPart:
+    """A part of a ledger with its keys; `published` where it is of the ledger that is published now."""
+
+    part: Part
+    keys: Part
+    published: bool
+
+
+def key_of(kind: str, value: str) -> int:
+    """The key of a value in its normal form."""
+    return int.from_bytes(hashlib.blake2b(f"{kind}\0{value}".encode(), digest_size=8).digest(), "little")
+
+
+def run(ctx: Context, ledger: Manifest) -> Manifest:
+    """The keys of a ledger; part for part those of its documents. Statistics: `documents`, `keys`."""
+    parts = _documents(ledger)
+    made = [one.model_copy(update={"name": part.name}) for part, one in zip(parts, _index(ctx, parts), strict=True)]
+    stats = {"documents": sum(part.rows for part in parts), "keys": sum(one.rows for one in made)}
+    return manifest(ASSET, _step(), {LEDGER: ledger}, made, stats)
+
+
+def every_part(ctx: Context) -> list[IndexedPart]:
+    """The parts of all saved ledgers whose blobs are here, each once; those without keys get them now.
+
+    Raises:
+        MissingError: no ledger has been made.
+    """
+    current = ctx.refs.ref(LEDGER)
+    found: dict[str, tuple[Part, bool]] = {}
+    for digest in _saved(ctx):
+        published = current is not None and digest == current.digest
+        for part in _documents(ctx.refs.load(digest)):
+            known = found.get(part.blob.sha256)
+            found[part.blob.sha256] = (part, published or (known is not None and known[1]))
+    if not found:
+        raise MissingError(
+            "no ledger has been made in this workspace",
+            expected="a row for every document",
+            remedy="`plinth run --select ledger` makes it and what it needs",
+        )
+    here = [(part, published) for part, published in found.values() if ctx.store.has(part.blob)]
+    keys = _index(ctx, [part for part, _ in here])
+    return [IndexedPart(part, own, published) for (part, published), own in zip(here, keys, strict=True)]
+
+
+def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
+    """Rows that have one of the keys, ascending.
+
+    Raises:
+        IntegrityError: the file is no index.
+    """
+    path = store.open_path(keys.blob)
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+            table = file.read_all()
+        column, rows = (table.column(name) for name in KEYS.names)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise IntegrityError(
+            f"{path} is no index of a ledger", found=error, remedy="delete the file and run the same command again"
+        ) from error
+    if not table.num_rows:
+        return np.empty(0, np.int64)
+    values = column.chunk(0).to_numpy()
+    asked = np.array(sorted(set(wanted)), np.uint64)
+    edges = zip(np.searchsorted(values, asked), np.searchsorted(values, asked, side="right"), strict=True)
+    pieces = [rows.chunk(0)[int(low) : int(high)].to_numpy() for low, high in edges]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64))
+
+
+def _saved(ctx: Context) -> Iterator[str]:
+    """Digests of all saved ledgers."""
+    for path in ctx.refs.saved():
+        data = path.read_bytes()
+        if _SAVED_LEDGER in data and json.loads(data).get("asset") == LEDGER:
+            yield path.stem
+
+
+def _documents(ledger: Manifest) -> list[Part]:
+    return [part for part in ledger.parts if "/part-" in part.name]
+
+
+def _step() -> Step:
+    return Step(name=ASSET, version=VERSION, libraries=fingerprint.UNICODE)
+
+
+def _index(ctx: Context, parts: Sequence[Part]) -> list[Part]:
+    items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
+    return [made[0] for made in run_items(ctx, _step(), _keys, items, label=ASSET)]
+
+
+def _keys(store: Store, part: Part) -> tuple[Part, ...]:
+    found, rows, first = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)], 0
+    for batch in iter_batches(store, part, _COLUMNS):
+        pairs = [(key, first + row) for row, key in _of_batch(batch)]
+        found.append(np.array([key for key, _ in pairs], np.uint64))
+        rows.append(np.array([row for _, row in pairs], np.uint32))
+        first += batch.num_rows
+    keys, at = np.concatenate(found), np.concatenate(rows)
+    order = np.lexsort((at, keys))
+    return (write_arrow(store, "keys.arrow", pa.table([keys[order], at[order]], schema=KEYS)),)
+
+
+def _of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    columns = zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True)
+    for row, (id_, uri, licence, cluster, size) in enumerate(columns):
+        yield row, key_of("document", id_)
+        yield row, key_of("url", addresses.address(uri))
+        for name in addresses.domains_of(uri):
+            yield row, key_of("domain", name)
+        for name in sorted(addresses.licences_of(licence)):
+            yield row, key_of("licence", name)
+        if cluster is not None and size > 1:
+            yield row, key_of(CLUSTER, cluster)

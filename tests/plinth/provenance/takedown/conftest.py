@@ -1,0 +1,29 @@
+"""The line of provenance, with a ledger."""
+
+from typing import Any
+
+import pytest
+
+from plinth.provenance.ledger import ledger
+
+
+@pytest.fixture
+def held(line: Any) -> Any:
+    """The line with the ledger of its two buckets: a near duplicate, a dropped and a held-out document."""
+    buckets = ("prose", "code")
+
+    def of(kind: str) -> dict[str, Any]:
+        return {bucket: line.made[f"{bucket}/{kind}"] for bucket in buckets}
+
+    made = ledger.Made(
+        documents=of("documents"),
+        policies=of("policy"),
+        verdicts=of("verdicts"),
+        annotations={"language": of("language")},
+        shared={"exact": line.made["dedup/exact"], "near": line.made["dedup/minhash"]},
+        curated=of("curated"),
+        shards=of("shards"),
+        mixture=line.made["mixture"],
+    )
+    line.keep(ledger.run(line.ctx, made))
+    return line
