@@ -23,8 +23,9 @@ text/        compiled kernels over Arrow buffers
 extensions   catalogues of annotators, readers, gates and launchers: built in, or of plug-ins
 records      small records that flow throughout: Part, Manifest, Step
 fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
-errors       one tree of exceptions: found, expected, remedy
 compiled     `njit` for all kernels; a cached kernel follows the functions it calls
+private      folders of this machine that nobody else can write
+errors       one tree of exceptions: found, expected, remedy
 
 The frozen parameters of a stage stand beside its code, in `parameters.py`.
 """

@@ -92,7 +92,7 @@ def _blobs(ctx: Context, ancestry: Chain, manifest: Manifest) -> Iterator[tuple[
 
 def _present(ctx: Context, link: Link, part: Part) -> None:
     try:
-        ctx.store.open_path(part.blob)
+        ctx.store.located(part.blob)
     except PlinthError as error:
         raise _broken(link, part, error) from error
 

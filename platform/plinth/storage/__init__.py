@@ -13,6 +13,7 @@
     objects     small named objects with conditional writes, as files of a folder or in S3
     s3_objects  objects and blobs below an `s3://` prefix: conditional writes, checked uploads, bounded retries
     workspace   the folder, or the prefix with a folder on each machine, that holds all state, and its layout
+    verified    blobs compared with their SHA-256: now, or by their first reader on this machine
     store       content store in DVC's `files/md5` layout: put, open, verify
     destination files for other programs, local or remote: whole or not at all, with their digests
     blob_cache  blobs of a remote in a bounded cache that the processes of a machine share

@@ -1,6 +1,6 @@
 """Blobs of a remote store, fetched whole into a cache that the processes of a machine share.
 
-    cache/files/md5/ab/cdef…   whole blobs, each checked by SHA-256 once, when it was fetched
+    cache/files/md5/ab/cdef…   whole blobs, each compared with its SHA-256 when it was fetched
     cache/filling/             blobs being fetched, at their full length, so that they count
     cache/locks/               one per blob being fetched: a second process waits and fetches nothing
     cache/leases/              blobs that each living process has open; never evicted
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Blob
+from plinth.storage import verified
 from plinth.storage.atomic import named_failures
 from plinth.storage.leases import Lease, leases
 from plinth.storage.locks import held, locked
@@ -65,10 +66,15 @@ class CachedStore(Store):
             IntegrityError: the digest differs; nothing is kept.
         """
         started = time.perf_counter()
-        path = self.fill(blob)
+        path = self.located(blob)
         self.opened += 1
+        self.checked += verified.verify_once(path, blob)
         self.traffic.add(wait_s=time.perf_counter() - started)
         return path
+
+    def located(self, blob: Blob) -> Path:
+        """As `open_path`; bytes that were in the cache are not compared."""
+        return self.fill(blob)
 
     def fill(self, blob: Blob) -> Path:
         """As `open_path`, without counting the time as waiting: for prefetching."""
@@ -84,7 +90,9 @@ class CachedStore(Store):
                 self._fetch(blob, partial)
                 with locked(self.root / "lock"), named_failures(partial):
                     self.path(blob).parent.mkdir(parents=True, exist_ok=True)
+                    partial.chmod(0o444)
                     partial.replace(self.path(blob))
+                    verified.remember(self.path(blob), blob)
                     self._lease.add(blob.md5)
             finally:
                 partial.unlink(missing_ok=True)
@@ -99,6 +107,7 @@ class CachedStore(Store):
             self.path(blob).parent.mkdir(parents=True, exist_ok=True)
             path.chmod(0o444)
             path.replace(self.path(blob))
+            verified.remember(self.path(blob), blob)
 
     def held_bytes(self) -> int:
         """Bytes of cached blobs and of blobs being fetched."""
@@ -110,7 +119,10 @@ class CachedStore(Store):
             if not self._cached(blob):
                 return False
             self._lease.add(blob.md5)
-            os.utime(self.path(blob))
+            compared = verified.known(self.path(blob), blob)
+            os.utime(self.path(blob))  # the time of last use, which makes it another file to the memory
+            if compared:
+                verified.remember(self.path(blob), blob)
         return True
 
     def _cached(self, blob: Blob) -> bool:

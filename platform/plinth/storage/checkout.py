@@ -10,7 +10,8 @@ from plinth.records import Manifest, Part
 from plinth.storage.atomic import replacing
 from plinth.storage.refs import Refs
 from plinth.storage.safe_path import join
-from plinth.storage.store import Store, require_unchanged
+from plinth.storage.store import Store
+from plinth.storage.verified import require_unchanged
 
 SHORTEST_PREFIX = 4
 
@@ -46,7 +47,7 @@ def resolve(refs: Refs, digest: str) -> Manifest:
 
 
 def _copy(store: Store, part: Part, target: Path) -> Path:
-    source = store.open_path(part.blob)
+    source = store.located(part.blob)
     with replacing(target) as out:
         require_unchanged(source, part.blob, out.write, part=part.name)
     return target

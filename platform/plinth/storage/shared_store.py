@@ -19,7 +19,8 @@ from plinth.storage.blob_cache import CachedStore
 from plinth.storage.objects import at_once
 from plinth.storage.remote_blobs import RemoteBlobs
 from plinth.storage.s3_objects import S3Objects
-from plinth.storage.store import Store, hash_stream, require_unchanged
+from plinth.storage.store import Store, hash_stream
+from plinth.storage.verified import require_unchanged
 from plinth.storage.workspace import Workspace, folder_of
 
 #: Names the bound of a machine's cache of a shared workspace, in bytes.

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from plinth.errors import IntegrityError, MissingError
 from plinth.records import Blob
+from plinth.storage import verified
 from plinth.storage.atomic import named_failures, sync_directory
-
-CHUNK_BYTES = 1 << 20
+from plinth.storage.verified import CHUNK_BYTES, require_unchanged
 
 
 class Store:
@@ -28,7 +28,7 @@ class Store:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.files = self.root / "files" / "md5"
-        self.opened = self.written = self.written_bytes = 0
+        self.opened = self.checked = self.written = self.written_bytes = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.root,)
@@ -83,19 +83,33 @@ class Store:
     def put_file(self, path: Path) -> Blob:
         """Move a finished local file into the store; the caller must not use `path` afterwards."""
         with named_failures(path), path.open("rb") as stream:
+            os.fchmod(stream.fileno(), 0o444)
+            before = verified.identity(os.fstat(stream.fileno()))
             blob = hash_stream(stream)
             os.fsync(stream.fileno())
+            unchanged = verified.identity(os.fstat(stream.fileno())) == before
         self.written, self.written_bytes = self.written + 1, self.written_bytes + blob.bytes
         target = self.path(blob)
         with named_failures(target):
-            if self.has(blob):
+            if self._sound(blob):
                 path.unlink()
                 return blob
             target.parent.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o444)
             path.replace(target)
             sync_directory(target.parent)
+            if unchanged:
+                verified.remember(target, blob)
         return blob
+
+    def _sound(self, blob: Blob) -> bool:
+        """Whether the blob is there with its bytes: one that has changed is written again."""
+        if not self.has(blob):
+            return False
+        try:
+            verified.verify_once(self.path(blob), blob)
+        except (IntegrityError, FileNotFoundError):
+            return False
+        return True
 
     def put_bytes(self, data: bytes) -> Blob:
         """Store a small blob."""
@@ -126,14 +140,24 @@ class Store:
         self.scratch(name).unlink(missing_ok=True)
 
     def open_path(self, blob: Blob) -> Path:
-        """The path of a blob for reading.
+        """The path of a blob for reading. Its first reader on this machine compares its SHA-256 (`verified`).
 
         Raises:
             MissingError: when it is not there.
-            IntegrityError: when its length differs from the record.
+            IntegrityError: when its length or its bytes differ from the record.
+        """
+        path = self.located(blob)
+        self.opened += 1
+        self.checked += verified.verify_once(path, blob)
+        return path
+
+    def located(self, blob: Blob) -> Path:
+        """The path of a blob that is there with its recorded length; no byte is read.
+
+        Raises:
+            MissingError, IntegrityError: when it is not there, or torn.
         """
         path = self.path(blob)
-        self.opened += 1
         try:
             size = path.stat().st_size
         except FileNotFoundError as error:
@@ -157,37 +181,15 @@ class Store:
         Raises:
             MissingError, IntegrityError: when it is absent or its bytes have changed.
         """
-        require_unchanged(self.open_path(blob), blob)
+        self.opened += 1
+        require_unchanged(self.located(blob), blob)
 
     def read_bytes(self, blob: Blob) -> bytes:
-        """A small blob's bytes, verified."""
-        self.verify(blob)
-        return self.path(blob).read_bytes()
-
-
-def require_unchanged(path: Path, blob: Blob, copy: Callable[[bytes], object] | None = None, *, part: str = "") -> None:
-    """Read a file and compare its SHA-256 with the blob's.
-
-    Args:
-        copy: called with each chunk of bytes as it is read, before the comparison.
-        part: name of the part in a manifest, for the message.
-
-    Raises:
-        IntegrityError: the file has changed.
-    """
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-            if copy is not None:
-                copy(chunk)
-    if digest.hexdigest() != blob.sha256:
-        raise IntegrityError(
-            f"{path}{f' ({part})' if part else ''} has changed since it was written",
-            found=f"SHA-256 {digest.hexdigest()}",
-            expected=f"SHA-256 {blob.sha256}",
-            remedy="delete the file and run the same command again, or restore it from a remote",
-        )
+        """A small blob's bytes: those that were compared."""
+        self.opened += 1
+        chunks: list[bytes] = []
+        require_unchanged(self.located(blob), blob, chunks.append)
+        return b"".join(chunks)
 
 
 def hash_stream(stream: IO[bytes]) -> Blob:

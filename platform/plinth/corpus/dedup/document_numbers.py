@@ -23,7 +23,8 @@ from plinth.errors import IntegrityError
 from plinth.records import Part, Step
 from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_batches
-from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.store import Store
+from plinth.storage.verified import CHUNK_BYTES
 
 VERSION = "1"
 

@@ -99,16 +99,15 @@ class BestFit:
         store: where the parts lie.
         packed: manifest of a `{bucket}/packed` asset.
         stream: name of the stream.
-        verify: compare each part's SHA-256 when it is first touched.
 
     Raises:
-        MissingError, IntegrityError: on first touch: a part is absent, torn, or (with `verify`) changed.
+        MissingError, IntegrityError: on first touch: a part is absent, torn or changed.
     """
 
     padded, contiguous = True, False
 
-    def __init__(self, store: Store, packed: Manifest, stream: str, *, verify: bool = False) -> None:
-        self._store, self._verify = store, verify
+    def __init__(self, store: Store, packed: Manifest, stream: str) -> None:
+        self._store = store
         self._parts = packed.named(f"{parse(stream).folder}packed-")
         self.width = int(packed.stats["sequence_tokens"])
         self.firsts = np.array([*(part.stats["first"] for part in self._parts), 0], np.int64)
@@ -157,8 +156,6 @@ class BestFit:
         return self._windows[number]
 
     def _map(self, part: Part) -> PackedPieces:
-        if self._verify:
-            self._store.verify(part.blob)
         data, places = map_columns(self._store, part, "an index of sequences")
         if not part.rows:
             return PackedPieces(
@@ -174,7 +171,7 @@ class BestFit:
 
 
 def open_layout(
-    store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int, *, verify: bool = False
+    store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int
 ) -> PackingLayout:
     """The layout of a stream of a mixture.
 
@@ -191,14 +188,14 @@ def open_layout(
     asset = f"{bucket_of(stream)}/packed"
     if asset not in mixture.inputs:
         raise MissingError(f"the mixture does not name {asset}", found=", ".join(mixture.inputs))
-    return BestFit(store, load(mixture.inputs[asset]), stream, verify=verify)
+    return BestFit(store, load(mixture.inputs[asset]), stream)
 
 
 def open_layouts(
-    store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int], *, verify: bool = False
+    store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int]
 ) -> dict[str, PackingLayout]:
     """The layouts of these streams, given with their tokens."""
-    return {name: open_layout(store, load, mixture, name, count, verify=verify) for name, count in tokens.items()}
+    return {name: open_layout(store, load, mixture, name, count) for name, count in tokens.items()}
 
 
 def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> PackedPieces:

@@ -38,7 +38,7 @@ def open_shards(local: Store, shards: Iterable[Manifest], reading: Reading) -> S
     """
     made = {one.asset: one for one in shards}
     if reading.remote is None:
-        return ShardSource(local, open_streams(local, made, verify=True))
+        return ShardSource(local, open_streams(local, made))
     remote = RemoteBlobs(reading.remote, exported_names(made) if reading.layout == "names" else None)
     root = Path(reading.cache) if reading.cache else local.root.parent / "cache"
     store = CachedStore(root, remote, reading.cache_bytes)

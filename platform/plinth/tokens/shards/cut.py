@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from plinth.records import Part
 from plinth.storage.atomic import named_failures
 from plinth.storage.parts import iter_aligned, iter_batches
-from plinth.storage.store import CHUNK_BYTES, Store
+from plinth.storage.store import Store
+from plinth.storage.verified import CHUNK_BYTES
 from plinth.tokens.shards.index import write_index
 from plinth.tokens.shards.staged_tokens import StagedTokens
 

@@ -21,7 +21,8 @@ from plinth.errors import StorageError
 from plinth.records import Manifest, Part
 from plinth.storage.destination import Sink, WrittenFile, write_file
 from plinth.storage.safe_path import relative
-from plinth.storage.store import Store, require_unchanged
+from plinth.storage.store import Store
+from plinth.storage.verified import require_unchanged
 from plinth.tokens.shards.reader import ShardReader, open_streams
 
 Format = Literal["megatron", "bin", "shards"]
@@ -111,4 +112,4 @@ def _write_facts(reader: ShardReader, prefix: str, kind: str, files: Mapping[str
 def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
     """Bytes of parts, one after another, each compared with its digest."""
     for part in parts:
-        require_unchanged(store.open_path(part.blob), part.blob, out.write, part=part.name)
+        require_unchanged(store.located(part.blob), part.blob, out.write, part=part.name)

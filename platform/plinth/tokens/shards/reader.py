@@ -1,6 +1,7 @@
 """Read a stream of a shard set: spans of tokens from mapped files; its documents are in `index`.
 
-Opening reads the manifest only; a shard is mapped, and with `verify` its digest compared, when a span first touches it.
+Opening reads the manifest only; a shard is mapped when a span first touches it, and the first reader on a machine
+compares its digest (`storage.verified`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from plinth.storage.store import Store
 from plinth.tokens.shards.index import DocumentIndex
 from plinth.tokens.shards.mapped import map_file
 from plinth.tokens.shards.streams import Stream, stream_of, streams_of
-from plinth.tokens.shards.verified import verify_once
 
 Tokens = NDArray[np.unsignedinteger]
 
@@ -29,24 +29,23 @@ class ShardReader:
         store: where the shards lie.
         shards: manifest of a `{bucket}/shards` asset.
         stream: name of the stream; may be left out where the bucket has only one.
-        verify: compare each shard's SHA-256 when it is first touched.
 
     Raises:
         MissingError: no such stream, or several and none is named.
-        MissingError, IntegrityError: on first touch: a shard is absent, torn, or (with `verify`) changed.
+        MissingError, IntegrityError: on first touch: a shard is absent, torn or changed.
     """
 
     #: Whether shards are mapped files; otherwise spans are fetched, and `gather` fetches many at once.
     mapped = True
 
-    def __init__(self, store: Store, shards: Manifest, stream: str | None = None, *, verify: bool = False) -> None:
+    def __init__(self, store: Store, shards: Manifest, stream: str | None = None) -> None:
         self.stream = _stream_named(shards, stream)
         self.bucket = self.stream.bucket
         self.tokens: int = self.stream.tokens
         self.documents_count: int = self.stream.documents
         self.end_of_text: int = shards.stats["end_of_text"]
         self.dtype = np.dtype(shards.stats["dtype"])
-        self._store, self._verify = store, verify
+        self._store = store
         self.shards = shards.named(f"{self.stream.folder}shard-")
         self.index = DocumentIndex(store, shards.named(f"{self.stream.folder}index-"))
         self._starts = [int(part.stats["start"]) for part in self.shards]
@@ -94,22 +93,14 @@ class ShardReader:
     def _map(self, shard: int) -> Tokens:
         if shard not in self._maps:
             part = self.shards[shard]
-            if self._verify:
-                verify_once(self._store, part.blob)
             self._maps[shard] = map_file(self._store.open_path(part.blob)).view(self.dtype)
         return self._maps[shard]
 
 
-def open_streams(
-    store: Store, shards: Mapping[str, Manifest] | Iterable[Manifest], *, verify: bool = False
-) -> dict[str, ShardReader]:
+def open_streams(store: Store, shards: Mapping[str, Manifest] | Iterable[Manifest]) -> dict[str, ShardReader]:
     """A reader for every stream of these shard sets, by the stream's name."""
     manifests = shards.values() if isinstance(shards, Mapping) else shards
-    return {
-        stream.name: ShardReader(store, made, stream.name, verify=verify)
-        for made in manifests
-        for stream in streams_of(made)
-    }
+    return {stream.name: ShardReader(store, made, stream.name) for made in manifests for stream in streams_of(made)}
 
 
 def _stream_named(shards: Manifest, name: str | None) -> Stream:

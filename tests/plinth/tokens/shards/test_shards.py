@@ -37,7 +37,7 @@ def test_the_stream_is_every_document_closed_by_end_of_text(ctx: Context, made: 
     trained, _, done = made.pipeline(ctx, {"web": parts}, tokens_per_shard=200)
     encoder = tokenizer.load(ctx.store, trained)
     expected = [token for part in parts for text in part for token in [*encoder.encode(text).ids, 0]]
-    reader = ShardReader(ctx.store, done["web"], verify=True)
+    reader = ShardReader(ctx.store, done["web"])
     assert reader.read(0, reader.tokens).tolist() == expected
     assert done["web"].stats["tokens"] == len(expected)
     assert done["web"].stats["text_bytes"] == sum(len(text.encode()) for part in parts for text in part)
@@ -196,7 +196,7 @@ def test_an_empty_bucket_has_no_shards(ctx: Context, made: SimpleNamespace) -> N
 def test_a_flipped_byte_is_found(ctx: Context, made: SimpleNamespace) -> None:
     _, _, done = made.pipeline(ctx, {"web": [made.texts(1, 30)]}, tokens_per_shard=300)
     _damage(ctx, done["web"], "shard-00001", 17)
-    reader = ShardReader(ctx.store, done["web"], verify=True)
+    reader = ShardReader(ctx.store, done["web"])
     reader.read(0, 10)  # the first shard is whole
     with pytest.raises(IntegrityError, match="has changed"):
         reader.read(done["web"].named("shard-")[1].stats["start"], 1)

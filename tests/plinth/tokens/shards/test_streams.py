@@ -137,7 +137,7 @@ def test_every_document_is_in_the_stream_of_its_values(
     assert tuple(made.stats.get("axes", ())) == axes
     for one in listed:
         rows = expected[tuple(one.values[axis] for axis in axes)]
-        reader = ShardReader(workspace.store, made, one.name, verify=True)
+        reader = ShardReader(workspace.store, made, one.name)
         tokens = [token for row in rows for token in corpus.tokens(row)]
         assert reader.read(0, reader.tokens).tolist() == tokens
         assert (one.tokens, one.documents) == (len(tokens), len(rows))
