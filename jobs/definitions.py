@@ -63,14 +63,14 @@ def build(
         executor_def=in_process,
         description="Promote the approved candidate.",
     )
-    approvals = [] if recipe.release is None else [sensors.approval(recipe, workspace, release)]
+    released = [sensors.approval(recipe, workspace, release), sensors.mirror(recipe, workspace)]
     return dg.Definitions(
         assets=[asset(stage) for stage in stages(recipe)],
         jobs=[corpus, candidate, *([] if recipe.release is None else [release])],
         schedules=[sensors.nightly(corpus)],
         sensors=[
             sensors.arrival(recipe, workspace, corpus),
-            *approvals,
+            *(released if recipe.release else []),
             sensors.failure(workspace),
             sensors.automation(),
         ],

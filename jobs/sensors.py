@@ -12,7 +12,7 @@ from assets.framework.up_to_date import decide
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus.sources.inventory import wanted_suffixes
-from plinth.errors import PlinthError
+from plinth.errors import PlinthError, TrustError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
@@ -81,6 +81,31 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
         return dg.SensorResult(run_requests=[dg.RunRequest(run_key=key) for key in keys])
 
     return _approval
+
+
+def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
+    """Writes what the signed history says to MLflow; an alias or version set by hand is undone and alarmed about."""
+
+    @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Compares MLflow's aliases with the signed history of releases."""
+        from registry import api
+
+        try:
+            differed = api.repair(Context(Workspace(workspace)), recipe)
+        except PlinthError as error:
+            # An alarm for each new finding, not for each tick.
+            seen = fingerprint.digest(str(error))
+            if isinstance(error, TrustError) and context.cursor != seen:
+                record_failure(workspace, "", "mirror", str(error))
+                context.update_cursor(seen)
+            return dg.SkipReason(str(error))
+        for sentence in differed:
+            context.log.warning(sentence)
+            record_failure(workspace, "", "mirror", sentence)
+        return dg.SkipReason("; ".join(differed) or "MLflow shows what the signed history says")
+
+    return _mirror
 
 
 def failure(workspace: Path) -> dg.SensorDefinition:

@@ -25,9 +25,11 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     registration  experiment, run, metrics and version in MLflow, each made once
     scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
-    releases      signed, chained records of every movement of an alias, with person and reason
+    releases      signed, chained records of every movement, with person and reason, and their signed head
+    standing      which version is champion, on trial or gone: a pure function of those records
+    mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates and releases, for takedowns
-    promotion     copy, aliases, rollback
+    promotion     copy, record, rollback
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for

@@ -16,6 +16,7 @@ from registry import (
     approval,
     candidate,
     materialise,
+    mirror,
     mlflow_client,
     promotion,
     registration,
@@ -47,6 +48,7 @@ __all__ = [
     "ready",
     "register_candidate",
     "relay_timeline",
+    "repair",
     "rollback",
 ]
 
@@ -245,6 +247,24 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
         versions=tuple(versions),
         aliases=tuple(sorted(aliases)),
     )
+
+
+@mlflow_client.named("repair MLflow's aliases")
+def repair(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
+    """Make MLflow show what the signed history says, and sign its head again when it is old.
+
+    Returns what differed, a sentence each: somebody has set an alias or made a version by hand, or a promotion was
+    interrupted.
+
+    Raises:
+        SignatureError: the history does not hold.
+    """
+    name = recipe.required_release().name
+    if not releases.history(ctx, name):
+        return ()
+    with registration.locked(ctx):
+        releases.refresh(ctx)
+        return mirror.repair(ctx, mlflow_client.connect(ctx.workspace), name)
 
 
 def history(ctx: Context, recipe: Recipe) -> tuple[ReleaseRecord, ...]:

@@ -135,10 +135,18 @@ def read(ctx: Context, version: Any) -> Candidate:
         LineageError: the version's source is not a model of this workspace.
     """
     directory = source_directory(ctx.workspace, version.source)
-    key = version.tags.get("candidate", "")
+    return stated(ctx, version.name, str(version.version), directory, version.tags.get("candidate", ""))
+
+
+def stated(ctx: Context, model: str, version: str, directory: Path, key: str) -> Candidate:
+    """A candidate from its signed facts, which lie beside its directory.
+
+    Raises:
+        SignatureError: the signed facts are absent, changed, or about something else.
+    """
     if not KEY.fullmatch(key):
         raise SignatureError(
-            f"{version.name} version {version.version} names no candidate",
+            f"{model} version {version} names no candidate",
             found=f"tag `candidate` = {key!r}",
             expected="the key that registering gave it",
             remedy="register the checkpoint again",
@@ -149,19 +157,19 @@ def read(ctx: Context, version: Any) -> Candidate:
     try:
         facts = Facts.model_validate(statement["predicate"]["facts"])
         run = CandidateRun.model_validate(statement["predicate"]["run"])
-        stated = key_of(subjects["checkpoint"], subjects["evaluation"], facts)
+        counted = key_of(subjects["checkpoint"], subjects["evaluation"], facts)
     except (KeyError, ValidationError) as error:
         raise SignatureError(f"{path} is not the signed statement of a candidate", found=error) from error
-    if not stated == subjects.get("candidate") == key:
+    if not counted == subjects.get("candidate") == key:
         raise SignatureError(
-            f"{version.name} version {version.version} carries the facts of another candidate",
-            found=stated,
-            expected=key or "a `candidate` tag",
+            f"{model} version {version} carries the facts of another candidate",
+            found=counted,
+            expected=key,
             remedy="its tags were changed: register the checkpoint again",
         )
     return Candidate(
-        model=version.name,
-        version=str(version.version),
+        model=model,
+        version=version,
         key=key,
         checkpoint=subjects["checkpoint"],
         evaluation=subjects["evaluation"],

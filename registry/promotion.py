@@ -1,10 +1,10 @@
 """Promotion: a proved and approved candidate becomes a release, by stages; and the way back.
 
-    candidate version --copy--> release version --alias--> canary --alias--> champion
+    candidate version --copy--> release version --record--> canary --record--> champion
 
 Everything is verified again; no earlier result is reused. Each step can be repeated: after a crash between two of them,
-calling again completes the promotion. The previous champion keeps the alias `previous`. Only signed release records
-make a version a release.
+calling again completes the promotion. Only signed records make a version a release and say which is champion; MLflow's
+aliases are written after them (`mirror`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from plinth.errors import GateError, LineageError, MissingError, SignatureError,
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from registry import candidate as candidates
-from registry import evidence, gates, mlflow_client, releases, taint
+from registry import evidence, gates, materialise, mirror, mlflow_client, releases, taint
 from registry.candidate import Candidate
 from registry.clock import now
 from registry.registration import locked, show_gates
 from registry.releases import ReleaseRecord
+from registry.standing import Standing, standing
 
 Stage = Literal["canary", "champion"]
 CANARY: Final = "canary"
 CHAMPION: Final = "champion"
-PREVIOUS: Final = "previous"
 
 
 class Judgement(NamedTuple):
@@ -84,7 +84,7 @@ def promote(
         record = _move(ctx, client, CANARY, facts)
         if stage == CHAMPION:
             # Read back as a consumer would, before it becomes champion.
-            verify_release(ctx, client, recipe.required_release().name, version)
+            verify_release(ctx, recipe.required_release().name, version)
             record = _move(ctx, client, CHAMPION, facts)
         return record
 
@@ -92,12 +92,12 @@ def promote(
 def rollback(
     ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, withdraw: bool = False
 ) -> ReleaseRecord:
-    """Give the champion's alias back to the last good version before it.
+    """Make the last good version before the champion champion again.
 
     Good is: was champion, verifies, and is not tainted.
 
     Args:
-        withdraw: when there is no good version, take the alias away instead of failing.
+        withdraw: when there is no good version, leave the release without one instead of failing.
 
     Raises:
         MissingError: there is no champion.
@@ -105,56 +105,44 @@ def rollback(
     """
     name = recipe.required_release().name
     with locked(ctx):
-        champion = alias(client, name, CHAMPION)
-        last = next(reversed(releases.history(ctx, name)), None)
-        if last is not None and last.action in ("rollback", "withdrawn") and champion == last.previous:
-            # Recorded, then interrupted: finish that one instead of going back twice.
-            return _go_back(ctx, client, last)
+        now_held = _standing(ctx, name)
+        champion = now_held.champion
         if champion is None:
+            mirror.repair(ctx, client, name)
             raise MissingError(f"{name} has no champion", remedy="promote a candidate first")
-        good = _last_good(ctx, client, name, champion)
+        good = _last_good(ctx, name, now_held)
         if good is None and not withdraw:
             raise GateError(
                 f"{name} has no good version before {champion}",
                 expected="an earlier champion that verifies and is not tainted",
-                remedy="roll back with withdraw to take the alias away, or promote another candidate",
+                remedy="roll back with withdraw to leave the release without one, or promote another candidate",
             )
-        about = _record_of(ctx, name, good or champion).model_dump(include={"candidate", "candidate_version"})
+        about = record_of(ctx, name, good or champion).model_dump(include={"candidate", "candidate_version"})
         action = "rollback" if good else "withdrawn"
         moved = {"model": name, "version": good, "previous": champion, "by": by, "reason": reason, "at": now()}
-        return _go_back(ctx, client, releases.append(ctx, action=action, goal=action, **moved, **about))
+        record = releases.append(ctx, action=action, goal=action, **moved, **about)
+        client.set_model_version_tag(name, champion, "rolled_back", f"{record.at} {by}: {reason}")
+        mirror.repair(ctx, client, name)
+        return record
 
 
-def verify_release(ctx: Context, client: Any, name: str, version: str) -> tuple[Candidate, Chain]:
-    """A release version, proved: signed history has it, and its model is unchanged and untainted.
+def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
+    """A release version, proved: the signed history has it and has not taken it back, and its model is unchanged and
+    untainted. MLflow is not asked.
 
     Raises:
         SignatureError, LineageError: changed or incomplete.
-        GateError: the promoter never released it, or it is tainted.
+        GateError: the promoter never released it, or it was rolled back, or it is tainted.
     """
-    copied = client.get_model_version(name, version)
-    source_name, _, source_version = copied.source.removeprefix("models:/").rpartition("/")
-    found = candidates.read(ctx, client.get_model_version(source_name, source_version))
-    record = _record_of(ctx, name, version)
-    if record.candidate != found.subjects:
-        raise GateError(
-            f"{name} version {version} is not what was released under that number",
-            found=found.subjects,
-            expected=record.candidate,
-            remedy="it was replaced: roll back, and promote again",
-        )
+    record = record_of(ctx, name, version)
+    if _standing(ctx, name).place(version) == "rolled back":
+        raise GateError(f"{name} version {version} was rolled back", remedy=f"use {name}@champion")
+    found = _candidate_of(ctx, record)
     chain = candidates.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain)
     if marks:
         raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy="roll back")
     return found, chain
-
-
-def alias(client: Any, name: str, which: str) -> str | None:
-    """The version that an alias points to, or None."""
-    model = mlflow_client.optional(lambda: client.get_registered_model(name))
-    version = None if model is None else model.aliases.get(which)
-    return None if version is None else str(version)
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
@@ -188,65 +176,64 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate) -> str:
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
-    """Point a stage's alias to a version and record it, unless it stands there or further already."""
+    """Record that a version takes a stage's place, unless it stands there or further already; MLflow follows."""
     name, version = facts["model"], facts["version"]
-    last = next((record for record in reversed(releases.history(ctx, name)) if record.version == version), None)
-    if last is not None and last.action in (stage, CHAMPION) and alias(client, name, last.action) == version:
-        return last
-    current = alias(client, name, CHAMPION)
-    previous = current if current != version else alias(client, name, PREVIOUS)
-    if stage == CANARY:
-        _point(client, name, CANARY, version)
+    held = _standing(ctx, name)
+    if version in (held.champion, held.canary if stage == CANARY else None):
+        last = record_of(ctx, name, version)
     else:
-        _point(client, name, PREVIOUS, previous)
-        _point(client, name, CHAMPION, version)
-        _point(client, name, CANARY, None)
-    client.set_model_version_tag(name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
-    return releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
+        previous = held.champion
+        last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
+        client.set_model_version_tag(name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
+    mirror.repair(ctx, client, name)
+    return last
 
 
-def _go_back(ctx: Context, client: Any, record: ReleaseRecord) -> ReleaseRecord:
-    """Execute a recorded rollback; can be repeated."""
-    name, bad, good = record.model, record.previous, record.version
-    _point(client, name, PREVIOUS, _last_good(ctx, client, name, good) if good else None)
-    if alias(client, name, CANARY) == bad:
-        _point(client, name, CANARY, None)
-    client.set_model_version_tag(name, bad, "rolled_back", f"{record.at} {record.by}: {record.reason}")
-    _point(client, name, CHAMPION, good)
-    return record
+def _standing(ctx: Context, name: str) -> Standing:
+    return standing(releases.history(ctx, name))
 
 
-def _point(client: Any, name: str, which: str, version: str | None) -> None:
-    if version is not None:
-        client.set_registered_model_alias(name, which, version)
-    elif alias(client, name, which) is not None:
-        client.delete_registered_model_alias(name, which)
-
-
-def _last_good(ctx: Context, client: Any, name: str, before: str) -> str | None:
-    """The newest version that was champion before `before`, was not rolled back, verifies, and is not tainted."""
-    champions: list[str] = []
-    for record in releases.history(ctx, name):
-        if record.action == CHAMPION and record.version is not None:
-            champions.append(record.version)
-        elif record.action in ("rollback", "withdrawn"):
-            while champions and champions[-1] != record.version:
-                champions.pop()
-    earlier = champions[: champions.index(before)] if before in champions else champions
-    for version in reversed(earlier):
+def _last_good(ctx: Context, name: str, held: Standing) -> str | None:
+    """The newest version that was champion before the present one, verifies, and is not tainted."""
+    for version in reversed(held.champions[:-1]):
         try:
-            verify_release(ctx, client, name, version)
+            verify_release(ctx, name, version)
         except TrustError:
             continue
         return version
     return None
 
 
-def _record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
+def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
+    """The candidate that a record released, from its signed facts; they must be about what the record names."""
+    directory = materialise.path_of(ctx, record.candidate["checkpoint"])
+    model, version = f"{record.model}-candidate", str(record.candidate_version)
+    found = candidates.stated(ctx, model, version, directory, record.candidate["candidate"])
+    if found.subjects != record.candidate:
+        raise GateError(
+            f"{record.model} version {record.version} is not what was released under that number",
+            found=found.subjects,
+            expected=record.candidate,
+            remedy="it was replaced: roll back, and promote again",
+        )
+    return found
+
+
+def record_of(ctx: Context, name: str, version: str) -> ReleaseRecord:
+    """The newest record that put a version somewhere.
+
+    Raises:
+        GateError: the promoter never released it.
+    """
     for record in reversed(releases.history(ctx, name)):
         if record.version == version:
             return record
-    raise GateError(
+    raise never_released(name, version)
+
+
+def never_released(name: str, version: str) -> GateError:
+    """The refusal of a version that no signed record names."""
+    return GateError(
         f"{name} version {version} was never released",
         found="no record signed by the promoter",
         expected="a record in releases/",

@@ -15,7 +15,8 @@ from plinth.provenance.statements import Chain
 from plinth.records import Frozen
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import candidate, mlflow_client, promotion, signing, taint
+from registry import candidate, mlflow_client, promotion, releases, signing, taint
+from registry.standing import standing
 
 
 class VerifiedModel(Frozen):
@@ -67,19 +68,28 @@ class _Found(NamedTuple):
     run: str
 
 
-@mlflow_client.named("find a model version")
 def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """`NAME/VERSION` or `NAME@ALIAS`; a release is proved as one."""
-    client = mlflow_client.connect(ctx.workspace)
+    """`NAME/VERSION` or `NAME@PLACE`. A release is proved from the signed history; MLflow knows candidates only."""
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
-    version = promotion.alias(client, name, which) if separator == "@" else which
-    if version is None:
-        raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their aliases")
-    held = client.get_model_version(name, version)
+    if separator == "@":
+        held = standing(releases.history(ctx, name))
+        version = held.aliases.get(which)
+        if version is None:
+            raise MissingError(f"{name} has no {which}", remedy="`plinth status` lists releases and their versions")
+    else:
+        version = which
+        if not releases.history(ctx, name):
+            return _candidate(ctx, name, version)
+    known, chain = promotion.verify_release(ctx, name, version)
+    return _Found(known.directory, known.checkpoint, known.run.id), chain, f"{name}/{version}"
+
+
+@mlflow_client.named("find a model version")
+def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, str | None]:
+    held = mlflow_client.connect(ctx.workspace).get_model_version(name, version)
     if held.source.startswith("models:/"):
-        known, chain = promotion.verify_release(ctx, client, name, version)
-        return _Found(known.directory, known.checkpoint, known.run.id), chain, f"{name}/{version}"
+        raise promotion.never_released(name, version)
     known = candidate.read(ctx, held)
     chain = candidate.verify_candidate(ctx, known)
     return _Found(known.directory, known.checkpoint, known.run.id), chain, None

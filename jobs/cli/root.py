@@ -86,6 +86,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "approve": ("release", "Sign an approval of a candidate."),
             "promote": ("release", "Release an approved candidate that passes its gates."),
             "rollback": ("release", "Return the release to the last good version."),
+            "mirror": ("release", "Make MLflow show what the signed history says."),
             "verify": ("verify", "Verify every link from a model or asset to its sources."),
             "taint": ("release", "Mark data or a model unfit; freeze everything derived from it."),
             "restore": ("content", "Write the files of a manifest into a folder."),

@@ -11,7 +11,7 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
-from registry import api, mlflow_client, promotion, registration, releases, signing, verified
+from registry import api, mirror, mlflow_client, registration, releases, signing, verified
 from registry import materialise as directories
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlflow_uri")]
@@ -149,7 +149,7 @@ def test_nothing_is_promoted_without_approval(ctx: Context, line: Any, mlflow: A
     with pytest.raises(GateError, match="may not be promoted") as caught:
         api.promote(ctx, line.recipe, None, "ben", "in a hurry")
     assert "0 of 1 approvals" in str(caught.value)
-    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
+    assert mirror.alias(mlflow, line.recipe.release.name, "champion") is None
 
 
 def test_a_signed_approval_makes_a_champion(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -291,7 +291,7 @@ def test_a_flipped_byte_is_refused_everywhere(ctx: Context, line: Any, mlflow: A
     with pytest.raises(SignatureError, match=name):
         api.approve(ctx, line.recipe, found.version, BEN, "go")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    assert promotion.alias(mlflow, line.recipe.release.name, "champion") is None
+    assert mirror.alias(mlflow, line.recipe.release.name, "champion") is None
 
 
 def test_a_champion_that_was_changed_is_refused_at_load(ctx: Context, line: Any) -> None:
@@ -351,8 +351,10 @@ def test_a_release_version_that_the_promoter_never_made_is_refused(ctx: Context,
     mlflow.create_registered_model(name)
     mlflow.create_model_version(name, f"models:/{found.model}/{found.version}", await_creation_for=None)
     mlflow.set_registered_model_alias(name, "champion", "1")
-    with pytest.raises(GateError, match="never released"):
+    with pytest.raises(MissingError, match="has no champion"):
         verified.verify_model(ctx, f"{name}@champion")
+    with pytest.raises(GateError, match="never released"):
+        verified.verify_model(ctx, f"{name}/1")
 
 
 def test_a_source_outside_the_workspace_is_refused(ctx: Context, line: Any, mlflow: Any) -> None:
@@ -401,7 +403,7 @@ def test_rollback_returns_to_the_version_before(ctx: Context, make_line: Any, ml
         api.rollback(ctx, recipe, ADA, "what else")
 
 
-def test_an_interrupted_rollback_goes_back_once(
+def test_a_rollback_interrupted_before_mlflow_is_shown_by_the_next_look(
     ctx: Context, make_line: Any, mlflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [make_line(seed) for seed in (1, 2, 3)]
@@ -412,10 +414,16 @@ def test_an_interrupted_rollback_goes_back_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(promotion, "_point", crash)
+        patched.setattr(mirror, "repair", crash)
         with pytest.raises(KeyboardInterrupt):
             api.rollback(ctx, lines[0].recipe, ADA, "worse")
-    assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "2"
+    assert aliases(mlflow, lines[0]) == {"champion": "3", "previous": "2"}
+    name = lines[0].recipe.release.name
+    assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/2"
+    assert api.repair(ctx, lines[0].recipe) == (
+        f"{name}@champion was 3, the signed history says 2",
+        f"{name}@previous was 2, the signed history says 1",
+    )
     assert aliases(mlflow, lines[0]) == {"champion": "2", "previous": "1"}
     assert len([each for each in api.history(ctx, lines[0].recipe) if each.action == "rollback"]) == 1
 
@@ -449,6 +457,50 @@ def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
     assert [gate.name for gate in status.gates if not gate.passed] == ["taint"]
     model = verified.verify_model(ctx, line.checkpoint.digest)
     assert [mark.split(" is marked")[0] for mark in model.marks] == [f"web/curated (document {document[:12]})"]
+
+
+# Aliases set by hand
+
+
+def test_an_alias_set_by_hand_changes_nothing_and_is_undone(ctx: Context, make_line: Any, mlflow: Any) -> None:
+    lines = [make_line(seed) for seed in (1, 2)]
+    for line in lines:
+        release(ctx, line)
+    recipe = lines[0].recipe
+    name = recipe.release.name
+    api.rollback(ctx, recipe, ADA, "worse")
+    mlflow.set_registered_model_alias(name, "champion", "2")
+    mlflow.set_registered_model_alias(name, "canary", "2")
+    assert verified.verify_model(ctx, f"{name}@champion").release == f"{name}/1"
+    with pytest.raises(GateError, match="was rolled back"):
+        verified.verify_model(ctx, f"{name}/2")
+    with pytest.raises(MissingError, match="has no canary"):
+        verified.verify_model(ctx, f"{name}@canary")
+    assert api.repair(ctx, recipe) == (
+        f"{name}@champion was 2, the signed history says 1",
+        f"{name}@canary was 2, the signed history says unset",
+    )
+    assert api.repair(ctx, recipe) == ()
+    assert aliases(mlflow, lines[0]) == {"champion": "1"}
+
+
+def test_a_version_made_by_hand_is_reported_once(ctx: Context, line: Any, mlflow: Any) -> None:
+    release(ctx, line)
+    name = line.recipe.release.name
+    mlflow.create_model_version(name, f"models:/{name}-candidate/1", await_creation_for=None)
+    mlflow.set_registered_model_alias(name, "champion", "2")
+    told = api.repair(ctx, line.recipe)
+    assert [sentence.split(" ")[0] for sentence in told] == [f"{name}@champion", name]
+    assert "was never released" in told[1]
+    assert api.repair(ctx, line.recipe) == ()
+    with pytest.raises(GateError, match="never released"):
+        verified.verify_model(ctx, f"{name}/2")
+
+
+def test_a_champion_is_verified_without_mlflow(ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(ctx, line)
+    monkeypatch.setattr(mlflow_client, "connect", None)
+    assert verified.verify_model(ctx, f"{line.recipe.release.name}@champion").checkpoint == line.checkpoint.digest
 
 
 # The rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -76,4 +77,60 @@ def test_a_record_signed_by_somebody_else_is_refused(ctx: Context) -> None:
 def test_garbage_is_refused_by_name(ctx: Context, content: str) -> None:
     ctx.workspace.releases.joinpath("00001.json").write_text(content)
     with pytest.raises(SignatureError, match=r"00001\.json"):
+        releases.history(ctx)
+
+
+def test_the_newest_record_cannot_be_removed(ctx: Context) -> None:
+    for version in "123":
+        write(ctx, version)
+    head = (ctx.workspace.releases / releases.HEAD).read_bytes()
+    newest = ctx.workspace.releases / "00003.json"
+    kept = newest.read_bytes()
+    newest.unlink()
+    with pytest.raises(SignatureError, match="newest release records are missing"):
+        releases.history(ctx)
+    newest.write_bytes(kept)
+    write(ctx, "4")
+    (ctx.workspace.releases / "00004.json").unlink()
+    (ctx.workspace.releases / releases.HEAD).write_bytes(head)
+    with pytest.raises(SignatureError, match="newest release records are missing"):
+        releases.history(ctx)
+
+
+def test_a_whole_history_cannot_be_removed(ctx: Context) -> None:
+    write(ctx, "1")
+    write(ctx, "2")
+    for path in ctx.workspace.releases.iterdir():
+        path.unlink()
+    with pytest.raises(SignatureError, match="newest release records are missing"):
+        releases.history(ctx)
+
+
+def test_a_machine_that_has_seen_nothing_refuses_an_old_head(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(ctx, "1")
+    later = datetime.now(UTC) + timedelta(days=releases.HEAD_DAYS)
+    monkeypatch.setattr(releases, "now", lambda: later.isoformat(timespec="seconds"))
+    with pytest.raises(SignatureError, match="has expired"):
+        releases.history(ctx)
+
+
+def test_a_crash_before_the_head_loses_nothing_and_refreshing_mends_it(ctx: Context) -> None:
+    write(ctx, "1")
+    head = (ctx.workspace.releases / releases.HEAD).read_bytes()
+    write(ctx, "2")
+    (ctx.workspace.releases / releases.HEAD).write_bytes(head)
+    assert len(releases.history(ctx)) == 2
+    assert releases.refresh(ctx)
+    assert not releases.refresh(ctx)
+    assert len(releases.history(ctx)) == 2
+
+
+def test_a_head_signed_by_somebody_else_is_refused(ctx: Context) -> None:
+    write(ctx, "1")
+    path = ctx.workspace.releases / releases.HEAD
+    statement = dsse.unverified(dsse.envelope_of(path), "it")
+    dsse.write(path, statement, Trust.of(ctx.workspace).signer(TRAINER))
+    with pytest.raises(SignatureError, match="does not hold"):
         releases.history(ctx)

@@ -1,4 +1,4 @@
-"""`plinth approve`, `promote`, `rollback`, `taint`: decisions about models, each signed or recorded."""
+"""`plinth approve`, `promote`, `mirror`, `rollback`, `taint`: decisions about models, each signed or recorded."""
 
 from __future__ import annotations
 
@@ -89,6 +89,22 @@ def promote(
         output.emit_json(made)
     else:
         output.say(f"{made.model} version {made.version} is {made.action} (record {made.number}, signed)")
+
+
+@click.command(epilog=examples("plinth mirror"))
+@shared
+@recipe_option
+def mirror(settings: Settings) -> None:
+    """Repair MLflow's aliases from the signed history, and sign the history's head again when it is a day old.
+
+    `plinth up` does it every few seconds. Exit status 8 where the history itself does not hold.
+    """
+    from jobs.cli import output
+    from registry import api
+
+    differed = api.repair(settings.context(), settings.load_recipe())
+    for sentence in differed or ("MLflow shows what the signed history says",):
+        output.say(sentence)
 
 
 @click.command(epilog=examples("plinth rollback --by ops@example.org --reason 'answers got worse in production'"))

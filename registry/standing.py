@@ -1,0 +1,77 @@
+"""Which version is champion, on trial, or gone: a pure function of the signed history of a release.
+
+MLflow's aliases are a mirror of it (`mirror`); whoever sets one by hand changes nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from plinth.records import Frozen
+from registry.releases import ReleaseRecord
+
+Place = Literal["champion", "previous", "canary", "superseded", "rolled back"]
+
+
+class Standing(Frozen):
+    """Versions of one release by what they are now.
+
+    `champions` are those that became champion and were never rolled back from, oldest first; the last one is champion.
+    `gone` are those that were rolled back from, returned from trial, or withdrawn.
+    """
+
+    champions: tuple[str, ...] = ()
+    canary: str | None = None
+    gone: tuple[str, ...] = ()
+
+    @property
+    def champion(self) -> str | None:
+        return self.champions[-1] if self.champions else None
+
+    @property
+    def previous(self) -> str | None:
+        return self.champions[-2] if len(self.champions) > 1 else None
+
+    @property
+    def aliases(self) -> dict[str, str | None]:
+        """What MLflow should show."""
+        return {"champion": self.champion, "canary": self.canary, "previous": self.previous}
+
+    def place(self, version: str) -> Place | None:
+        """What a version is now; None for one that was never released."""
+        if version in self.gone:
+            return "rolled back"
+        named: dict[Place, str | None] = {"champion": self.champion, "canary": self.canary, "previous": self.previous}
+        for place, held in named.items():
+            if held == version:
+                return place
+        return "superseded" if version in self.champions else None
+
+
+def standing(records: Iterable[ReleaseRecord]) -> Standing:
+    """What the history of one release, oldest record first, says about its versions."""
+    found = Standing()
+    for record in records:
+        found = _after(found, record)
+    return found
+
+
+def _after(now: Standing, record: ReleaseRecord) -> Standing:
+    version, before = record.version, record.previous
+    gone = tuple(each for each in now.gone if each != version)
+    if record.action == "canary":
+        return now.model_copy(update={"canary": version, "gone": gone})
+    if record.action == "champion" and version is not None:
+        kept = tuple(each for each in now.champions if each != version)
+        canary = None if now.canary == version else now.canary
+        return now.model_copy(update={"champions": (*kept, version), "canary": canary, "gone": gone})
+    if record.action == "returned":
+        return now.model_copy(update={"canary": None, "gone": (*now.gone, str(before))})
+    place = 0 if version is None else now.champions.index(version) + 1
+    left = now.champions[place:]
+    return Standing(
+        champions=now.champions[:place],
+        canary=None if now.canary in left else now.canary,
+        gone=(*now.gone, *left),
+    )

@@ -1,0 +1,42 @@
+"""Who is champion is arithmetic over records."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.releases import Action, ReleaseRecord
+from registry.standing import Standing, standing
+
+
+def record(action: Action, version: str | None, previous: str | None = None) -> ReleaseRecord:
+    return ReleaseRecord(
+        number=1, prior=None, action=action, goal=action, model="m", version=version, previous=previous,
+        candidate={}, candidate_version=None, by="ada", reason="test", at="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("moves", "champion", "canary", "previous", "gone"),
+    [
+        ([], None, None, None, ()),
+        ([("canary", "1")], None, "1", None, ()),
+        ([("canary", "1"), ("champion", "1")], "1", None, None, ()),
+        ([("champion", "1"), ("canary", "2")], "1", "2", None, ()),
+        ([("champion", "1"), ("champion", "2")], "2", None, "1", ()),
+        ([("champion", "1"), ("champion", "2"), ("rollback", "1")], "1", None, None, ("2",)),
+        ([("champion", "1"), ("champion", "2"), ("champion", "3"), ("rollback", "1")], "1", None, None, ("2", "3")),
+        ([("champion", "1"), ("withdrawn", None)], None, None, None, ("1",)),
+        ([("champion", "1"), ("withdrawn", None), ("champion", "2")], "2", None, None, ("1",)),
+        ([("champion", "1"), ("canary", "2"), ("returned", "1", "2")], "1", None, None, ("2",)),
+        ([("champion", "1"), ("canary", "2"), ("returned", "1", "2"), ("canary", "2")], "1", "2", None, ()),
+    ],
+)
+def test_what_the_records_say(moves, champion, canary, previous, gone) -> None:
+    found = standing(record(*move) for move in moves)
+    assert (found.champion, found.canary, found.previous, found.gone) == (champion, canary, previous, gone)
+
+
+def test_a_version_has_one_place() -> None:
+    found = standing(record("champion", version) for version in "123")
+    assert [found.place(version) for version in "1234"] == ["superseded", "previous", "champion", None]
+    assert Standing().place("1") is None
