@@ -30,6 +30,8 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates and releases, for takedowns
     promotion     copy, record, rollback
+    impact        everything that came of something: manifests, runs, versions
+    promotion     copy, aliases, rollback
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for

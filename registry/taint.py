@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, MissingError
-from plinth.provenance.impact import Descendant, downstream
+from plinth.provenance.impact.descendants import Descendant, downstream
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes

@@ -3,5 +3,6 @@
 keys     `plinth keys`: the root of trust, who signs as which role
 release  `plinth approve`, `promote`, `rollback`, `taint`: signed or recorded decisions
 verify   `plinth verify`: every link from a target to its sources
+impact   `plinth impact`: everything that came of something
 content  `plinth restore` and `plinth export`: files out of the content store
 """

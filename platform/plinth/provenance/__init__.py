@@ -2,12 +2,12 @@
 
     statements   the chain of a checkpoint as data: provenance.json, in-toto / SLSA
     lineage      walk a manifest's ancestry; verify it down to the raw sources, naming the first broken link
-    impact       the same links read the other way: everything made of a manifest, asset or source
     explain      one document: source, scores, verdict, cluster, edits, shard, steps and checkpoints that read it
     document_rows  one document's row in every table that has one
     canary_rows  planted copies of canaries, and canaries that the coin left out
     text_search  documents by the beginning of their text
     exposure     tokens, training steps and checkpoints of a curated document
+    impact/      the same links read the other way: everything made of a manifest, asset, source, document or commit
     trace/       verbatim spans of a text: their documents, and the steps and checkpoints that saw them
     takedown/    what holds a document, its removal, and the proof
     ledger/      one row per document with all that was measured and decided

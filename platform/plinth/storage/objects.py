@@ -9,6 +9,7 @@ Every write says what it replaces: the object that was read, by its tag, or none
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,10 +81,12 @@ class Folder:
         return True
 
     def names(self, prefix: str = "") -> Iterator[str]:
-        paths = self.root.rglob("*.json") if "/" in prefix or not prefix else self.root.glob(f"{prefix}*.json")
-        return iter(
-            sorted(name for path in paths if (name := path.relative_to(self.root).as_posix()).startswith(prefix))
-        )
+        found = []
+        for folder, _, files in os.walk(self.root / prefix.rpartition("/")[0]):
+            below = Path(folder).relative_to(self.root).as_posix()
+            start = "" if below == "." else f"{below}/"
+            found += [start + name for name in files if name.endswith(".json")]
+        return iter(sorted(name for name in found if name.startswith(prefix)))
 
 
 def write_once(objects: Objects, name: str, data: bytes, sound: Callable[[bytes], bool]) -> bytes:

@@ -6,7 +6,8 @@ reference has moved: what failed a blocking check stays unpublished.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plinth import fingerprint
@@ -44,6 +45,26 @@ class Refs:
         """The files of all saved manifests whose digest begins so, by digest."""
         return list(at_once(self._saved, self._file, self._saved.names(prefix)))
 
+    def digests(self, prefix: str = "") -> list[str]:
+        """The digests of all saved manifests that begin so, sorted; reads none of them."""
+        return [name.removesuffix(".json") for name in self._saved.names(prefix)]
+
+    def raw(self, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Saved manifests as canonical JSON, each with its digest, verified but not parsed.
+
+        Raises:
+            MissingError, IntegrityError: absent, or its bytes are not what the digest says.
+        """
+        names = list(digests)
+        for digest, path in zip(
+            names, at_once(self._saved, self._file, [f"{one}.json" for one in names]), strict=True
+        ):
+            data = _read_manifest(path, digest)
+            found = hashlib.sha256(data).hexdigest()
+            if found != digest:
+                raise _changed(path, found, digest)
+            yield digest, data
+
     def load(self, digest: str) -> Manifest:
         """A manifest by digest, verified.
 
@@ -51,10 +72,7 @@ class Refs:
             MissingError, IntegrityError: absent, or its bytes are not what the digest says.
         """
         path = self._file(f"{digest}.json")
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError as error:
-            raise MissingError(f"no manifest {digest}", remedy="`plinth status` lists what is published") from error
+        data = _read_manifest(path, digest)
         try:
             manifest = Manifest.parse(data)  # `save` writes the canonical form
         except ValueError as error:
@@ -65,12 +83,7 @@ class Refs:
                 remedy="delete the file and run the same command again",
             ) from error
         if manifest.digest != digest:
-            raise IntegrityError(
-                f"{path} has changed",
-                found=f"digest {manifest.digest}",
-                expected=f"digest {digest}",
-                remedy="delete the file and run the same command again",
-            )
+            raise _changed(path, manifest.digest, digest)
         return manifest
 
     def publish(self, manifest: Manifest, key: str) -> None:
@@ -143,6 +156,22 @@ class Refs:
                 expected="JSON with asset, digest and key",
                 remedy="delete the file and run the same command again: finished parts are kept",
             ) from error
+
+
+def _read_manifest(path: Path, digest: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingError(f"no manifest {digest}", remedy="`plinth status` lists what is published") from error
+
+
+def _changed(path: Path, found: str, digest: str) -> IntegrityError:
+    return IntegrityError(
+        f"{path} has changed",
+        found=f"digest {found}",
+        expected=f"digest {digest}",
+        remedy="delete the file and run the same command again",
+    )
 
 
 def _name(asset: str) -> str:

@@ -13,6 +13,7 @@ taint/       what was marked as unfit, by whom and why; only ever added to
 trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
 policies/    signed gate policies
 attestations/ signed evidence about checkpoints
+impact/      the links between all manifests, for `plinth impact`; made again when it is lost
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME
 reports/     self-contained pages

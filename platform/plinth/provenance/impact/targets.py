@@ -1,0 +1,138 @@
+"""What a person names: a manifest, an asset, a source, a document or a commit; as the digests where a search starts.
+
+    asset      `web/curated`: every saved version of it
+    source     a bucket (`web`), or the declared domain of one (`news.example`): what was read from it
+    digest     of a manifest or of a source's inventory, or the beginning of one
+    document   32 hexadecimal digits: the curated text that holds it
+    commit     of the code that made a model, or the digest of that code, as its provenance records it
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.provenance.impact.descendants import INVENTORY_STAGE
+from plinth.provenance.impact.edges import Edges
+from plinth.provenance.impact.index import current
+from plinth.provenance.statements import SOURCE_STAGE
+from plinth.records import Frozen, Manifest
+from plinth.storage.parts import iter_batches
+
+HEXADECIMAL = re.compile(r"[0-9a-f]{7,64}")
+DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
+#: The stage whose text trains and evaluates: a document that was dropped before it affects nothing.
+CURATED = "curated"
+
+Kind = Literal["asset", "source", "digest", "document", "commit"]
+
+
+class Origin(Frozen):
+    """A target and the digests (or asset keys) from which everything that came of it is found."""
+
+    kind: Kind
+    target: str
+    digests: tuple[str, ...]
+
+
+def origin(ctx: Context, target: str) -> Origin:
+    """What a person means.
+
+    Raises:
+        MissingError: nothing here has that name, or several things do.
+        IntegrityError: a saved manifest cannot be read.
+    """
+    edges = current(ctx).edges
+    if target in edges.assets:
+        return Origin(kind="asset", target=target, digests=(target,))
+    found = [Origin(kind="source", target=target, digests=sources)] if (sources := _sources(ctx, edges, target)) else []
+    if HEXADECIMAL.fullmatch(target):
+        found += _by_digits(ctx, edges, target)
+    if len(found) == 1:
+        return found[0]
+    raise MissingError(
+        f"nothing was made of {target!r}" if not found else f"{target!r} means more than one thing",
+        found=", ".join(f"{each.kind} {each.target[:16]}" for each in found) or "no such thing in this workspace",
+        expected="an asset, a bucket, a domain, a digest, a document's 32 digits, or a commit",
+        remedy="`plinth status` lists assets and digests; `plinth explain` shows a document's id",
+    )
+
+
+def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, ...]:
+    """Those of these manifests of curated text that hold a document."""
+    return tuple(digest for digest in curated if holds(ctx, ctx.refs.load(digest), document))
+
+
+def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
+    """Whether one of the manifest's parts has a row of the document."""
+    wanted = pa.scalar(bytes.fromhex(document), pa.binary(16))
+    return any(
+        pc.any(pc.equal(batch.column("id"), wanted)).as_py()
+        for part in manifest.parts
+        if part.rows
+        for batch in iter_batches(ctx.store, part, ["id"])
+    )
+
+
+def of_stage(edges: Edges, stage: str) -> tuple[str, ...]:
+    """Digests of all saved manifests of a stage, in any bucket, by digest."""
+    assets = [at for at, name in enumerate(edges.assets) if name.rsplit("/", 1)[-1] == stage]
+    return tuple(sorted(edges.digest(node) for node in np.flatnonzero(np.isin(edges.asset, assets)).tolist()))
+
+
+def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
+    """Digests of manifests and inventories that begin so."""
+    nodes = np.flatnonzero(np.char.startswith(edges.nodes, digits.encode()))
+    return tuple(sorted(edges.digest(node) for node in nodes.tolist()))
+
+
+def _by_digits(ctx: Context, edges: Edges, target: str) -> list[Origin]:
+    found = [Origin(kind="digest", target=digest, digests=(digest,)) for digest in beginning(edges, target)]
+    if models := _made_by(ctx, target):
+        found.append(Origin(kind="commit", target=target, digests=models))
+    if DOCUMENT_ID.fullmatch(target) and not found:
+        held = holders(ctx, target, of_stage(edges, CURATED))
+        found += [Origin(kind="document", target=target, digests=held)] if held else []
+    return found
+
+
+def _sources(ctx: Context, edges: Edges, target: str) -> tuple[str, ...]:
+    """The first asset of a bucket, or the inventories with a source of this domain."""
+    own = tuple(name for name in (f"{target}/{INVENTORY_STAGE}", f"{target}/{SOURCE_STAGE}") if name in edges.assets)
+    return own[:1] or tuple(
+        digest for digest in of_stage(edges, INVENTORY_STAGE) if target in _domains(ctx.refs.load(digest))
+    )
+
+
+def _domains(manifest: Manifest) -> Iterator[str]:
+    for source in manifest.params.get("sources", ()):
+        yield str(source.get("domain", ""))
+
+
+def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
+    """Checkpoints whose provenance names code by a commit or digest that begins so."""
+    found = set()
+    for path in ctx.workspace.models.glob("*/provenance.json"):
+        try:
+            content = json.loads(path.read_bytes())
+            if any(text.startswith(digits) for text in _texts(content["code"])):
+                found.add(str(content["checkpoint"]["digest"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged model does not verify, and is not loaded
+    return tuple(sorted(found))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

@@ -1,0 +1,121 @@
+"""Impact: everything that came of something, up to the versions of models and whoever uses them.
+
+Manifests and runs are found in the workspace, releases in the signed history. Candidates and aliases are MLflow's;
+where it does not run, the result says that they were not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
+
+from plinth.compute.context import Context
+from plinth.errors import RegistryError
+from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
+from plinth.provenance.impact.runs import AffectedRun, affected_runs
+from plinth.provenance.impact.targets import Origin, origin
+from plinth.records import Frozen
+from plinth.report.impact_figure import ImpactArrow, ImpactBox
+from plinth.report.impact_page import LISTED, ImpactData, ImpactRow, VersionRow
+from registry import mlflow_client, releases, server
+
+
+class Impact(Frozen):
+    """Everything that came of a target. `gaps` names what could not be looked at; without it the lists are complete."""
+
+    origin: Origin
+    manifests: tuple[Descendant, ...]
+    links: tuple[AssetLink, ...]
+    runs: tuple[AffectedRun, ...]
+    versions: tuple[VersionRow, ...]
+    marks: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+
+def impact(ctx: Context, target: str) -> Impact:
+    """Everything that came of an asset, source, digest, document or commit.
+
+    Raises:
+        MissingError: nothing has that name, or several things do.
+        IntegrityError: a saved manifest cannot be read.
+        SignatureError: the history of releases was changed.
+    """
+    begun = origin(ctx, target)
+    found = descent(ctx, begun.digests)
+    known, gaps = versions(ctx, found.digests)
+    return Impact(
+        origin=begun,
+        manifests=found.manifests,
+        links=found.links,
+        runs=affected_runs(ctx, found.digests),
+        versions=known,
+        gaps=gaps,
+    )
+
+
+def versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
+    """Versions of models made of these checkpoints, by model and number; and what could not be looked at."""
+    released = {
+        (record.model, record.version): record.candidate["checkpoint"]
+        for record in releases.history(ctx)
+        if record.version is not None and record.candidate.get("checkpoint") in checkpoints
+    }
+    found = {key: VersionRow(model=key[0], version=key[1], checkpoint=digest) for key, digest in released.items()}
+    try:
+        if not (os.environ.get("MLFLOW_TRACKING_URI") or server.find_server(ctx.workspace)):
+            raise RegistryError("candidates and aliases: MLflow does not run (`plinth up` starts it)")
+        found |= _registered(ctx, checkpoints, released)
+    except RegistryError as error:
+        return _ordered(found), (error.what,)
+    return _ordered(found), ()
+
+
+def contents(found: Impact) -> ImpactData:
+    """What the page shows."""
+    first = {each.asset for each in found.manifests if each.steps == 0}
+    saved = Counter(each.asset for each in found.manifests)
+    published = Counter(each.asset for each in found.manifests if each.state == "published")
+    return ImpactData(
+        kind=found.origin.kind,
+        target=found.origin.target,
+        marks=found.marks,
+        gaps=found.gaps,
+        boxes=tuple(
+            ImpactBox(name=name, manifests=saved[name], published=published[name], origin=name in first)
+            for name in saved
+        ),
+        arrows=tuple(ImpactArrow.model_validate(link._asdict()) for link in found.links),
+        manifests=tuple(ImpactRow.model_validate(asdict(each)) for each in found.manifests[:LISTED]),
+        count=len(found.manifests),
+        runs=tuple((run.run_id, run.checkpoints) for run in found.runs),
+        versions=found.versions,
+    )
+
+
+@mlflow_client.named("list versions")
+def _registered(
+    ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
+) -> dict[tuple[str, str], VersionRow]:
+    """What MLflow has of these checkpoints, with aliases; a release counts by its record, whatever its tags say."""
+    client = mlflow_client.connect(ctx.workspace)
+    found: dict[tuple[str, str], VersionRow] = {}
+    for model in mlflow_client.models(client):
+        for version in mlflow_client.versions(client, model.name):
+            key = (model.name, str(version.version))
+            checkpoint = released.get(key) or str(version.tags.get("checkpoint", ""))
+            if checkpoint in checkpoints:
+                found[key] = VersionRow(
+                    model=key[0], version=key[1], checkpoint=checkpoint, aliases=_aliases(model, key[1])
+                )
+    return found
+
+
+def _aliases(model: Any, version: str) -> tuple[str, ...]:
+    return tuple(sorted(name for name, held in model.aliases.items() if str(held) == version))
+
+
+def _ordered(found: dict[tuple[str, str], VersionRow]) -> tuple[VersionRow, ...]:
+    return tuple(row for _, row in sorted(found.items(), key=lambda item: (item[0][0], int(item[0][1]))))

@@ -1,0 +1,87 @@
+"""What a person may name, and runs that read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from plinth.errors import MissingError
+from plinth.provenance.impact.descendants import downstream
+from plinth.provenance.impact.runs import affected_runs
+from plinth.provenance.impact.targets import origin
+
+COMMIT = "8c1f00d5e9a3b4c2d1e0f9a8b7c6d5e4f3a2b1c0"
+
+
+def reached(line: Any, target: str) -> set[str]:
+    return {each.asset for each in downstream(line.ctx, origin(line.ctx, target).digests)}
+
+
+def test_an_asset_a_digest_and_an_inventory(line: Any) -> None:
+    tokenizer = line.made["tokenizer"].digest
+    assert origin(line.ctx, "tokenizer").kind == "asset"
+    assert origin(line.ctx, tokenizer[:9]).digests == (tokenizer,)
+    assert reached(line, tokenizer[:9]) == reached(line, "tokenizer")
+    assert reached(line, "5" * 64) == set(line.made)
+
+
+def test_the_list_of_a_source_reaches_what_was_read_from_it(line: Any) -> None:
+    params = {"sources": [{"domain": "news.example"}, {"domain": "blog.example"}]}
+    line.publish("prose/sources", (), {"inventory": "5" * 64}, params=params)
+    for target in ("prose/sources", line.made["prose/sources"].digest, "prose", "news.example", "blog.example"):
+        assert reached(line, target) == set(line.made), target
+    assert origin(line.ctx, "news.example").kind == "source"
+
+
+def test_a_document_reaches_what_its_curated_text_reaches(line: Any) -> None:
+    found = origin(line.ctx, line.id("code", 0))
+    assert (found.kind, found.digests) == ("document", (line.made["code/curated"].digest,))
+    with pytest.raises(MissingError, match="nothing was made of"):
+        origin(line.ctx, line.id("prose", 3))  # dropped before
+
+
+def model(line: Any, name: str, code: Any) -> None:
+    folder = line.ctx.workspace.models / name
+    folder.mkdir(parents=True)
+    content = {"code": code, "checkpoint": {"digest": line.made["checkpoint"].digest}}
+    (folder / "provenance.json").write_text(json.dumps(content))
+
+
+def test_a_commit_reaches_the_models_that_its_code_made(line: Any) -> None:
+    model(line, "one", {"version": "0.3.0", "sha256": "ab" * 32, "commit": COMMIT})
+    for target in (COMMIT, COMMIT[:8], "ab" * 32):
+        assert origin(line.ctx, target).kind == "commit"
+        assert reached(line, target) == {"checkpoint", "evaluation"}
+
+
+def test_a_damaged_provenance_hides_no_other(line: Any) -> None:
+    model(line, "one", {"commit": COMMIT})
+    (line.ctx.workspace.models / "two").mkdir()
+    (line.ctx.workspace.models / "two" / "provenance.json").write_text("[1")
+    assert origin(line.ctx, COMMIT).kind == "commit"
+
+
+@pytest.mark.parametrize("target", ["nothing", "", "ffffffff", "*", "\x1b[31m", "../run", "f" * 40])
+def test_what_nothing_was_made_of_is_named(line: Any, target: str) -> None:
+    with pytest.raises(MissingError, match="nothing was made of"):
+        origin(line.ctx, target)
+
+
+def test_two_meanings_are_refused(line: Any) -> None:
+    tokenizer = line.made["tokenizer"].digest
+    model(line, "one", {"commit": tokenizer[:40]})
+    with pytest.raises(MissingError, match="more than one thing"):
+        origin(line.ctx, tokenizer[:10])
+
+
+def test_a_run_counts_once_it_has_committed(line: Any) -> None:
+    folder = line.run.directory
+    digests = {line.made["code/shards"].digest}
+    assert affected_runs(line.ctx, digests) == ()
+    folder.checkpoints.mkdir(exist_ok=True)
+    (folder.checkpoints / "step-00000004.json").write_text("{}")
+    (found,) = affected_runs(line.ctx, digests)
+    assert (found.run_id, found.checkpoints) == (line.run.run_id, (4,))
+    assert affected_runs(line.ctx, {"0" * 64}) == ()

@@ -1,0 +1,58 @@
+"""The page of an impact: the graph leads to the right, nothing is loaded, foreign names stay text."""
+
+from __future__ import annotations
+
+from plinth.report.impact_figure import ImpactArrow, ImpactBox, columns, grouped
+from plinth.report.impact_page import ConsumerRow, ImpactData, ImpactRow, VersionRow, page
+
+
+def boxes(*names: str) -> list[ImpactBox]:
+    return [ImpactBox(name=name, manifests=2, published=1, origin=name == names[0]) for name in names]
+
+
+def arrows(*pairs: str) -> list[ImpactArrow]:
+    return [ImpactArrow(source=pair.split(">")[0], target=pair.split(">")[1], manifests=3) for pair in pairs]
+
+
+def test_a_box_stands_right_of_all_that_it_was_made_of() -> None:
+    links = arrows("a>b", "a>c", "b>c", "c>d", "a>d")
+    assert columns(boxes("a", "b", "c", "d"), links) == {"a": 0, "b": 1, "c": 2, "d": 3}
+
+
+def test_a_circle_of_versions_ends() -> None:
+    assert set(columns(boxes("a", "b"), arrows("a>b", "b>a", "b>b"))) == {"a", "b"}
+
+
+def test_many_assets_are_one_box_by_stage() -> None:
+    names = [f"b{n}/{stage}" for n in range(3) for stage in ("curated", "shards")] + ["mixture"]
+    links = arrows(*(f"b{n}/curated>b{n}/shards" for n in range(3)), *(f"b{n}/shards>mixture" for n in range(3)))
+    assert grouped(boxes(*names), links, most=7) == (boxes(*names), links)
+    drawn, joined = grouped(boxes(*names), links, most=6)
+    assert {box.name: (box.manifests, box.published, box.origin) for box in drawn} == {
+        "*/curated": (6, 3, True), "*/shards": (6, 3, False), "mixture": (2, 1, False)
+    }  # fmt: skip
+    assert [(arrow.source, arrow.target, arrow.manifests) for arrow in joined] == [
+        ("*/curated", "*/shards", 9), ("*/shards", "mixture", 9)
+    ]  # fmt: skip
+
+
+def test_the_page_names_versions_consumers_and_gaps_and_loads_nothing() -> None:
+    hostile = "<script>alert(1)</script>$x$"
+    data = ImpactData(
+        kind="source",
+        target=hostile,
+        marks=("web is marked by ada: withdrawn",),
+        gaps=("MLflow does not run",),
+        boxes=tuple(boxes(hostile, "b")),
+        arrows=tuple(arrows(f"{hostile}>b")),
+        manifests=(ImpactRow(steps=0, asset="a", digest="d" * 64, state="published"),),
+        count=1200,
+        versions=(VersionRow(model="demo", version="3", checkpoint="c" * 64, aliases=("champion",)),),
+        consumers=(ConsumerRow(name="search", owner="ops@example.org", uses="demo@champion"),),
+    )
+    made = page(data)
+    assert made == page(data)
+    assert "<script" not in made
+    for text in ("withdrawn", "MLflow does not run", "champion", "ops@example.org", "1,199 more", "<svg"):
+        assert text in made
+    assert not any(text in made.replace("http://www.w3.org", "") for text in ("http://", "https://", "src=", "@import"))
