@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import RegistryError
 from plinth.provenance.impact.descendants import AssetLink, Descendant, descent
 from plinth.provenance.impact.runs import AffectedRun, affected_runs
-from plinth.provenance.impact.targets import Origin, origin
+from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
 from plinth.report.impact_figure import ImpactArrow, ImpactBox
 from plinth.report.impact_page import LISTED, ImpactData, ImpactRow, VersionRow
@@ -26,7 +26,7 @@ from registry import mlflow_client, releases, server
 class Impact(Frozen):
     """Everything that came of a target. `gaps` names what could not be looked at; without it the lists are complete."""
 
-    origin: Origin
+    origin: ImpactOrigin
     manifests: tuple[Descendant, ...]
     links: tuple[AssetLink, ...]
     runs: tuple[AffectedRun, ...]

@@ -32,14 +32,14 @@ from plinth.trust.pin import folder_of
 FILE = Path("impact") / "edges.npz"
 
 
-class Links(NamedTuple):
+class SavedEdges(NamedTuple):
     """The edges of a workspace, and the digests of the manifests that are there now."""
 
     edges: Edges
     present: frozenset[str]
 
 
-def current(ctx: Context) -> Links:
+def current(ctx: Context) -> SavedEdges:
     """Every saved manifest of the workspace with its links, those saved a moment ago too.
 
     Raises:
@@ -52,7 +52,7 @@ def current(ctx: Context) -> Links:
         edges = grown(edges, _read(ctx, lacking))
     if lacking or known is None:
         _keep(ctx.workspace, edges)
-    return Links(edges, present)
+    return SavedEdges(edges, present)
 
 
 def note_path(workspace: Workspace) -> Path:

@@ -35,7 +35,7 @@ CURATED = "curated"
 Kind = Literal["asset", "source", "digest", "document", "commit"]
 
 
-class Origin(Frozen):
+class ImpactOrigin(Frozen):
     """A target and the digests (or asset keys) from which everything that came of it is found."""
 
     kind: Kind
@@ -43,7 +43,7 @@ class Origin(Frozen):
     digests: tuple[str, ...]
 
 
-def origin(ctx: Context, target: str) -> Origin:
+def origin(ctx: Context, target: str) -> ImpactOrigin:
     """What a person means.
 
     Raises:
@@ -52,8 +52,9 @@ def origin(ctx: Context, target: str) -> Origin:
     """
     edges = current(ctx).edges
     if target in edges.assets:
-        return Origin(kind="asset", target=target, digests=(target,))
-    found = [Origin(kind="source", target=target, digests=sources)] if (sources := _sources(ctx, edges, target)) else []
+        return ImpactOrigin(kind="asset", target=target, digests=(target,))
+    sources = _sources(ctx, edges, target)
+    found = [ImpactOrigin(kind="source", target=target, digests=sources)] if sources else []
     if HEXADECIMAL.fullmatch(target):
         found += _by_digits(ctx, edges, target)
     if len(found) == 1:
@@ -94,13 +95,13 @@ def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
     return tuple(sorted(edges.digest(node) for node in nodes.tolist()))
 
 
-def _by_digits(ctx: Context, edges: Edges, target: str) -> list[Origin]:
-    found = [Origin(kind="digest", target=digest, digests=(digest,)) for digest in beginning(edges, target)]
+def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
+    found = [ImpactOrigin(kind="digest", target=digest, digests=(digest,)) for digest in beginning(edges, target)]
     if models := _made_by(ctx, target):
-        found.append(Origin(kind="commit", target=target, digests=models))
+        found.append(ImpactOrigin(kind="commit", target=target, digests=models))
     if DOCUMENT_ID.fullmatch(target) and not found:
         held = holders(ctx, target, of_stage(edges, CURATED))
-        found += [Origin(kind="document", target=target, digests=held)] if held else []
+        found += [ImpactOrigin(kind="document", target=target, digests=held)] if held else []
     return found
 
 
