@@ -16,6 +16,7 @@ from plinth.compute.context import Context
 from plinth.compute.stage import manifest
 from plinth.corpus.curate import claims
 from plinth.errors import GateError
+from plinth.evaluation.serving import bounds
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, manifests
@@ -96,7 +97,7 @@ def _scored(recipe: Recipe) -> tuple[str, ...]:
     """Assets whose scores MLflow shows with the model."""
     asked = recipe.evaluation
     proxies, probes = ("proxies",) if asked.proxies else (), ("probes",) if recipe.probes else ()
-    return (*(f"tasks/{name}" for name in asked.tasks), *proxies, *probes)
+    return (*(f"tasks/{name}" for name in asked.tasks), *proxies, *probes, bounds.ASSET)
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, MissingError, TrustError
+from plinth.evaluation.serving import records
 from plinth.provenance import statements
 from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest
@@ -94,7 +95,8 @@ def register_candidate(
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
     """Sign a checkpoint with its provenance, register it, judge it. The same work gives the same version.
 
-    Scores of tasks and proxies (`measured`, by asset) become metrics of MLflow's record of the model.
+    Scores of tasks, proxies and probes and what serving takes (`measured`, by asset) become metrics of MLflow's record
+    of the model.
 
     Raises:
         LineageError: the ancestry is incomplete, or the evaluation or what was measured is of another checkpoint.
@@ -120,7 +122,7 @@ def register_candidate(
             facts=facts,
             source=mlflow_client.source_uri(ctx.workspace, directory),
         )
-        scores.log_scores(client, version, checkpoint, measured)
+        scores.log_scores(client, version, checkpoint, measured, records.read(ctx, checkpoint.digest))
     judged = promotion.judge(ctx, client, recipe, version)
     return judged.candidate, judged.results
 

@@ -1,7 +1,8 @@
-"""Scores of tasks and proxies, on MLflow's record of the model, each once and with its data."""
+"""Scores, and what serving takes, on MLflow's record of the model, each once and with its data."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import LineageError
+from plinth.evaluation.serving import bounds, records
+from plinth.launch.devices import DEVICES
+from plinth.model.parameters import Model
 from plinth.records import Manifest
 from registry import api, mlflow_client, registration
-from registry.scores import scores_of
+from registry.scores import scores_of, speeds_of
 
 ESTIMATE = {"value": 0.25, "low": 0.2, "high": 0.3, "n": 40, "flags": []}
 FILES = fingerprint.digest("task files")
@@ -34,6 +38,42 @@ def proxies(checkpoint: str) -> Manifest:
     )  # fmt: skip
 
 
+SPEEDS = {
+    "device": "cpu", "dtype": "float32", "torch": "2", "machine": "x86_64", "cores": 2, "prompt_tokens": 32,
+    "first_token_s": 0.25, "tokens_per_s": {"1": 100.0, "8": 400.0}, "kv_bytes_per_token": 512, "peak_memory_bytes": 9,
+}  # fmt: skip
+
+
+def serving(checkpoint: str) -> Manifest:
+    model = Model(layers=80, dim=8192, heads=64, kv_heads=8, ffn_dim=28672)
+    return Manifest(
+        asset="serving", step="serving", version="1", params={}, inputs={"checkpoint": checkpoint}, parts=(),
+        stats=bounds.bounds(model, 128256, 8192),
+    )  # fmt: skip
+
+
+def test_what_serving_takes() -> None:
+    made = serving("c")
+    found = {one.key: one.value for one in scores_of(made)}
+    assert found["serving/kv_bytes_per_token"] == 2 * 80 * 8 * 128 * 2
+    b200 = made.stats["devices"]["b200"]
+    assert found["serving/b200/tokens_per_s"] == b200["tokens_per_s"] > 0
+    assert found["serving/b200/first_token_s"] == b200["first_token_s"] > 0
+    assert {key for key in found if key.startswith("serving/l4/")} == {"serving/l4/sequences"}  # it does not fit
+    assert len([key for key in found if key.endswith("/sequences")]) == len(DEVICES)
+
+
+def test_speeds_of_this_machine_stand_apart_from_those_of_others() -> None:
+    found = {one.key.removeprefix("serving/measured/"): one for one in speeds_of(SPEEDS)}
+    assert {name: one.value for name, one in found.items()} == {
+        "first_token_s": 0.25, "kv_bytes_per_token": 512, "peak_memory_bytes": 9,
+        "tokens_per_s/1": 100, "tokens_per_s/8": 400,
+    }  # fmt: skip
+    assert {one.dataset for one in found.values()} == {"serving/measured"}
+    data = [{one.digest for one in speeds_of(SPEEDS | change)} for change in ({}, {"first_token_s": 1}, {"cores": 4})]
+    assert data[0] == data[1] != data[2]
+
+
 def test_keys_values_and_data() -> None:
     found = {one.key: one for one in scores_of(tasks("c"))}
     assert {key: one.value for key, one in found.items()} == {
@@ -52,7 +92,10 @@ def test_keys_values_and_data() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("mlflow_uri")
 def test_mlflow_has_each_number_once_with_model_and_data(ctx: Context, line: Any) -> None:
-    made = {one.asset: one for one in (tasks(line.checkpoint.digest), proxies(line.checkpoint.digest))}
+    made = {one.asset: one for one in (make(line.checkpoint.digest) for make in (tasks, proxies, serving))}
+    record = records.path(ctx, line.checkpoint.digest)
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(SPEEDS))
     given = (ctx, line.recipe, line.checkpoint, line.evaluation, line.run, line.facts())
     api.register_candidate(*given)
     for _ in range(2):  # a candidate that was registered without them gets them too
@@ -70,6 +113,8 @@ def test_mlflow_has_each_number_once_with_model_and_data(ctx: Context, line: Any
     }
     assert {one.model_id for one in logged} == {model.model_id}
     shown = run.inputs.dataset_inputs
-    assert {one.dataset.name for one in shown} == {"task_files/small", "proxies"}
+    assert {one.dataset.name for one in shown} == {"task_files/small", "proxies", "serving", "serving/measured"}
+    speeds = {one.key: (one.value, one.model_id) for one in metrics if one.key.startswith("serving/measured/tokens")}
+    assert speeds == {f"serving/measured/tokens_per_s/{n}": (v, model.model_id) for n, v in ((1, 100), (8, 400))}
     with pytest.raises(LineageError, match="another checkpoint"):
         api.register_candidate(*given, {"proxies": proxies("0" * 64)})
