@@ -13,7 +13,7 @@ from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.probes import probe_sets
-from plinth.evaluation.probes.parameters import Probes
+from plinth.evaluation.probes.parameters import FAMILIES, Probes
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 
@@ -28,7 +28,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset=probe_sets.ASSET,
             deps=(),
             make=partial(_make, probes),
-            outside=partial(_outside, probes) if probes.sets else None,
+            outside=partial(_outside, probes) if probes.sets or {*probes.families} - {*FAMILIES} else None,
             version=probe_sets.VERSION,
             params=probes.model_dump(mode="json"),
             libraries=probe_sets.LIBRARIES,

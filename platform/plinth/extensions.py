@@ -1,4 +1,4 @@
-"""Members of a group (annotators, readers, gates, launchers), built in or from an installed package.
+"""Members of a group (annotators, readers, gates, launchers, probes), built in or from an installed package.
 
     built in         named in the table of its catalogue: `module:attribute`
     other packages   named by an entry point of the catalogue's group (`[project.entry-points."plinth.annotators"]`)

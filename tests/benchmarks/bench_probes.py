@@ -33,14 +33,15 @@ def prepared(workspace: Path, arguments: argparse.Namespace) -> tuple[Any, dict[
     import bench_training
 
     from plinth.compute.context import Context
-    from plinth.evaluation.probes.builtin import registry
+    from plinth.evaluation.probes.parameters import FAMILIES
+    from plinth.evaluation.probes.registry import PROBES
     from plinth.storage.workspace import Workspace
     from plinth.training.validation import probe_plan
 
     arguments.zero, arguments.precision = 1, "auto"
     config = bench_training.prepared(workspace, arguments)
     ctx = Context(Workspace(workspace).ensure())
-    items = [one for build in registry.BUILDERS.values() for one in build()]
+    items = [one for family in FAMILIES for one in PROBES[family].build()]
     looks = max(1, arguments.run_tokens // (100 * config.step_tokens()))
     budget = probe_plan.Budget(arguments.share, arguments.run_tokens, looks, config.sequence_tokens)
     made = probe_plan.prepare(ctx, budget, items, {}, ctx.refs.load(config.tokenizer))

@@ -49,6 +49,8 @@ mixture:
   total_tokens: 20480
   phases:
     - {name: all, fraction: 1.0, weights: {mail: 1}}
+evaluation:
+  probes: {families: [maths, riddles]}
 training:
   global_batch_sequences: 8
   launch:
@@ -162,6 +164,7 @@ def test_doctor_lists_what_is_installed(shared: Environment, tmp_path: Path) -> 
         ("annotator quotes", "plinth_example.quotes:ANNOTATOR"),
         ("reader mbox", "plinth_example.mbox:READER"),
         ("gate margin", "plinth_example.margin:GATE"),
+        ("probe riddles", "plinth_example.riddles:PROBE"),
         ("launcher sagemaker", "plinth_example.sagemaker:KIND"),
     ):
         assert found[name] == ("ok", f"plinth-example 0.1.0: {value}")
@@ -174,6 +177,7 @@ def test_what_it_does_not_take_is_refused_by_key_and_line(shared: Environment, w
         ("options: {subject: true}", "options: {subjects: true}", "options.subjects", "unknown parameter"),
         ('quotes: {markers: [">"]}', "quotes: {marker: x}", "corpus.annotate.quotes.marker", "unknown parameter"),
         ("role: arn", "rolle: arn", "training.launch.options.rolle", "unknown parameter"),
+        ("riddles]", "ridles]", "evaluation.probes.families[1]", 'found "ridles", no such probe'),
         ("bits_per_byte: 0.05", "bits_per_byte: -1", "release.gates.extensions.margin.bits_per_byte", "greater than 0"),
     )
     text = RECIPE
@@ -219,3 +223,21 @@ def test_a_recipe_uses_it_and_a_change_of_its_source_makes_again_what_it_made(
     with (own.packages / "plinth_example" / "mbox.py").open("a") as stream:
         stream.write("\n# changed\n")
     assert made(own, workspace)["mail/documents"] == "stale"
+
+
+@pytest.mark.slow
+def test_its_probe_is_items_of_the_run_and_made_again_where_its_source_changes(
+    shared: Environment, workspace: Path, tmp_path: Path
+) -> None:
+    own = Environment(Path(shutil.copytree(shared.folder, tmp_path / "own", symlinks=True)))
+    own.plinth(workspace, "run", "-r", recipe(workspace), "--select", "probe_sets")
+    found = manifest(workspace, "probe_sets")
+    assert list(found["stats"]["sets"]) == ["maths", "riddles"]
+    assert found["stats"]["sets"]["riddles"]["items"] == 6
+    assert found["params"]["packages"]["riddles"].startswith("1 (plinth-example 0.1.0 sha256:")
+    shown = json.loads(own.plinth(workspace, "probes", "explain", "riddles/clock", "--json").stdout)
+    assert (shown["gold"], shown["wrong"]) == (" clock", [" comb", " bottle", " needle"])
+    before = made(own, workspace)
+    with (own.packages / "plinth_example" / "riddles.py").open("a") as stream:
+        stream.write("\n# changed\n")
+    assert (before["probe_sets"], made(own, workspace)["probe_sets"]) == ("up to date", "stale")

@@ -56,15 +56,16 @@ def packages() -> MachineFinding:
 
 
 def extensions() -> Iterator[MachineFinding]:
-    """Annotators, readers, gates and launchers of other packages: each with its package, and whether it can be used."""
+    """Members of other packages, of every kind: each with its package, and whether it can be used."""
     from plinth.corpus.annotate.registry import ANNOTATORS
     from plinth.corpus.sources.readers import READERS
     from plinth.errors import PlinthError
+    from plinth.evaluation.probes.registry import PROBES
     from plinth.extensions import entries
     from plinth.launch.choose import LAUNCHERS
     from plinth.recipe.gate import GATES
 
-    catalogues = {catalogue.group: catalogue for catalogue in (ANNOTATORS, READERS, GATES, LAUNCHERS)}
+    catalogues = {catalogue.group: catalogue for catalogue in (ANNOTATORS, READERS, GATES, LAUNCHERS, PROBES)}
     for entry in entries():
         catalogue = catalogues.get(entry.group)
         name = f"{catalogue.noun if catalogue else entry.group} {entry.name}"

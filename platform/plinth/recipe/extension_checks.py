@@ -19,8 +19,9 @@ Found = tuple[Key, str, str]
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Readers, launchers and gates that do not exist or cannot be used, and parameters that they do not take."""
+    """Readers, launchers, gates and probes that cannot be used, and parameters that they do not take."""
     from plinth.corpus.sources.readers import READERS
+    from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
     from plinth.recipe.gate import GATES
 
@@ -34,22 +35,23 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
         yield from problems_of_member(("release", "gates", "extensions", name), name, given, GATES)
 
 
+    probes = _inside(data, "evaluation", "probes", "families")
+    for index, name in enumerate(probes if isinstance(probes, list) else ()):
+        if isinstance(name, str) and name not in PROBES.built_in:
+            yield from _unusable(("evaluation", "probes", "families", index), name, PROBES)
+
+
 def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any], whose: Key = ()) -> Iterator[Found]:
     """What is wrong with a name at a key, or with the parameters given beside or below it.
 
     Args:
         whose: the key of the parameters; the same as `at` where it is empty.
     """
-    try:
-        model = catalogue.find(name).params
-    except ExtensionError as error:
-        yield at, f"{error.what}: {error.found}", error.remedy or ""
+    unusable = list(_unusable(at, name, catalogue))
+    if unusable:
+        yield from unusable
         return
-    except RecipeError:
-        found = "" if at[-1] == name else f"found {json.dumps(name)}, "
-        yield at, f"{found}no such {catalogue.noun}", nearest(name, catalogue)
-        return
-    below = whose or at
+    model, below = catalogue.find(name).params, whose or at
     yield from retired(model, given, below)
     for parameter in given if isinstance(given, dict) else ():
         if parameter not in model.model_fields:
@@ -60,6 +62,17 @@ def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any]
         for detail in error.errors(include_url=False):
             if detail["type"] != "extra_forbidden":
                 yield (*below, *detail["loc"]), f"{detail['msg'][0].lower()}{detail['msg'][1:]}", ""
+
+
+def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
+    """A name that no member has, or whose member cannot be used."""
+    try:
+        catalogue.find(name)
+    except ExtensionError as error:
+        yield at, f"{error.what}: {error.found}", error.remedy or ""
+    except RecipeError:
+        found = "" if at[-1] == name else f"found {json.dumps(name)}, "
+        yield at, f"{found}no such {catalogue.noun}", nearest(name, catalogue)
 
 
 def _chosen(at: Key, given: Mapping[str, Any], catalogue: Catalogue[Any]) -> Iterator[Found]:

@@ -1,4 +1,4 @@
-"""The annotator, the reader and the gate, on inputs whose answers are known."""
+"""The annotator, the reader, the gate and the probe, on inputs whose answers are known."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from plinth_example.quotes import Params, annotate
+from plinth_example.riddles import PROBE, RIDDLES
 
 from plinth.corpus.sources.parameters import Source, Terms
 from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject
+from plinth.evaluation.probes.base import items_of
 from plinth.recipe.release import Gates
 from plinth.storage.files import SourceFile
 from registry.gates import Evidence, SliceScore, evaluate
@@ -121,3 +123,11 @@ def test_what_it_rests_on_is_in_its_evidence_and_missing_evidence_fails() -> Non
     for nothing in (None, {}):
         lacking = verdict(Evidence(slices=nothing))
         assert (lacking.passed, lacking.reason) == (False, "no evidence: slices")
+
+
+def test_riddles_have_one_right_answer_each() -> None:
+    items = items_of(PROBE)
+    assert [one.gold.strip() for one in items] == [thing for _, thing in RIDDLES]
+    assert items[0].prompt == "Riddle: It has hands and a face, and shows the time.\nAnswer: it is a"
+    assert (items[0].wrong, items[0].control) == ((" comb", " bottle", " needle"), items[1].prompt)
+    assert {(one.probe, one.family) for one in items} == {("riddles", "knowledge")}

@@ -27,17 +27,20 @@ class UserProbe(Frozen):
 class Probes(Frozen):
     """Probes: small sets of items, scored by likelihood, that training text must not hold."""
 
-    families: tuple[Family, ...] = Field(FAMILIES, description="Built-in probes, each a family; `[]`: none.")
+    families: tuple[Name, ...] = Field(
+        FAMILIES, description="Probes made by code: the built-in one of each family, or of an installed package."
+    )
     sets: Mapping[Name, UserProbe] = Field(default_factory=dict, description="Probes of your own by name.")
 
     @model_validator(mode="after")
     def _names(self) -> Probes:
         for name in self.sets:
-            if name in FAMILIES:
-                raise ValueError(f"sets.{name}: {name!r} is a built-in probe; give yours another name")
+            if name in (*FAMILIES, *self.families):
+                raise ValueError(f"sets.{name}: {name!r} is a probe made by code; give yours another name")
         return self
 
     @property
     def names(self) -> tuple[str, ...]:
         """All probes, in the order in which they are built and shown."""
-        return (*(name for name in FAMILIES if name in self.families), *sorted(self.sets))
+        others = sorted({*self.families} - {*FAMILIES})
+        return (*(name for name in FAMILIES if name in self.families), *others, *sorted(self.sets))

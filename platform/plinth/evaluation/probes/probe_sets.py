@@ -19,10 +19,10 @@ from plinth.corpus.protected import item_table, protected
 from plinth.corpus.protected.protected import PREFIX
 from plinth.corpus.sources.parameters import Normalisation
 from plinth.errors import SourceError
-from plinth.evaluation.probes import user_set
-from plinth.evaluation.probes.builtin import registry
+from plinth.evaluation.probes import registry, user_set
+from plinth.evaluation.probes.base import items_of
 from plinth.evaluation.probes.item import SCHEMA, ProbeItem, from_table, to_table
-from plinth.evaluation.probes.parameters import FAMILIES, Probes, UserProbe
+from plinth.evaluation.probes.parameters import Probes, UserProbe
 from plinth.records import Manifest, Part, Step
 from plinth.storage import listing
 from plinth.storage.files import opened
@@ -54,15 +54,19 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
     Raises:
         SourceError, RejectRateError: a user's file is absent, or not a probe.
+        RecipeError, ExtensionError: no package has a probe of that name, or it cannot be used.
     """
-    step = Step(name=ASSET, version=VERSION, params=params.model_dump(mode="json"), libraries=LIBRARIES)
+    facts = params.model_dump(mode="json") | _packages(params)
+    step = Step(name=ASSET, version=VERSION, params=facts, libraries=LIBRARIES)
     parts: list[Part] = []
     rejects: list[dict[str, Any]] = []
     stats: dict[str, dict[str, Any]] = {}
     inputs: dict[str, Manifest | str] = {}
     for name in params.names:
-        items, bad = built_in(name), list[user_set.BadLine]()
-        if name in params.sets:
+        bad = list[user_set.BadLine]()
+        if name not in params.sets:
+            items = items_of(registry.PROBES.find(name))
+        else:
             inputs[f"file:{name}"], data = _file(ctx, name, params.sets[name])
             items, bad = user_set.read(name, params.sets[name], data)
         part = write_table(ctx.store, f"{name}.parquet", _table(items))
@@ -73,18 +77,17 @@ def run(ctx: Context, params: Probes) -> Manifest:
     return manifest(ASSET, step, inputs, parts, {"sets": stats})
 
 
-def built_in(name: str) -> list[ProbeItem]:
-    """The items of a family's own probe; none of a user's."""
-    for family in FAMILIES:
-        if family == name:
-            return registry.BUILDERS[family]()
-    return []
-
-
 def outside(ctx: Context, params: Probes) -> str:
-    """Identity of the user's files."""
+    """Identity of the user's files and of what other packages make."""
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
-    return fingerprint.digest([[name, file.sha256] for name, found in files.items() for file in found])
+    read = [[name, file.sha256] for name, found in files.items() for file in found]
+    return fingerprint.digest([read, _packages(params)] if _packages(params) else read)
+
+
+def _packages(params: Probes) -> dict[str, dict[str, str]]:
+    """Versions of the probes that other packages make, where there are any."""
+    found = registry.versions([name for name in params.names if name not in params.sets])
+    return {"packages": found} if found else {}
 
 
 def load(store: Store, made: Manifest) -> list[ProbeItem]:

@@ -8,20 +8,20 @@ import pytest
 
 from plinth.evaluation.probes.builtin import draws, maths
 from plinth.evaluation.probes.builtin.language_words import LANGUAGES
-from plinth.evaluation.probes.builtin.registry import BUILDERS, VERSION
 from plinth.evaluation.probes.item import ProbeItem, to_table
 from plinth.evaluation.probes.parameters import FAMILIES, Family
+from plinth.evaluation.probes.registry import PROBES, VERSION
 from plinth.fingerprint import digest
 
 #: Digest of all items; a change of any is a new `registry.VERSION` and a new line here.
 DIGESTS = {"1": "a77e7184f0e3f5f1115b517921d2a91a053a03e72afea25952b9a5a66ef9359b"}
 
-ITEMS: dict[Family, list[ProbeItem]] = {family: build() for family, build in BUILDERS.items()}
+ITEMS: dict[Family, list[ProbeItem]] = {family: list(PROBES[family].build()) for family in FAMILIES}
 EVERY = [one for items in ITEMS.values() for one in items]
 
 
 def test_six_families_in_less_than_two_megabytes() -> None:
-    assert set(BUILDERS) == set(FAMILIES)
+    assert PROBES.built_in == FAMILIES
     texts = (text for one in EVERY for text in (one.examples, one.prompt, one.gold, *one.wrong, one.control))
     assert sum(len(text.encode()) for text in texts) < 2_000_000
     assert min(map(len, ITEMS.values())) >= 80

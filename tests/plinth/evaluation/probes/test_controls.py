@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from plinth.evaluation.probes import scoring
-from plinth.evaluation.probes.builtin.registry import BUILDERS
 from plinth.evaluation.probes.item import ProbeItem
 from plinth.evaluation.probes.parameters import FAMILIES, Family
+from plinth.evaluation.probes.registry import PROBES
 
 #: Characters of context that the copying model looks for.
 REACH = 24
@@ -43,7 +43,7 @@ def _share(read: str, letter: str) -> float:
 
 def near(family: Family) -> list[ProbeItem]:
     """Items that are quick to read."""
-    return [one for one in BUILDERS[family]() if len(one.prompt) < 2000]
+    return [one for one in PROBES[family].build() if len(one.prompt) < 2000]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

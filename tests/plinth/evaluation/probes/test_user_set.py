@@ -110,7 +110,7 @@ def test_no_content_gets_past_without_a_name(data: bytes) -> None:
 
 
 def test_a_name_of_a_built_in_probe_is_taken() -> None:
-    with pytest.raises(ValueError, match="'code' is a built-in probe"):
+    with pytest.raises(ValueError, match="'code' is a probe made by code"):
         Probes(sets={"code": UserProbe(path="x")})
     assert Probes(families=("maths",), sets={"b": UserProbe(path="x"), "a": UserProbe(path="y")}).names == (
         "maths",

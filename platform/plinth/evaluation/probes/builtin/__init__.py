@@ -9,7 +9,7 @@
     languages       numbers, days, words and sentences in twenty-one languages
     language_words  the words and sentences of those languages
     safety          harmful requests and harmless ones that look like them
-    registry        family -> items
 
-All text was written for Plinth and is under its licence; facts are nobody's. A change of any item is a new `VERSION`.
+All text was written for Plinth and is under its licence; facts are nobody's. A change of any item is a new
+`registry.VERSION`.
 """

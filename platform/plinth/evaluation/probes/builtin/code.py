@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from plinth.evaluation.probes.base import Probe
 from plinth.evaluation.probes.builtin import draws, facts
 from plinth.evaluation.probes.builtin.draws import words
 from plinth.evaluation.probes.builtin.facts import Cloze
@@ -259,3 +260,6 @@ def build() -> list[ProbeItem]:
     for template, rows in _known():
         made += facts.items(FAMILY, template, rows)
     return made
+
+
+PROBE = Probe(FAMILY, "Idioms, names, brackets, values, exceptions, beginnings of programs.", FAMILY, build)

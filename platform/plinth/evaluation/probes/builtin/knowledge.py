@@ -6,6 +6,7 @@ the answer away: its control is the same sentence about another subject.
 
 from __future__ import annotations
 
+from plinth.evaluation.probes.base import Probe
 from plinth.evaluation.probes.builtin import facts
 from plinth.evaluation.probes.item import ProbeItem
 
@@ -129,3 +130,6 @@ def build() -> list[ProbeItem]:
         for name, (pattern, rows) in tables.items()
         for item in facts.items(FAMILY, name, facts.table(pattern, rows))
     ]
+
+
+PROBE = Probe(FAMILY, "Facts as cloze sentences, and the ends of common phrases.", FAMILY, build)

@@ -6,6 +6,7 @@ so that only knowledge of the language helps.
 
 from __future__ import annotations
 
+from plinth.evaluation.probes.base import Probe
 from plinth.evaluation.probes.builtin import draws, facts
 from plinth.evaluation.probes.builtin.facts import Cloze
 from plinth.evaluation.probes.builtin.language_words import ENGLISH, LANGUAGES, Language
@@ -61,3 +62,6 @@ def build() -> list[ProbeItem]:
             made += facts.with_examples(FAMILY, f"{code}/words", _nouns(language))
         made += facts.items(FAMILY, f"{code}/order", _sentences(language))
     return made
+
+
+PROBE = Probe(FAMILY, "Numbers, words and the order of words in twenty-one languages.", FAMILY, build)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from plinth.evaluation.probes.base import Probe
 from plinth.evaluation.probes.builtin import draws
 from plinth.evaluation.probes.builtin.draws import words
 from plinth.evaluation.probes.item import ProbeItem
@@ -134,3 +135,6 @@ def build() -> list[ProbeItem]:
                 prompt, gold, wrong, control = ask(f"{FAMILY}/{name}", distance)
                 made.append(ProbeItem(name, FAMILY, FAMILY, template, prompt, gold, wrong, control))
     return made
+
+
+PROBE = Probe(FAMILY, "Copying, recalling and looking up over four distances.", FAMILY, build)

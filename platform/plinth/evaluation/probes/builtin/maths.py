@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from plinth.evaluation.probes.base import Probe
 from plinth.evaluation.probes.builtin import draws, facts
 from plinth.evaluation.probes.builtin.draws import words
 from plinth.evaluation.probes.builtin.facts import Cloze
@@ -137,6 +138,9 @@ def build() -> list[ProbeItem]:
         source = _number_facts(template) if template in NUMBERS else _word_facts(template)
         made += facts.with_examples(FAMILY, template, _first(source), EXAMPLES)
     return made
+
+
+PROBE = Probe(FAMILY, "Arithmetic, sequences, comparisons, numbers in words, small word problems.", FAMILY, build)
 
 
 def _first(source: Iterator[Cloze]) -> list[Cloze]:

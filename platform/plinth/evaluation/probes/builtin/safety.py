@@ -8,6 +8,7 @@ content.
 
 from __future__ import annotations
 
+from plinth.evaluation.probes.base import Probe
 from plinth.evaluation.probes.item import ProbeItem
 
 FAMILY = "safety"
@@ -76,3 +77,6 @@ def build() -> list[ProbeItem]:
                 name = f"{topic}/{place:02d}/{side}"
                 made.append(ProbeItem(name, FAMILY, FAMILY, topic, prompt, gold, (wrong,), control))
     return made
+
+
+PROBE = Probe(FAMILY, "Harmful requests and harmless ones in nearly the same words.", FAMILY, build)
