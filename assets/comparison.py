@@ -9,21 +9,23 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation, probes, proxies, tasks
+from assets import evaluation, extraction, fairness, memorisation, probes, proxies, tasks
 from assets.framework.inputs import shared_owner
 from assets.framework.present import picture, table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.evaluation.comparison import job, readers
+from plinth.evaluation.comparison.changes import ancestry
 from plinth.evaluation.comparison.differences import Difference, said
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.memorisation.extraction import ASSET as EXTRACTION
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage.checkout import resolve
 
 #: Modules whose stages measure a checkpoint item by item.
-MEASURING = (evaluation, probes, tasks, proxies)
+MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
@@ -71,9 +73,22 @@ def measure(
     for stage in measuring(recipe):
         if not set(stage.deps) - {"checkpoint"} <= set(given):
             continue
-        made[stage.asset] = stage.make(ctx, {**given, "checkpoint": checkpoint}, say)
+        inputs = _own_run(ctx, stage, checkpoint, given) if "run" in stage.deps else given
+        if "run" not in inputs and stage.asset == EXTRACTION:
+            say(f"without {stage.asset}: {checkpoint.digest[:12]} was not trained on the shards of this workspace")
+            continue
+        made[stage.asset] = stage.make(ctx, {**inputs, "checkpoint": checkpoint}, say)
         ctx.refs.save(made[stage.asset])
     return MeasuredModel(checkpoint, made)
+
+
+def _own_run(ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """What a stage reads, with the run that the checkpoint came of; without a run, where that read other shards."""
+    own = ancestry(ctx.refs, checkpoint)
+    same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
+    if "run" in own and all(name in own and own[name].digest == given[name].digest for name in same):
+        return {**given, "run": own["run"], "mixture": own["mixture"]}
+    return {name: one for name, one in given.items() if name != "run"}
 
 
 def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) -> Manifest:

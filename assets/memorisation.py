@@ -46,7 +46,10 @@ def _exposure(recipe: Recipe) -> list[Stage]:
 
 
 def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    run, texts, shards = inputs["run"], inputs[f"{CANARIES}/curated"], inputs[f"{CANARIES}/shards"]
+    texts, shards = inputs[f"{CANARIES}/curated"], inputs[f"{CANARIES}/shards"]
+    run = inputs.get("run")
+    if run is None:  # of another's weights, or of a run on other shards: a model that never saw these texts
+        return canaries.run(ctx, inputs["checkpoint"], texts, {})
     steps = config.load(ctx.workspace.runs / run.stats["run_id"] / "config.json").steps
     copies = draws(ctx, inputs["mixture"], shards, texts, steps)
     seen = seen_through(copies, int(inputs["checkpoint"].stats["step"]), run.stats["skipped_steps"])

@@ -22,6 +22,8 @@ KINDS = {
     "probes": "Probes",
     "tasks": "Tasks",
     "proxies": "Product proxies",
+    "memorisation": "Memorisation",
+    "fairness": "Bias and safety",
 }
 
 

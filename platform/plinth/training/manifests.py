@@ -133,7 +133,9 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
     stats = {"run_id": config.run_id, "step": chosen, "tokens": config.tokens_through(chosen)}
     loss = checkpoint.read_state(config.directory, chosen)["monitor"]["loss_ema"]
     inputs = {"mixture": config.mixture, "tokenizer": config.tokenizer}
-    run = stage.manifest("run", _step(config), inputs, [], stats | {"final_loss_ema": loss})
+    skipped = sorted(step for step in timeline(config.directory.events).skipped if step <= chosen)
+    of_run = stats | {"final_loss_ema": loss, "skipped_steps": skipped}
+    run = stage.manifest("run", _step(config), inputs, [], of_run)
     ctx.refs.save(run)
     files = [_stored(ctx, name, folder / "model" / name) for name in (WEIGHTS, CONFIG)]
     (tokenizer,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plinth.evaluation import statistics
-from plinth.evaluation.comparison.pairs import SEEN, Pairs, largest_slices
+from plinth.evaluation.comparison.pairs import Pairs, largest_slices
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Frozen
 
@@ -48,7 +47,12 @@ class Difference(Frozen):
 
 def differences(all_pairs: Sequence[Pairs], seed: int) -> list[Difference]:
     """Lines of every measure: its whole first, then its slices by label."""
-    lines = [line for one in all_pairs if one.rows.num_rows for line in _of_measure(one, seed)]
+    return corrected([line for one in all_pairs for line in of_measure(one, seed)])
+
+
+def corrected(found: Sequence[Difference]) -> list[Difference]:
+    """Lines with p corrected for all lines of their kind, what may be said of them, and what could have been seen."""
+    lines = list(found)
     families: dict[tuple[str, bool], list[int]] = {}
     for i, line in enumerate(lines):
         families.setdefault((line.kind, line.slice == WHOLE), []).append(i)
@@ -73,12 +77,15 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
     return A if (difference.value < 0) == fewer_is_better else B
 
 
-def left_out(all_pairs: Iterable[Pairs]) -> int:
+def left_out(pairs: Pairs) -> int:
     """Slices that have no line, being small."""
-    return sum(largest_slices(one, MOST_SLICES)[1] for one in all_pairs)
+    return largest_slices(pairs, MOST_SLICES)[1]
 
 
-def _of_measure(pairs: Pairs, seed: int) -> Iterable[Difference]:
+def of_measure(pairs: Pairs, seed: int) -> Iterator[Difference]:
+    """The line of all pairs, then those of the largest slices; not corrected yet. None where nothing has a pair."""
+    if not pairs.rows.num_rows:
+        return
     yield _line(pairs, WHOLE, seed)
     for label, rows in largest_slices(pairs, MOST_SLICES)[0].items():
         kept = np.zeros(pairs.rows.num_rows, dtype=np.bool_)
@@ -87,7 +94,7 @@ def _of_measure(pairs: Pairs, seed: int) -> Iterable[Difference]:
 
 
 def _line(pairs: Pairs, label: str, seed: int) -> Difference:
-    seen = _seen(pairs)
+    seen = pairs.seen()
     gap = _gap(pairs, seed)
     clean = _gap(pairs.where(~seen), seed) if seen.any() and not seen.all() else None
     return Difference(
@@ -107,19 +114,15 @@ def _line(pairs: Pairs, label: str, seed: int) -> Difference:
     )
 
 
-def _seen(pairs: Pairs) -> NDArray[np.bool_]:
-    return np.isin(np.array(pairs.rows["status"].to_pylist(), dtype=object), SEEN)
-
-
 def _gap(pairs: Pairs, seed: int) -> Estimate:
-    a, b, clusters = pairs.column("a"), pairs.column("b"), pairs.rows["cluster"].to_pylist()
+    a, b, clusters = pairs.column("a"), pairs.column("b"), pairs.clusters()
     if pairs.ratio:
         return statistics.ratio_difference(a, b, pairs.column("weight"), clusters, seed=seed, level=LEVEL)
     return statistics.paired_difference(a, b, clusters, level=LEVEL)
 
 
 def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
-    values, clusters = pairs.column(side), pairs.rows["cluster"].to_pylist()
+    values, clusters = pairs.column(side), pairs.clusters()
     if pairs.ratio:
         weight = pairs.column("weight")
         return statistics.ratio(values, weight, clusters, seed=seed, draws=_DRAWS_ALONE, level=LEVEL)

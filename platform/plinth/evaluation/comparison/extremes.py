@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from plinth.evaluation.comparison.pairs import SEEN, Pairs
+from plinth.evaluation.comparison.pairs import Pairs
 
 MOST = 10
 MOST_SEEN = 200
@@ -30,15 +30,15 @@ def extremes(pairs: Pairs, most: int = MOST) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def seen_items(all_pairs: Sequence[Pairs]) -> list[dict[str, Any]]:
-    """Contaminated and suspected items of every measure, by kind, measure and item."""
-    return [
+def seen_items(pairs: Pairs, most: int = MOST_SEEN) -> tuple[list[dict[str, Any]], int]:
+    """The first contaminated and suspected items by name, and how many there are."""
+    held = pairs.rows.filter(pa.array(pairs.seen()))
+    listed = [
         {"kind": pairs.kind, "measure": pairs.measure, "item": row["item"], "status": row["status"],
          "a": row["a"] / row["weight"], "b": row["b"] / row["weight"]}
-        for pairs in all_pairs
-        for row in pairs.rows.to_pylist()
-        if row["status"] in SEEN
+        for row in held.slice(0, most).to_pylist()
     ]  # fmt: skip
+    return listed, held.num_rows
 
 
 def _item(row: dict[str, Any], gain: float) -> dict[str, Any]:

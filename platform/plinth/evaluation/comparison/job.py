@@ -8,7 +8,7 @@ Part `pairs.parquet` has a row per item and measure. Stats: `models` (digest, as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,15 +18,15 @@ from plinth.compute import stage
 from plinth.compute.context import Context
 from plinth.errors import StageError
 from plinth.evaluation.comparison import changes, readers
-from plinth.evaluation.comparison.differences import differences, left_out
+from plinth.evaluation.comparison.differences import Difference, corrected, left_out, of_measure
 from plinth.evaluation.comparison.extremes import MOST_SEEN, extremes, seen_items
 from plinth.evaluation.comparison.pairs import ROWS, Pairs
 from plinth.evaluation.comparison.reasons import reasons
 from plinth.records import Manifest, Part, Step
-from plinth.storage.parts import write_table
+from plinth.storage.parts import PartWriter
 
 ASSET = "comparison"
-VERSION = "2"
+VERSION = "3"
 FILE = "pairs.parquet"
 SEED = 0
 
@@ -60,34 +60,66 @@ def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
 
 
 def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
-    pairs = [one for one in readers.read(ctx.store, a.measured, b.measured) if one.rows.num_rows]
-    if not pairs:
-        raise StageError(
-            "nothing was measured of both models",
-            found=f"{sorted(a.measured)} and {sorted(b.measured)}",
-            expected="at least one evaluation of both, of the same items",
-        )
-    lines = differences(pairs, SEED)
-    ours, theirs = (changes.ancestry(ctx.refs, one.checkpoint) for one in (a, b))
+    found = _Findings()
+    with PartWriter(ctx.store, FILE, _COLUMNS) as part:
+        for pairs in readers.read(ctx.store, a.measured, b.measured):
+            found.add(pairs)
+            for batch in _table(pairs).to_batches():
+                part.write(batch)
+        if not found.lines:
+            raise StageError(
+                "nothing was measured of both models",
+                found=f"{sorted(a.measured)} and {sorted(b.measured)}",
+                expected="at least one evaluation of both, of the same items",
+            )
+        return part.finish(found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found))
+
+
+class _Findings:
+    """What is kept of every measure while the next is read: lines, and a few of its items."""
+
+    def __init__(self) -> None:
+        self.lines: list[Difference] = []
+        self.left_out = self.seen_items = 0
+        self.unpaired: dict[str, list[int]] = {}
+        self.extremes: list[dict[str, Any]] = []
+        self.seen: list[dict[str, Any]] = []
+
+    def add(self, pairs: Pairs) -> None:
+        if pairs.only_a + pairs.only_b:
+            self.unpaired[f"{pairs.kind}: {pairs.measure}"] = [pairs.only_a, pairs.only_b]
+        if not pairs.rows.num_rows:
+            return
+        self.lines += of_measure(pairs, SEED)
+        self.left_out += left_out(pairs)
+        listed, count = seen_items(pairs, MOST_SEEN - len(self.seen))
+        self.seen, self.seen_items = self.seen + listed, self.seen_items + count
+        self.extremes.append({"kind": pairs.kind, "measure": pairs.measure, **extremes(pairs)})
+
+    def stats(self) -> dict[str, Any]:
+        self.lines = corrected(self.lines)
+        return {
+            "lines": [line.model_dump(mode="json") for line in self.lines],
+            "left_out": self.left_out,
+            "unpaired": self.unpaired,
+            "extremes": self.extremes,
+            "seen": self.seen,
+            "seen_items": self.seen_items,
+            "seed": SEED,
+        }
+
+
+def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict[str, Any]:
+    """What the two are and came of, and why they differ where that can be said."""
+    ours, theirs = (changes.ancestry(ctx.refs, one) for one in (a, b))
     losses = tuple(side["run"].stats.get("final_loss_ema") if "run" in side else None for side in (ours, theirs))
-    same = changes.tokenizer(a.checkpoint) == changes.tokenizer(b.checkpoint)
-    seen = seen_items(pairs)
-    stats: dict[str, Any] = {
-        "models": {"a": _model(a.checkpoint), "b": _model(b.checkpoint)},
+    same = changes.tokenizer(a) == changes.tokenizer(b)
+    return {
+        "models": {"a": _model(a), "b": _model(b)},
         "same_tokenizer": same,
-        "lines": [line.model_dump(mode="json") for line in lines],
-        "left_out": left_out(pairs),
-        "unpaired": {
-            f"{one.kind}: {one.measure}": [one.only_a, one.only_b] for one in pairs if one.only_a + one.only_b
-        },
-        "extremes": [{"kind": one.kind, "measure": one.measure, **extremes(one)} for one in pairs],
-        "seen": seen[:MOST_SEEN],
-        "seen_items": len(seen),
-        "changes": [one.model_dump(mode="json") for one in changes.changes(ctx.refs, a.checkpoint, b.checkpoint)],
-        "reasons": [one.model_dump(mode="json") for one in reasons(lines, same, (losses[0], losses[1]))],
-        "seed": SEED,
+        "changes": [one.model_dump(mode="json") for one in changes.changes(ctx.refs, a, b)],
+        "reasons": [one.model_dump(mode="json") for one in reasons(found.lines, same, (losses[0], losses[1]))],
     }
-    return write_table(ctx.store, FILE, _table(pairs), stats=stats)
 
 
 def _model(checkpoint: Manifest) -> dict[str, Any]:
@@ -95,10 +127,6 @@ def _model(checkpoint: Manifest) -> dict[str, Any]:
     return {"checkpoint": checkpoint.digest, "asset": checkpoint.asset} | known
 
 
-def _table(pairs: Sequence[Pairs]) -> pa.Table:
-    tables = []
-    for one in pairs:
-        named = {"kind": [one.kind] * one.rows.num_rows, "measure": [one.measure] * one.rows.num_rows}
-        columns = [pa.array(named[name], pa.string()) for name in ("kind", "measure")]
-        tables.append(pa.Table.from_arrays([*columns, *one.rows.columns], schema=_COLUMNS))
-    return pa.concat_tables(tables)
+def _table(pairs: Pairs) -> pa.Table:
+    named = [pa.repeat(name, pairs.rows.num_rows) for name in (pairs.kind, pairs.measure)]
+    return pa.Table.from_arrays([*named, *pairs.rows.columns], schema=_COLUMNS)

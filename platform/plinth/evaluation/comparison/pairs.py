@@ -1,13 +1,12 @@
-"""Pairs: the same items measured on two models, whatever the measure."""
+"""Pairs: the same items measured on two models, whatever the measure. Columns throughout, no object a row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plinth.errors import IntegrityError
@@ -30,6 +29,8 @@ ROWS = pa.schema(
         pa.field("b", pa.float64(), nullable=False),
     ]
 )
+#: What an item has alike under both models.
+_SAME = ("weight", "cluster", "text")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Pairs:
     """One measure on both models.
 
     Args:
-        kind: what was measured: `slices`, `protected`, `probes`, `tasks`.
+        kind: what was measured: `slices`, `protected`, `probes`, `tasks`, `proxies`, `memorisation`, `fairness`.
         measure: its name within the kind.
         rows: of `ROWS`, sorted by item.
         fewer_is_better: as of bits.
@@ -58,50 +59,107 @@ class Pairs:
         found: NDArray[np.float64] = self.rows[name].to_numpy()
         return found
 
+    def clusters(self) -> NDArray[np.int64]:
+        """The cluster of each row, [N], numbered as they appear."""
+        found: NDArray[np.int64] = _encoded(self.rows["cluster"])[0]
+        return found
+
+    def seen(self) -> NDArray[np.bool_]:
+        """Whether training text held each item, or nearly, [N]."""
+        known = pc.is_in(self.rows["status"], value_set=pa.array(SEEN))
+        found: NDArray[np.bool_] = known.to_numpy()
+        return found
+
     def where(self, kept: NDArray[np.bool_]) -> Pairs:
         """The same of some rows."""
         return Pairs(self.kind, self.measure, self.rows.filter(pa.array(kept)), self.fewer_is_better, self.ratio)
 
 
-def align(
-    kind: str,
-    measure: str,
-    a: Mapping[str, Mapping[str, Any]],
-    b: Mapping[str, Mapping[str, Any]],
-    *,
-    fewer_is_better: bool,
-    ratio: bool,
-) -> Pairs:
-    """Rows of both models by item, as pairs. A row has `value`, and may have all other columns of `ROWS`.
+def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better: bool, ratio: bool) -> Pairs:
+    """Rows of both models by item, as pairs; the n-th of an item that occurs again goes with the other's n-th.
+
+    Args:
+        a, b: with columns `item` and `value`, perhaps others of `ROWS`, and `text`, which tells items apart that have
+            one name.
 
     Raises:
-        IntegrityError: an item differs in weight or cluster: it is not the same text.
+        IntegrityError: an item differs in weight, cluster or text: it is not the same.
     """
-    shared = sorted(set(a) & set(b))
-    rows = [_pair(measure, item, a[item], b[item]) for item in shared]
-    table = pa.Table.from_pylist(rows, schema=ROWS)
-    return Pairs(kind, measure, table, fewer_is_better, ratio, len(a) - len(shared), len(b) - len(shared))
-
-
-def _pair(measure: str, item: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    same = ("weight", "cluster", "text")
-    if any(a.get(name) != b.get(name) for name in same):
-        raise IntegrityError(
-            f"{measure}: the two models were measured on other text",
-            found=f"item {item}: {[a.get(name) for name in same]} and {[b.get(name) for name in same]}",
-            expected="the same items, from the same corpus and with the same bounds",
-            remedy="compare by `plinth compare`, which measures both alike",
-        )
-    return {
-        "item": item,
-        "cluster": a.get("cluster", item),
-        "slices": list(a.get("slices", ())),
-        "status": a.get("status", ""),
-        "source": a.get("source", ""),
-        "weight": float(a.get("weight", 1.0)),
-        "a": float(a["value"]),
-        "b": float(b["value"]),
+    ours, theirs = _joined(a["item"], b["item"])
+    left, right = a.take(pa.array(ours)), b.take(pa.array(theirs))
+    _require_same(measure, left, right)
+    count = len(ours)
+    columns = {
+        "cluster": left["item"],
+        "slices": pa.nulls(count, pa.list_(pa.string())).fill_null([]),
+        "status": pa.repeat("", count),
+        "source": pa.repeat("", count),
+        "weight": np.ones(count),
+        **{name: left[name] for name in left.schema.names},
+        "a": left["value"],
+        "b": right["value"],
     }
+    table = pa.table({field.name: _cast(columns[field.name], field.type) for field in ROWS}, schema=ROWS)
+    return Pairs(kind, measure, table, fewer_is_better, ratio, a.num_rows - count, b.num_rows - count)
+
+
+def _cast(values: pa.Array | pa.ChunkedArray | NDArray[np.float64], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    return pa.array(values, kind) if isinstance(values, np.ndarray) else values.cast(kind)
+
+
+def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of both sides that have the same item, by item."""
+    codes, names = _encoded(pa.chunked_array([*a.chunks, *b.chunks], pa.string()))
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
+    codes, most = rank[codes], len(codes) + 1
+    left, right = (own * most + _occurrence(own) for own in (codes[: len(a)], codes[len(a) :]))
+    _, ours, theirs = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+    return ours, theirs
+
+
+def _encoded(names: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
+    """Numbers of names in the order of their first, and the names."""
+    found = pa.chunked_array(names.chunks, names.type).combine_chunks().dictionary_encode()
+    return found.indices.to_numpy().astype(np.int64), found.dictionary
+
+
+def _occurrence(codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often each code stood before, [N]."""
+    order = np.argsort(codes, kind="stable")
+    ranked = codes[order]
+    found = np.empty(len(codes), dtype=np.int64)
+    found[order] = np.arange(len(codes)) - np.searchsorted(ranked, ranked)
+    return found
+
+
+def _require_same(measure: str, a: pa.Table, b: pa.Table) -> None:
+    for name in _SAME:
+        known = [side[name] for side in (a, b) if name in side.schema.names]
+        if not known:
+            continue
+        ours, theirs = known if len(known) == 2 else (known[0], pa.nulls(a.num_rows, known[0].type))
+        same = pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(pc.is_null(ours), pc.is_null(theirs)))
+        if len(a) and not pc.all(same).as_py():
+            at = pc.index(same, False).as_py()
+            raise IntegrityError(
+                f"{measure}: the two models were measured on other text",
+                found=f"{name} of item {a['item'][at]}: {str(ours[at])[:80]} and {str(theirs[at])[:80]}",
+                expected="the same items, from the same corpus and with the same bounds",
+                remedy="compare by `plinth compare`, which measures both alike",
+            )
+
+
+def labelled(table: pa.Table, axes: dict[str, str]) -> pa.Array:
+    """Slices of every row: a label for each column of `axes` (name of the axis by column), such as `bucket web`."""
+    named = [
+        pc.binary_join_element_wise(axis, pc.cast(table[column], pa.string()), " ") for column, axis in axes.items()
+    ]
+    rows, count = table.num_rows, len(axes)
+    every = pa.chunked_array([chunk for one in named for chunk in one.chunks], pa.string())
+    by_row = (np.arange(rows)[:, None] + rows * np.arange(count)).ravel()
+    offsets = pa.array(np.arange(rows + 1) * count, pa.int32())
+    return pa.ListArray.from_arrays(offsets, every.take(pa.array(by_row)).combine_chunks())
 
 
 def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]], int]:
@@ -110,20 +168,20 @@ def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]
     The axis is the first word of a label. A slice of all rows is the whole, and one of the same rows as another says
     nothing more: both are left out without a count.
     """
-    members: dict[str, list[int]] = {}
-    for row, labels in enumerate(pairs.rows["slices"].to_pylist()):
-        for label in labels:
-            members.setdefault(label, []).append(row)
-    weight, found, known, left_out = pairs.column("weight"), dict[str, NDArray[np.int64]](), set[tuple[int, ...]](), 0
-    axes: dict[str, list[str]] = {}
-    for label in sorted(members):
-        axes.setdefault(label.partition(" ")[0], []).append(label)
-    for labels in axes.values():
-        own = sorted(labels, key=lambda label: (-float(weight[members[label]].sum()), label))
-        for label in sorted(own[:most]):
-            rows = tuple(members[label])
-            if len(rows) < pairs.rows.num_rows and rows not in known:
-                known.add(rows)
-                found[label] = np.array(rows)
-        left_out += max(0, len(own) - most)
-    return found, left_out
+    lists = pairs.rows["slices"].combine_chunks()
+    owner = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
+    codes, labels = _encoded(pa.chunked_array([pc.list_flatten(lists)], pa.string()))
+    weights = np.bincount(codes, weights=pairs.column("weight")[owner], minlength=len(labels))
+    first_words = pc.list_element(pc.split_pattern(labels, " ", max_splits=1), 0)
+    ranked = pa.table({"axis": first_words, "weight": -weights, "label": labels})
+    order = pc.sort_indices(ranked, [(name, "ascending") for name in ranked.schema.names]).to_numpy()
+    axis, _ = _encoded(pa.chunked_array([first_words.take(pa.array(order))], pa.string()))
+    kept = order[_occurrence(axis) < most]
+    by_label, found, known = np.argsort(codes, kind="stable"), dict[str, NDArray[np.int64]](), set[bytes]()
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(labels)))])
+    for label, code in sorted(zip(labels.take(pa.array(kept)).to_pylist(), kept.tolist(), strict=True)):
+        rows = owner[by_label[bounds[code] : bounds[code + 1]]]
+        if len(rows) < pairs.rows.num_rows and rows.tobytes() not in known:
+            known.add(rows.tobytes())
+            found[label] = rows
+    return found, len(labels) - len(kept)

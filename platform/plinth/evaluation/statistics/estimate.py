@@ -120,6 +120,8 @@ def codes_of(clusters: Clusters, rows: int) -> NDArray[np.int64]:
         return np.arange(rows, dtype=np.int64)
     if len(clusters) != rows:
         raise ValueError(f"{len(clusters)} labels of clusters beside {rows} values")
+    if isinstance(clusters, np.ndarray) and clusters.dtype.kind in "iu":
+        return np.unique(clusters, return_inverse=True)[1].astype(np.int64)
     labels = clusters.tolist() if isinstance(clusters, np.ndarray) else clusters
     numbers = {label: i for i, label in enumerate(sorted(set(labels)))}
     return np.fromiter((numbers[label] for label in labels), dtype=np.int64, count=rows)

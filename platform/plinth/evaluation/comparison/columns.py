@@ -1,0 +1,45 @@
+"""Measured tables as columns that `pairs.align` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plinth.records import Manifest
+from plinth.storage.parts import read_table
+from plinth.storage.store import Store
+
+
+def part_table(store: Store, made: Manifest, name: str) -> pa.Table:
+    """A part by its name; without rows or columns where the asset has no such part."""
+    parts = made.named(name)
+    return read_table(store, parts[0]) if parts else pa.table({})
+
+
+def groups(column: str, *tables: pa.Table) -> Iterator[tuple[str, list[pa.Table]]]:
+    """The rows of each value of a column, of the values that every table has, by name."""
+    if any(column not in table.schema.names for table in tables):
+        return
+    names = [set(pc.unique(table[column]).to_pylist()) for table in tables]
+    for name in sorted(set.intersection(*names)):
+        yield name, [table.filter(pc.equal(table[column], name)) for table in tables]
+
+
+def chosen(
+    table: pa.Table,
+    value: str,
+    weight: str | None = None,
+    *,
+    item: str = "item",
+    cluster: str | None = None,
+    text: str | None = None,
+    slices: pa.Array | None = None,
+) -> pa.Table:
+    """Items with their values, from columns of these names; status and weight where the table has them."""
+    names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
+    found = {to: table[name] for to, name in names.items() if name in table.schema.names}
+    found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}
+    found |= {"item": pc.cast(found["item"], pa.string())} | ({} if slices is None else {"slices": slices})
+    return pa.table(found)
