@@ -59,3 +59,23 @@ def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     assert stage.outside(ctx) == early
     assert stage.present is not None
     assert {"differences", "lines"} <= set(stage.present(ctx, made))
+
+
+@pytest.mark.slow
+def test_a_release_by_its_names(released: Path, tmp_path: Path) -> None:
+    """The champion, its version, the candidate's, its directory and its run are one model; it is verified first."""
+    names = ("release", "tiny/1", "tiny@champion", "tiny-candidate/1", "latest")
+    first = answer(released, "compare", *names[:2], "-o", tmp_path / "page.html")
+    assert first["models"]["a"] == first["models"]["b"]
+    assert first["models"]["a"]["step"] == 40
+    assert {line["better"] for line in first["lines"]} == {""}
+    for name in names[2:]:
+        found = answer(released, "compare", "release", name, "-o", tmp_path / "page.html")
+        assert found["digest"] == first["digest"]  # the same two checkpoints: made once
+    (directory,) = (path for path in (released / "models").iterdir() if path.is_dir())
+    assert answer(released, "compare", directory, "release", "-o", tmp_path / "page.html")["digest"] == first["digest"]
+    for name, words in (("tiny/7", "tiny"), ("tiny@canary", "has no canary"), ("canary", "has no canary")):
+        refused = plinth(released, "compare", name, "latest", check=False)
+        assert refused.returncode
+        assert words in refused.stderr
+        assert "Traceback" not in refused.stderr
