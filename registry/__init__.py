@@ -33,6 +33,7 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     impact        everything that came of something: manifests, runs, versions
     promotion     copy, aliases, rollback
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
+    exports/      a release or checkpoint as a signed directory that proves itself elsewhere
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for
 approvals, to write; the version of a release counts when a record signed by the promoter says so.

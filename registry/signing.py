@@ -59,12 +59,24 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
     Raises:
         SignatureError: the private key cannot be used, or the directory cannot be signed.
     """
+    sign_files(directory, signature_path(directory), signer)
+    dsse.write(slsa_path(directory), slsa_statement(provenance, subjects), signer)
+
+
+def sign_files(directory: Path, target: Path, signer: Signer) -> None:
+    """Write the model signature of every file that is in a directory now.
+
+    Args:
+        target: of the bundle; inside the directory it is not a file of the model.
+
+    Raises:
+        SignatureError: the private key cannot be used, or the directory cannot be signed.
+    """
     from model_signing.signing import Config
 
     config = Config()  # type: ignore[no-untyped-call]
     config.set_hashing_config(_hashing())
     config._signer = _model_signer(signer)
-    target = signature_path(directory)
     staged = target.with_name(f".{target.name}.tmp")
     try:
         config.sign(directory, staged)
@@ -73,7 +85,6 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
         raise SignatureError(f"{directory} cannot be signed", found=error) from error
     finally:
         staged.unlink(missing_ok=True)
-    dsse.write(slsa_path(directory), slsa_statement(provenance, subjects), signer)
 
 
 def verify(directory: Path, authority: Authority, *, at: str | None = None) -> dict[str, Any]:

@@ -90,14 +90,15 @@ class Line:
         }
         return Facts.model_validate(known | changes)
 
-    def _checkpoint(self) -> Manifest:
+    def model_files(self) -> dict[str, bytes]:
+        """Weights, configuration and tokenizer."""
         weights = save_safetensors({"w": np.arange(self.seed, self.seed + 64, dtype=np.float32)})
-        files = {
-            "model.safetensors": weights,
-            "config.json": b'{"layers":1}',
+        return {"model.safetensors": weights, "config.json": b'{"layers":1}', "tokenizer.json": b"{}"}
+
+    def _checkpoint(self) -> Manifest:
+        files = self.model_files() | {
             "state.json": b'{"step":5}',
             "resume.json": json.dumps({"bit_exact": True, "compared_steps": 3}).encode(),
-            "tokenizer.json": b"{}",
         }
         parts = [{"name": name, "blob": self.ctx.store.put_bytes(data)} for name, data in files.items()]
         inputs = {"run": self.run_manifest.digest, "tokenizer": self.tokenizer.digest}

@@ -66,7 +66,7 @@ class Exports(click.Group):
         "plinth export data 'web/shards' mixture",
         "plinth export text --to corpus",
         "plinth export tokens web --format megatron --to out",
-        "plinth export model latest llama",
+        "plinth export model release llama",
     ),
 )
 def export() -> None:
@@ -74,8 +74,8 @@ def export() -> None:
 
     `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export text [BUCKETS]`: curated text with its ledger
     columns and a data card, which `plinth export verify PLACE` compares with its digests. `plinth export tokens NAME`:
-    token files for other trainers. `plinth export model RUN FOLDER`: a checkpoint in Hugging Face's layout. For a
-    folder of one of these names, write `./tokens`.
+    token files for other trainers. `plinth export model RELEASE FOLDER`: a release in Hugging Face's layout,
+    signed, with its papers. For a folder of one of these names, write `./tokens`.
     """
 
 

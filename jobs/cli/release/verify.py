@@ -22,21 +22,32 @@ ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
         "plinth verify demo/1",
         "plinth verify web/shards --fast",
         "plinth verify workspace/models/3fa9c1d2e0b4",
+        "plinth verify /srv/llama --root root.json",
     )
 )
 @click.argument("target")
 @shared
 @recipe_option
 @click.option("--fast", is_flag=True, help="Check presence and length of every blob without reading it.")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust to verify an export with.")
+@click.option("--unreleased", is_flag=True, help="Accept an export that no history released.")
 @json_option
-def verify(settings: Settings, target: str, fast: bool, as_json: bool) -> None:
+def verify(
+    settings: Settings, target: str, fast: bool, root: Path | None, unreleased: bool, as_json: bool
+) -> None:
     """Verify every link from TARGET back to its raw sources; name the first broken one.
 
     TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an
     asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
+
+    The directory of an export is verified offline, with the root alone: no workspace, no MLflow, no network. The root
+    is the one that is pinned here, unless --root names another.
     """
     from jobs.cli import output
 
+    if root or _is_export(target):
+        _show_export(settings, Path(target), root, unreleased, as_json)
+        return
     proved = _verified(settings, settings.context(), target, fast)
     if as_json:
         output.emit_json(proved)
@@ -45,6 +56,28 @@ def verify(settings: Settings, target: str, fast: bool, as_json: bool) -> None:
     output.facts({name: value for name, value in proved.items() if not isinstance(value, dict | list)})
     for name, digest in proved.get("sources", {}).items() if isinstance(proved.get("sources"), dict) else ():
         output.say(f"  {name}  {digest[:16]}")
+
+
+def _is_export(target: str) -> bool:
+    from plinth.trust.standalone_verify import EXPORT
+
+    return (Path(target) / EXPORT).is_file()
+
+
+def _show_export(settings: Settings, target: Path, root: Path | None, unreleased: bool, as_json: bool) -> None:
+    from jobs.cli import output
+    from plinth.storage.workspace import Workspace
+    from plinth.trust.pin import ROOT_FILE, folder_of
+    from registry.exports import sealed
+
+    proved = sealed.verify(target, root or folder_of(Workspace(settings.workspace)) / ROOT_FILE, unreleased=unreleased)
+    if as_json:
+        output.emit_json(proved)
+        return
+    output.say(f"{target} holds: {proved['files']} files of {proved['name']} ({proved['status']}).")
+    output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
+    output.facts({name: proved[name] for name in ("number", "policy", "checkpoint", "release")})
+    output.facts(proved["evidence"])
 
 
 def _verified(settings: Settings, ctx: Context, target: str, fast: bool) -> dict[str, Any]:

@@ -6,5 +6,5 @@ batch         `plinth batch`: the documents of one training step
 forensics     `plinth replay` and `plinth blame`: the loss of a step by document and source
 checkpoint    `plinth checkpoint list | verify`
 audit         `plinth audit resume`: proof that a resumed run equals the uninterrupted one
-export_model  `plinth export model`: a checkpoint in Hugging Face's layout
+export_model  `plinth export model`: a release in Hugging Face's layout, signed
 """

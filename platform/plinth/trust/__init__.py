@@ -6,6 +6,7 @@
     pin         the root that this machine has pinned for a workspace, and the private keys beside it
     enrolment   make a root, enrol a key, revoke it: the only place that makes keys
     dsse        in-toto statements in DSSE envelopes: build, sign, verify, read, write
+    standalone_verify  an export proved against a root, as one file that needs nothing else of Plinth
 
 Does not belong here: what a statement means for a candidate (registry), lineage (provenance).
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +27,14 @@ from plinth.training.checkpoint.parameters import Checkpoints
 from plinth.training.config import RunConfig
 from plinth.training.engine.parameters import Optimizer
 from plinth.training.parallel.parameters import Parallel
+from registry import taint
 from tests.model_folder import save_model
 
 transformers = pytest.importorskip("transformers")
 
 Plinth = Callable[..., Any]
 END, LENGTH, BOUND = "<|end|>", 48, 1e-5
+NAME = "demo-0123456789ab:6"
 
 BASE = Model(layers=2, dim=64, heads=8, kv_heads=2, ffn_dim=96, rope_theta=500.0)
 MUP = MuP(base_dim=16, base_head_dim=4, embedding_multiplier=3.0, output_multiplier=2.0)
@@ -74,8 +77,10 @@ def committed(workspace: Path, tokenizer: Tokenizer, config: Model, dtype: torch
     ctx = Context(Workspace(workspace).ensure())
     blob = ctx.store.put_bytes(tokenizer.to_str().encode())
     parts = (Part(name="tokenizer.json", blob=blob, rows=0),)
-    made = Manifest(asset="tokenizer", step="tokenizer", version="1", params={}, inputs={}, parts=parts)
-    ctx.refs.save(made)
+    documents = saved(ctx, "web/documents", {"web/sources": "0" * 64})
+    made = saved(ctx, "tokenizer", {"web/documents": documents.digest}, parts)
+    shards = saved(ctx, "web/shards", {"tokenizer": made.digest})
+    mixture = saved(ctx, "mixture", {"web/shards": shards.digest})
     run = RunConfig(
         run_id="demo-0123456789ab",
         key="0" * 64,
@@ -93,8 +98,8 @@ def committed(workspace: Path, tokenizer: Tokenizer, config: Model, dtype: torch
         micro_batch_sequences=2,
         global_batch_sequences=8,
         total_steps=12,
-        mixture="m" * 64,
-        shards={"web": "s" * 64},
+        mixture=mixture.digest,
+        shards={"web": shards.digest},
         tokenizer=made.digest,
         checkpoints=Checkpoints(),
         supervision=Supervision(),
@@ -108,15 +113,21 @@ def committed(workspace: Path, tokenizer: Tokenizer, config: Model, dtype: torch
     return run, model
 
 
+def saved(ctx: Context, asset: str, inputs: dict[str, str], parts: tuple[Part, ...] = ()) -> Manifest:
+    made = Manifest(asset=asset, step=asset.split("/")[-1], version="1", params={}, inputs=inputs, parts=parts)
+    ctx.refs.save(made)
+    return made
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_transformers_compute_what_we_do(
     plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "BLOCK_BYTES", 1000)  # a few rows at a time
     run, model = committed(tmp_path / "workspace", tokenizer, KINDS[kind], torch.float32)
-    told = plinth("export", "model", "latest", "out/hf", "-w", run.workspace)
+    told = plinth("export", "model", "latest", "out/hf", "--unreleased", "-w", run.workspace)
     assert told.code == 0, told.err
-    assert "of step 6, float32" in told.out
+    assert "demo-0123456789ab:6 (UNRELEASED)" in told.out
     peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out/hf", local_files_only=True).eval()
     name = "Olmo2" if model.config.architecture == "olmo2" else "Qwen3" if model.config.qk_norm else "Llama"
     assert type(peer).__name__ == f"{name}ForCausalLM"
@@ -131,13 +142,14 @@ def test_transformers_compute_what_we_do(
 
 def test_files_tokenizer_and_precision(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
     run, model = committed(tmp_path / "workspace", tokenizer, KINDS["untied, long context"], torch.bfloat16)
-    told = plinth("export", "model", "demo", "hf", "--json", "-w", run.workspace)
+    told = plinth("export", "model", "demo", "hf", "--unreleased", "--json", "-w", run.workspace)
     assert told.code == 0, told.err
     shown, folder = json.loads(told.out), tmp_path / "hf"
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert (shown["step"], shown["parameters"], shown["bytes"], shown["dtype"]) == (6, count, 2 * count, "bfloat16")
+    assert (shown["name"], shown["parameters"], shown["bytes"], shown["dtype"]) == (NAME, count, 2 * count, "bfloat16")
     assert shown["files"] == ["model.safetensors"]
-    again = plinth("export", "model", "demo", "many", "--dtype", "float32", "--file-gb", "0.0001", "-w", run.workspace)
+    small = ("--dtype", "float32", "--file-gb", "0.0001")
+    again = plinth("export", "model", "demo", "many", "--unreleased", *small, "-w", run.workspace)
     assert again.code == 0, again.err
     many = tmp_path / "many"
     files = sorted(many.glob("*.safetensors"))
@@ -168,18 +180,65 @@ def test_nothing_is_written_over_and_nothing_changed_is_read(
     full = tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("kept")
-    told = plinth("export", "model", "latest", "full", "-w", run.workspace)
+    told = plinth("export", "model", "latest", "full", "--unreleased", "-w", run.workspace)
     assert told.code == 5
     assert "full is not empty" in told.err
-    missing = plinth("export", "model", "latest", "hf", "--checkpoint", "7", "-w", run.workspace)
+    missing = plinth("export", "model", "latest", "hf", "--unreleased", "--checkpoint", "7", "-w", run.workspace)
     assert missing.code == 3
     assert "no checkpoint 7" in missing.err
     weights = checkpoint.path(run.directory, 6) / "model" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    changed = plinth("export", "model", "latest", "hf", "-w", run.workspace)
+    changed = plinth("export", "model", "latest", "hf", "--unreleased", "-w", run.workspace)
     assert changed.code == 7
     assert "model.safetensors has changed" in changed.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "workspace"]
     assert [path.name for path in full.iterdir()] == ["mine"]
+
+
+def test_what_nobody_released_is_marked_noted_and_needs_a_word(
+    plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer, trust_folder: Path
+) -> None:
+    run, _ = committed(tmp_path / "workspace", tokenizer, BASE, torch.float32)
+    refused = plinth("export", "model", "latest", "hf", "-w", run.workspace)
+    assert refused.code == 8
+    assert "latest is no release" in refused.err
+    assert not (tmp_path / "workspace" / "exports").exists()
+    made = plinth("export", "model", "latest", "hf", "--unreleased", "-w", run.workspace)
+    assert made.code == 0, made.err
+    assert "**UNRELEASED**" in (tmp_path / "hf" / "README.md").read_text()
+    (note,) = (json.loads(path.read_bytes()) for path in (tmp_path / "workspace" / "exports").iterdir())
+    statement = hashlib.sha256((tmp_path / "hf" / "EXPORT.json").read_bytes()).hexdigest()
+    assert (note["name"], note["status"], note["statement"]) == (NAME, "UNRELEASED", statement)
+    assert note["to"] == str(tmp_path / "hf")
+    offline = plinth("verify", "hf", "--root", trust_folder / "root.json")
+    assert offline.code == 8
+    assert "is UNRELEASED: no history released it" in offline.err
+    accepted = plinth("verify", "hf", "--root", trust_folder / "root.json", "--unreleased")
+    assert accepted.code == 0, accepted.err
+    assert "as trainer" in accepted.out
+    assert "demo root" in accepted.out
+
+
+@pytest.mark.parametrize("marked", ["source", "mixture"])
+def test_what_is_tainted_is_not_exported(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer, marked: str) -> None:
+    run, _ = committed(tmp_path / "workspace", tokenizer, BASE, torch.float32)
+    ctx = Context(Workspace(tmp_path / "workspace"))
+    taint.mark(ctx, {"source": "0" * 64, "mixture": run.mixture}[marked], "compliance", "taken down")
+    told = plinth("export", "model", "latest", "hf", "--unreleased", "-w", run.workspace)
+    assert told.code == 8
+    assert "is tainted" in told.err
+    assert "taken down" in told.err
+    assert not (tmp_path / "hf").exists()
+
+
+def test_a_checkpoint_that_is_tainted_is_not_exported(plinth: Plinth, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run, _ = committed(tmp_path / "workspace", tokenizer, BASE, torch.float32)
+    ctx = Context(Workspace(tmp_path / "workspace"))
+    own = {"asset": "checkpoint", "step": "checkpoint", "version": "1", "params": {}, "parts": ()}
+    made = Manifest.model_validate({**own, "inputs": {"mixture": run.mixture}, "stats": {"run_id": run.run_id}})
+    ctx.refs.save(made)
+    taint.mark(ctx, made.digest, "compliance", "leaks")
+    told = plinth("export", "model", "latest", "hf", "--unreleased", "-w", run.workspace)
+    assert (told.code, "leaks" in told.err) == (8, True)

@@ -39,7 +39,7 @@ def test_a_run_and_a_folder_of_its_weights_write_the_same(plinth: Plinth, tmp_pa
     assert "prompts.jsonl: 2 lines are no JSON object with a prompt" in told.err
     expected = [written(model, tokenizer, prompt, 5) for prompt in ("a small", "a text", "small")]
     assert [one["text"] for one in json.loads(told.out)] == expected
-    assert plinth("export", "model", "latest", "folder", "-w", run.workspace).code == 0
+    assert plinth("export", "model", "latest", "folder", "--unreleased", "-w", run.workspace).code == 0
     plain = plinth("generate", "folder", "a small", "--max-tokens", "5", "-w", run.workspace)
     assert plain.code == 0, plain.err
     assert plain.out.strip() == expected[0].strip()

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Verify an exported model against a pinned root of trust: python3 standalone_verify.py DIRECTORY --root root.json
+
+One file for whoever serves a model: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace, nothing
+else of Plinth. Exit status 0 when every file is as a promoter signed it, 1 when not, with the reason on standard error.
+
+    EXPORT.json    DSSE envelope of an in-toto statement: SHA-256 of every other file, release, policy, root
+    evidence/      DSSE envelopes, each signed by the role that may state it
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+EXPORT, RELEASE = "EXPORT.json", "evidence/release.json"
+ROOT_TYPE, EXPORT_TYPE, RELEASE_TYPE = "urn:plinth:root:v1", "urn:plinth:export:v1", "urn:plinth:release:v1"
+PAYLOAD_TYPE, STATEMENT_TYPE = "application/vnd.in-toto+json", "https://in-toto.io/Statement/v1"
+#: Who may state what. A statement of another type is signed by the role that the export names for it.
+ROLES = {
+    RELEASE_TYPE: "promoter",
+    "urn:plinth:release-head:v1": "promoter",
+    "https://slsa.dev/verification_summary/v1": "promoter",
+    "https://slsa.dev/provenance/v1": "trainer",
+    "urn:plinth:approval:v1": "approver",
+    "urn:plinth:gate-policy:v1": "policy",
+}
+
+
+class RefusedExport(Exception):
+    """This directory, or the root, must not be trusted; says why."""
+
+
+def verify(directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None) -> dict[str, Any]:
+    """Prove an export; returns its name, status, release, policy, root, signers and evidence.
+
+    Raises:
+        RefusedExport: anything that differs from what was signed, or was signed by somebody else.
+    """
+    sealed = json.loads(root_file.read_bytes())
+    root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
+    _signers(sealed, root, "root", str(root_file))
+    _require((now or datetime.now(UTC)) < _time(root["expires"]), f"{root['name']} expired on {root['expires']}")
+    sealed = _exact(directory / EXPORT)
+    statement = _statement(sealed, EXPORT_TYPE)
+    stated, under = statement["predicate"], statement["predicate"]["root"]
+    released = stated["status"] == "released"
+    role = "promoter" if released else "trainer"
+    signers = _signers(sealed, root, role, EXPORT, stated["at"])
+    _require(released or unreleased, f"{stated['name']} is {stated['status']}: no history released it")
+    same = under["sha256"] == own if under["version"] == root["version"] else under["version"] < root["version"]
+    _require(same and under["name"] == root["name"], f"signed under another root: {under['name']} {under['version']}")
+    files = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
+    _same_files(directory, files)
+    _require(set(stated["evidence"]) <= set(files), "evidence that is not there")
+    evidence = {name: _evidence(directory, name, of, root, stated) for name, of in sorted(stated["evidence"].items())}
+    _require(not released or RELEASE in evidence, "a release without its record")
+    return {
+        "name": stated["name"], "status": stated["status"], "number": stated["number"], "policy": stated["policy"],
+        "checkpoint": stated["checkpoint"], "release": files.get(RELEASE), "at": stated["at"],
+        "root": f"{'demo root' if root['demo'] else 'root'} {root['name']} version {root['version']}",
+        "signed_by": signers, "role": role, "files": len(files), "evidence": evidence,
+    }  # fmt: skip
+
+
+def sha256(path: Path) -> str:
+    """The digest of a regular file; links are not followed."""
+    digest, block = hashlib.sha256(), memoryview(bytearray(1 << 22))
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb", buffering=0) as stream:
+        while count := stream.readinto(block):
+            digest.update(block[:count])
+    return digest.hexdigest()
+
+
+def files_of(directory: Path) -> Iterator[str]:
+    """Names of all files below a directory.
+
+    Raises:
+        RefusedExport: a link, a file with a second name, an empty folder, or what is neither file nor folder.
+    """
+    empty = True
+    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+        empty = False
+        if entry.is_dir(follow_symlinks=False):
+            yield from (f"{entry.name}/{name}" for name in files_of(Path(entry.path)))
+            continue
+        plain = entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_nlink == 1
+        _require(plain, f"{entry.path} is a link, or no regular file")
+        yield entry.name
+    _require(not empty, f"{directory} is an empty folder")
+
+
+def _same_files(directory: Path, files: dict[str, str]) -> None:
+    found = set(files_of(directory)) - {EXPORT}
+    _require(EXPORT not in files, f"{EXPORT} names itself")
+    for name in sorted(found ^ set(files)):
+        raise RefusedExport(f"{name} {'was added' if name in found else 'is missing'}")
+    names = sorted(files)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for name, digest in zip(names, pool.map(lambda each: sha256(directory / each), names), strict=True):
+            _require(digest == files[name], f"{name} has changed")
+
+
+def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> str:
+    """Role and owners of a statement of the evidence, which must be of this checkpoint."""
+    sealed = json.loads((directory / name).read_bytes())
+    found = _statement(sealed)
+    role = ROLES.get(found["predicateType"], role)
+    signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
+    if name == RELEASE:
+        record, (model, _, version) = found["predicate"], stated["name"].rpartition("/")
+        _require(found["predicateType"] == RELEASE_TYPE, f"{name} is no release record")
+        told = (record["model"], record["version"], record["number"], record["candidate"]["checkpoint"])
+        _require(told == (model, version, stated["number"], stated["checkpoint"]), f"{name} is of another release")
+    return f"{role}: {', '.join(signers)}"
+
+
+def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str, at: str | None = None) -> list[str]:
+    """Owners of the role's keys that signed an envelope: every signature must hold, and a threshold of keys."""
+    payload, kind = base64.b64decode(sealed["payload"]), PAYLOAD_TYPE.encode()
+    signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+    known, owners = root["roles"][role], dict[str, str]()
+    for one in sealed["signatures"]:
+        if where != EXPORT and one["keyid"] not in known["keys"]:
+            continue
+        _require(one["keyid"] in known["keys"], f"{where} is not signed as {role}")
+        key = root["keys"][one["keyid"]]
+        revoked = key["revoked_from"] is not None and (at is None or _time(at) >= _time(key["revoked_from"]))
+        _require(not revoked, f"{where} is signed with a key of {key['owner']} that was revoked")
+        try:
+            public: Any = load_pem_public_key(key["public"].encode())
+            _require(isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1), "no P-256 key")
+            public.verify(base64.b64decode(one["sig"]), signed, ECDSA(SHA256()))
+        except (InvalidSignature, UnsupportedAlgorithm) as error:
+            raise RefusedExport(f"the signature of {where} does not hold") from error
+        owners[key["public"]] = key["owner"]
+    needed = max(int(known["threshold"]), 1)
+    _require(len(owners) >= needed, f"{where} has {len(owners)} signatures as {role}, {needed} are needed")
+    return sorted(set(owners.values()))
+
+
+def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(base64.b64decode(sealed["payload"]))
+    _require(sealed["payloadType"] == PAYLOAD_TYPE and found["_type"] == STATEMENT_TYPE, "not an in-toto statement")
+    _require(kind in (None, found["predicateType"]), f"a statement of type {found['predicateType']}, not {kind}")
+    return found
+
+
+def _exact(path: Path) -> dict[str, Any]:
+    """An envelope in the one form that its writer gives it, so that no byte of the file is free to change."""
+    content = path.read_bytes()
+    found: dict[str, Any] = json.loads(content)
+    coded = [found["payload"], *(one["sig"] for one in found["signatures"])]
+    same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)
+    same = same and all(set(one) == {"keyid", "sig"} for one in found["signatures"])
+    same = same and json.dumps(found, indent=1, sort_keys=True).encode() == content
+    _require(same and set(found) == {"payload", "payloadType", "signatures"}, f"{path.name} was written anew")
+    return found
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)  # without a zone, comparing it is a TypeError
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise RefusedExport(reason)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Verify an exported model against a pinned root of trust.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--root", type=Path, required=True, help="pinned root of trust, from its owner, not the export")
+    parser.add_argument("--unreleased", action="store_true", help="accept a model that no history released")
+    given = parser.parse_args(arguments)
+    try:
+        print(json.dumps(verify(given.directory, given.root, given.unreleased), indent=1))
+    except (RefusedExport, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        print(f"refused: {str(error) or type(error).__name__!a}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""The seal of an export: a statement over every file of a directory, and the record that it was made.
+
+The statement names the release, its policy and the root under which it was signed. It is signed as `promoter`; of a
+model that nobody released as `trainer`, and says so. Who verifies it is `plinth.trust.standalone_verify`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from plinth.compute.context import Context
+from plinth.errors import SignatureError
+from plinth.records import Frozen
+from plinth.storage.atomic import write_bytes
+from plinth.trust import dsse, standalone_verify
+from plinth.trust.authority import PROMOTER, TRAINER
+from plinth.trust.pin import Trust
+from plinth.trust.standalone_verify import EXPORT, EXPORT_TYPE, RefusedExport
+from registry import signing
+from registry.clock import now
+
+MODEL_SIGNATURE = "model.sig"
+
+
+class ExportClaim(Frozen):
+    """What an export states beside its files.
+
+    Args:
+        name: `NAME/VERSION` of a release; any name of an unreleased model.
+        number: of the release record; None without one.
+        released_at: when the release was recorded, for signatures of keys that were revoked since.
+        evidence: by file name the role that signed it.
+    """
+
+    name: str
+    status: Literal["released", "UNRELEASED"]
+    checkpoint: str
+    number: int | None = None
+    policy: str | None = None
+    released_at: str | None = None
+    evidence: Mapping[str, str] = {}
+
+
+def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
+    """Sign a directory as it is; nothing may be added afterwards. Returns the statement's predicate.
+
+    Raises:
+        SignatureError: no key as `promoter` (of what is unreleased as `trainer`), or a file that cannot be signed.
+    """
+    trust = Trust.of(ctx.workspace)
+    signer = trust.signer(PROMOTER if claim.status == "released" else TRAINER)
+    signing.sign_files(directory, directory / MODEL_SIGNATURE, signer)
+    for path in directory.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o444)
+    try:
+        names = sorted(standalone_verify.files_of(directory))
+    except RefusedExport as error:
+        raise SignatureError(f"{directory} cannot be exported", found=error) from error
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        digests = pool.map(standalone_verify.sha256, (directory / name for name in names))
+    root = {"name": trust.root.name, "version": trust.root.version, "sha256": trust.root.digest()}
+    predicate = claim.model_dump(mode="json") | {"at": now(), "root": root}
+    statement = dsse.statement(EXPORT_TYPE, dict(zip(names, digests, strict=True)), predicate)
+    dsse.write(directory / EXPORT, statement, signer)
+    (directory / EXPORT).chmod(0o444)
+    return predicate
+
+
+def record(ctx: Context, claim: ExportClaim, to: str, sealed: str | None) -> Path:
+    """Note in `exports/` what was exported, where to and by whom; numbered, only ever added to.
+
+    Args:
+        sealed: SHA-256 of the export's statement; None where it has none.
+    """
+    folder = ctx.workspace.root / "exports"
+    folder.mkdir(parents=True, exist_ok=True)
+    note = {
+        "name": claim.name,
+        "status": claim.status,
+        "checkpoint": claim.checkpoint,
+        "to": to,
+        "by": getpass.getuser(),
+        "at": now(),
+        "statement": sealed,
+    }
+    path = folder / f"{hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()[:16]}.json"
+    write_bytes(path, json.dumps(note, indent=1, sort_keys=True).encode(), mode=0o600)
+    return path
+
+
+def is_export(directory: Path) -> bool:
+    """Whether a directory claims to be an export; nothing is verified."""
+    return (directory / EXPORT).is_file()
+
+
+def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str, Any]:
+    """Prove an export offline; see `standalone_verify.verify`.
+
+    Raises:
+        SignatureError: a file, the statement, its signer or the root is not as it must be.
+    """
+    try:
+        return standalone_verify.verify(directory, root, unreleased)
+    except (RefusedExport, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SignatureError(
+            f"{directory} is not a verified export",
+            found=str(error) or type(error).__name__,
+            expected=f"every file as a {PROMOTER} of the root in {root} signed it, and no others",
+            remedy="do not use this model; export the release again",
+        ) from error
+
+

@@ -1,0 +1,188 @@
+"""`plinth export model` of a release: papers and evidence inside the seal; what is tainted or gone stays at home."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs.cli.root import call
+from plinth.compute.context import Context
+from plinth.model.decoder import build
+from plinth.model.parameters import Model
+from plinth.storage.workspace import Workspace
+from plinth.trust import dsse, pin
+from registry import approval, releases, taint
+from registry.candidate import Candidate
+from registry.exports.sealed import verify
+from tests.model_folder import byte_level, save_folder
+from tests.registry.conftest import Line, make_recipe, sign_candidate
+from tests.registry.exports.test_offline import alone
+
+MODEL = Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48)
+TOKENS = 32
+
+
+class ModelLine(Line):
+    """A line whose checkpoint is a model that can be run."""
+
+    def model_files(self) -> dict[str, bytes]:
+        folder = self.ctx.workspace.tmp / "model"
+        tokenizer = byte_level(["a small text that is merged"] * 3, 300)
+        save_folder(folder, build(MODEL, tokenizer.get_vocab_size(), 3), MODEL, tokenizer, TOKENS)
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Context:
+    """`demo` with version 1, which was rolled back, and version 2, the champion; both of one candidate."""
+    ctx = Context(Workspace(tmp_path / "workspace").ensure())
+    line = ModelLine(ctx, make_recipe("demo"))
+    found = sign_candidate(ctx, line)
+    approval.sign(ctx, found, "anna@example.org", "better on every slice")
+    move(ctx, found, "champion", "1", None)
+    move(ctx, found, "withdrawn", None, "1")
+    move(ctx, found, "champion", "2", None)
+    return ctx
+
+
+def move(ctx: Context, found: Candidate, action: str, version: str | None, previous: str | None) -> None:
+    about = {"candidate": found.subjects, "candidate_version": "1", "at": "2026-11-20T10:00:00+00:00"}
+    to = {"action": action, "goal": action, "model": "demo", "version": version, "previous": previous}
+    releases.append(ctx, by="tests", reason="a reason", **to, **about)
+
+
+def root_of(ctx: Context) -> Path:
+    return pin.folder_of(ctx.workspace) / "root.json"
+
+
+def export(ctx: Context, target: str, to: Path, *more: str) -> int:
+    return call(["export", "model", target, str(to), "-w", str(ctx.workspace.root), *more])
+
+
+def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: Context, tmp_path: Path) -> None:
+    to, root = tmp_path / "out", Path(shutil.copy(root_of(released), tmp_path / "root.json"))
+    assert export(released, "demo@champion", to) == 0
+    record = json.loads((released.workspace.releases / "00003.json").read_bytes())["record"]
+    shutil.rmtree(released.workspace.root)
+    proved = verify(to, root)
+    assert (proved["name"], proved["number"], proved["status"]) == ("demo/2", 3, "released")
+    assert proved["checkpoint"] == record["candidate"]["checkpoint"]
+    roles = {name.removeprefix("evidence/"): role.partition(":")[0] for name, role in proved["evidence"].items()}
+    assert roles == {"release.json": "promoter", "head.json": "promoter", "provenance.slsa.json": "trainer",
+                     "evidence.json": "trainer", "approvals/anna@example.org.json": "approver"}  # fmt: skip
+    statuses, printed = alone(root, to)
+    assert statuses == [0], printed
+    card = (to / "README.md").read_text()
+    assert "UNRELEASED" not in card
+    assert "better on every slice" in card
+    assert {path.name for path in (to / "papers").iterdir()} == {"DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json"}
+    bom = json.loads((to / "papers" / "bom.cdx.json").read_bytes())
+    assert bom["metadata"]["component"]["version"] == "2"
+
+
+def test_the_digests_that_papers_name_lie_beside_them(released: Context, tmp_path: Path) -> None:
+    assert export(released, "demo/2", tmp_path / "out") == 0
+    evidence = tmp_path / "out" / "evidence"
+    found = {digest_of(path) for path in evidence.rglob("*.json")}
+    named = [line for line in (tmp_path / "out" / "README.md").read_text().splitlines() if "` attestation: " in line]
+    assert len(named) == 2
+    assert {line[3:67] for line in named} <= found
+
+
+def test_a_second_export_has_the_same_papers_and_weights(released: Context, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert export(released, "demo/2", tmp_path / name) == 0
+    one, two = ({str(path.relative_to(at)): path.read_bytes() for path in at.rglob("*") if path.is_file()}
+                for at in (tmp_path / "one", tmp_path / "two"))  # fmt: skip
+    assert one.keys() == two.keys()
+    assert {name for name in one if one[name] != two[name]} <= {"EXPORT.json", "model.sig"}  # ECDSA draws a number
+    assert len(list((released.workspace.root / "exports").iterdir())) == 2
+
+
+def test_model_signing_verifies_it_with_the_promoters_key(released: Context, tmp_path: Path) -> None:
+    from model_signing import hashing, verifying
+
+    assert export(released, "demo/2", tmp_path / "out") == 0
+    to, trust = tmp_path / "out", pin.Trust.of(released.workspace)
+    (key,) = trust.authority("promoter").keys.values()
+    (tmp_path / "promoter.pub").write_text(key.public)
+    ignored = [to / "EXPORT.json", to / "model.sig"]
+    hashed = hashing.Config().set_ignored_paths(paths=ignored, ignore_git_paths=False)
+    config = verifying.Config().use_elliptic_key_verifier(public_key=tmp_path / "promoter.pub")
+    config.set_hashing_config(hashed.use_file_serialization(hashing_algorithm="blake3")).verify(to, to / "model.sig")
+
+
+@pytest.mark.slow
+def test_transformers_loads_it(released: Context, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    assert export(released, "demo/2", tmp_path / "out") == 0
+    peer = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", local_files_only=True).eval()
+    tokens = torch.arange(TOKENS)[None]
+    with torch.no_grad():
+        ours, theirs = build(MODEL, peer.config.vocab_size, 3)(tokens), peer(input_ids=tokens).logits
+    assert float((ours - theirs).abs().max()) <= 1e-5
+    assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "reason"),
+    [
+        ("demo/1", 8, "was rolled back"),
+        ("demo/9", 8, "was never released"),
+        ("demo@canary", 3, "demo has no canary"),
+        ("latest", 8, "latest is no release"),
+    ],
+)
+def test_what_was_not_released_or_is_gone_stays(
+    released: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str], target: str, code: int, reason: str
+) -> None:
+    assert export(released, target, tmp_path / "out") == code
+    assert reason in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not (released.workspace.root / "exports").exists()
+
+
+def test_a_tainted_release_stays(released: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    record = releases.history(released)[-1]
+    taint.mark(released, record.candidate["checkpoint"], "compliance@example.org", "leaks addresses")
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    assert "leaks addresses" in capfd.readouterr().err
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_a_changed_weight_stays(released: Context, tmp_path: Path) -> None:
+    weights = next(released.workspace.models.glob("*/model.safetensors"))
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x07")
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_evidence_that_somebody_else_signed_stops_the_export(
+    released: Context, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = released.workspace.approvals.glob("*/*.json")
+    content = dsse.unverified(dsse.envelope_of(path), "approval")
+    dsse.write(path, content, pin.Trust.of(released.workspace).signer("trainer"))
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    assert "nobody may state evidence/approvals/anna@example.org.json" in capfd.readouterr().err
+
+
+def test_without_the_promoters_key_nothing_leaves(
+    released: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(pin.folder_of(released.workspace), tmp_path / "trainer")
+    shutil.rmtree(tmp_path / "trainer" / "keys" / "promoter")
+    monkeypatch.setenv(pin.TRUST_VARIABLE, str(tmp_path / "trainer"))
+    assert export(released, "demo/2", tmp_path / "out") == 8
+    assert not list(tmp_path.glob("*out*"))
+
+
+def digest_of(path: Path) -> str:
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()
