@@ -1,4 +1,8 @@
-"""Tables for people, JSON for programs."""
+"""Tables for people, JSON for programs: the one way from a command to a terminal.
+
+Documents, addresses and names are others' text. Nothing that is printed here has a character that commands a terminal
+(`plinth.text.terminal`), or markup but for a few styles.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,12 @@ from typing import Any
 
 import click
 
-#: Control characters of ASCII and Latin-1 but for line ends and tabs, marks of direction, and line separators.
-_COMMANDS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
+from plinth.text.terminal import escaped
+from plinth.text.terminal import visible as visible
+
+#: Markup that commands use; anything else in brackets is text.
+_STYLES = frozenset(("bold", "dim", "italic", "red", "green", "yellow", "blue", "magenta", "cyan"))
+_BRACKETS = re.compile(r"(\\*)\[(/?)([^\[\]]*)\]")
 
 #: Width, in columns, of a table for a pipe or a file.
 PIPED_WIDTH = 200
@@ -21,8 +29,7 @@ PIPED_WIDTH = 200
 def emit_json(value: Any) -> None:
     """One JSON document on stdout; records become objects, bytes become hexadecimal."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
-    # JSON leaves these as they are, and a terminal may obey them.
-    click.echo(re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text))
+    click.echo(escaped(text))
 
 
 def table(
@@ -38,13 +45,14 @@ def table(
     from rich.text import Text
 
     def cell(value: object) -> Text:
-        return value if isinstance(value, Text) else Text(_cell(value))
+        return value if isinstance(value, Text) else Text(visible(_cell(value)))
 
     cells = [None if row is None else [cell(value) for value in row] for row in rows]
-    grid = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1))
+    shown = Text(visible(title)) if title else None
+    grid = Table(title=shown, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1))
     for index, name in enumerate(columns):
         grid.add_column(
-            name,
+            Text(visible(name)),
             justify="right" if name in right else "left",
             overflow="fold",
             min_width=max((row[index].cell_len for row in cells if row), default=0) if name in right else None,
@@ -57,6 +65,11 @@ def table(
     say(grid)
 
 
+def line(text: str, *, err: bool = False, end: str = "\n") -> None:
+    """Print text as it is, on standard output or standard error."""
+    click.echo(f"{visible(text)}{end}", err=err, nl=False)
+
+
 def say(*what: Any) -> None:
     """Print for a person: rich markup; plain and not wrapped where the output is no terminal."""
     from rich.console import Console
@@ -64,7 +77,7 @@ def say(*what: Any) -> None:
     piped = not sys.stdout.isatty()
     width = PIPED_WIDTH if piped and "COLUMNS" not in os.environ else None
     console = Console(highlight=False, width=width, soft_wrap=piped and all(isinstance(w, str) for w in what))
-    console.print(*what)
+    console.print(*(_markup(each) if isinstance(each, str) else each for each in what))
 
 
 def plain_markup(text: str) -> str:
@@ -74,10 +87,21 @@ def plain_markup(text: str) -> str:
     return escape(text)
 
 
-def visible(text: str) -> str:
-    """Foreign text for a terminal: characters that would command it, or reorder what it shows, as `\\x1b`; line ends
-    and tabs stay."""
-    return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+def _markup(text: str) -> Any:
+    """Our markup as styles; brackets with other words as text, and all as text where the brackets do not match."""
+    from rich.errors import MarkupError
+    from rich.text import Text
+
+    def own(found: re.Match[str]) -> str:
+        before, end, words = found.groups()
+        ours = set(words.split()) <= _STYLES and (words or end)
+        return found[0] if len(before) % 2 or ours else f"{before}\\[{end}{words}]"
+
+    shown = visible(text)
+    try:
+        return Text.from_markup(_BRACKETS.sub(own, shown), emoji=False)
+    except MarkupError:
+        return Text(shown)
 
 
 def heading(text: str) -> None:
@@ -120,7 +144,7 @@ def coloured(text: str, style: str) -> Any:
     """A table cell in a colour, plain where the output is no terminal."""
     from rich.text import Text
 
-    return Text(text, style=style)
+    return Text(visible(text), style=style)
 
 
 def _cell(value: object) -> str:

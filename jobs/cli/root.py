@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 
 from jobs.cli.options import RecipeFile, Settings, WorkspacePlace
+from plinth.text.terminal import visible
 
 #: Section of the help, which is a folder of this package -> (title, command -> (module in it, one line of help)).
 SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
@@ -186,7 +188,9 @@ def call(args: list[str]) -> int:
     except click.exceptions.Exit as request:
         return request.exit_code
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(visible(shown.getvalue()), err=True, nl=False)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; finished parts are kept, the same command continues from them", err=True)
@@ -205,11 +209,11 @@ def _failed(error: Exception, *, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        click.echo(visible("".join(traceback.format_exception(error))), err=True, nl=False)
     if isinstance(error, PlinthError):
-        click.echo(f"plinth: {error}", err=True)
+        click.echo(visible(f"plinth: {error}"), err=True)
         return error.exit_code
     if not debug:
         line = " ".join(str(error).split())
-        click.echo(f"plinth: defect: {type(error).__name__}: {line} (--debug shows where)", err=True)
+        click.echo(visible(f"plinth: defect: {type(error).__name__}: {line} (--debug shows where)"), err=True)
     return SOFTWARE_ERROR

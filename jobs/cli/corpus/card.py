@@ -23,4 +23,4 @@ def card(settings: Settings, as_json: bool) -> None:
     if as_json:
         output.emit_json(made.stats["screening"])
     else:
-        click.echo(text_of(ctx, made), nl=False)
+        output.line(text_of(ctx, made), end="")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli.options import Settings, examples, json_option, shared
+from plinth.text.terminal import visible
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
@@ -211,8 +212,8 @@ def _page(row: dict[str, Any]) -> str:
     kept = row.get("survivor")
     other = f"of {kept['uri']}  {kept['bucket']} {kept['id']}" if kept else row.get("where", "")
     why = f"  {values}  ({row['rule']})" if row.get("rule") else f"  {other}"
-    head = click.style(row["uri"], bold=True)
-    return f"{head}  {row['bucket']} {row['id']}\n  {row['reason']}{why}\n  {row['excerpt']}\n"
+    text = visible(f"  {row['bucket']} {row['id']}\n  {row['reason']}{why}\n  {row['excerpt']}\n")
+    return f"{click.style(visible(row['uri']), bold=True)}{text}"
 
 
 def _show_summary(ctx: Context, as_json: bool) -> None:

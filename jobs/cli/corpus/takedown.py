@@ -125,8 +125,7 @@ def show(held: Holdings, models: list[dict[str, Any]], notes: list[str]) -> None
     rows = [(one.id, one.how, one.decision, one.reason, one.shard, one.position, one.uri) for one in found.documents]
     if rows:
         columns = ("document", "found as", "decision", "reason", "shard", "position", "uri")
-        safe = [tuple(output.visible(cell) if isinstance(cell, str) else cell for cell in row) for row in rows[:SHOWN]]
-        output.table(columns, safe, right=("position",))
+        output.table(columns, rows[:SHOWN], right=("position",))
     if len(found.documents) > SHOWN:
         output.say(f"[dim]and more: --json lists {len(found.documents):,}[/dim]")
     for run in held.runs:
@@ -136,7 +135,7 @@ def show(held: Holdings, models: list[dict[str, Any]], notes: list[str]) -> None
         name = output.plain_markup(model["name"])
         output.say(f"{model['kind']} {name} of checkpoint {model['checkpoint'][:12]}{state}")
     for note in notes:
-        output.say(f"[yellow]{output.plain_markup(output.visible(note))}[/yellow]")
+        output.say(f"[yellow]{output.plain_markup(note)}[/yellow]")
 
 
 def _run(run: ExposedRun) -> str:

@@ -106,11 +106,11 @@ def _show_span(span: Mapping[str, Any]) -> None:
         f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
         f"{_count(span['occurrences'], 'time')} in {_count(span['documents'], 'document')}{most}"
     )
-    output.say(f"    | {output.plain_markup(output.visible(shown))}")
+    output.say(f"    | {output.plain_markup(shown)}")
     for one in span["found"]:
         place = ", ".join(f"{piece['shard']} at {piece['position']:,}" for piece in one["shards"])
         output.say(
-            f"  {one['id']}  {output.plain_markup(output.visible(one['uri']))}  [dim]{one['licence']}, "
+            f"  {one['id']}  {output.plain_markup(one['uri'])}  [dim]{one['licence']}, "
             f"{one['stream']}: {place}[/dim]"
         )
         for run in one["training"]:

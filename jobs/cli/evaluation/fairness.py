@@ -89,7 +89,7 @@ def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
     output.heading(title)
     columns = ("attribute", "mean", "95% interval", "corrected p", "found", "smallest effect", "pairs", "templates")
     cells = (
-        (output.visible(name), f"{one['value']:+.3f}", f"{one['low']:+.3f} to {one['high']:+.3f}",
+        (name, f"{one['value']:+.3f}", f"{one['low']:+.3f} to {one['high']:+.3f}",
          f"{one['p_adjusted']:.3g}", "yes" if one["found"] else "no",
          "-" if one["smallest_effect"] is None else f"{one['smallest_effect']:.3f}", one["n"], one["clusters"])
         for name, one in rows.items()
@@ -103,7 +103,7 @@ def _show_groups(attributes: Mapping[str, Mapping[str, Any]]) -> None:
 
     output.facts(
         {
-            output.visible(name): f"a: {one['group_a']}; b: {one['group_b']}"
+            name: f"a: {one['group_a']}; b: {one['group_b']}"
             for name, one in attributes.items()
             if "group_a" in one
         }

@@ -73,7 +73,7 @@ def generate(
     with models.engine(settings.context(), model, label="generate") as engine:
         found = engine.generate(asked, sampling, spread=True)
     if rejects:
-        click.echo(f"{file}: {rejects} line{'s are' if rejects > 1 else ' is'} no JSON object with a prompt", err=True)
+        output.line(f"{file}: {rejects} line{'s are' if rejects > 1 else ' is'} no JSON object with a prompt", err=True)
     if as_json:
         rows: list[dict[str, Any]] = [
             {"prompt": prompt, "text": one.text, "tokens": len(one.tokens), "ended": one.ended, "cut": one.cut}
@@ -84,7 +84,7 @@ def generate(
     for prompt, one in zip(asked, found, strict=True):
         if len(asked) > 1:
             output.heading(prompt)
-        output.say(output.plain_markup(output.visible(one.text)))
+        output.say(output.plain_markup(one.text))
 
 
 def _read(file: Path) -> tuple[list[str], int]:

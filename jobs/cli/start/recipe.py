@@ -88,7 +88,7 @@ def show(settings: Settings, path: Path | None, as_json: bool) -> None:
     if as_json:
         output.emit_json(data)
     else:
-        click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100), nl=False)
+        output.line(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100), end="")
 
 
 @recipe.command(epilog=examples("plinth recipe schema > recipe.schema.json"))

@@ -34,10 +34,11 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 def logs(settings: Settings, run: str, lines: int) -> None:
     """Show the last log lines of the supervisor and ranks of RUN."""
+    from jobs.cli import output
     from plinth.training.job import launcher_of
 
     config = _config(settings, run)
-    click.echo(launcher_of(config).logs(config.directory.log, lines))
+    output.line(launcher_of(config).logs(config.directory.log, lines))
 
 
 @job.command(epilog=examples("plinth job cancel latest"))
@@ -74,12 +75,13 @@ def submit(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 def manifest(settings: Settings, run: str) -> None:
     """Print the scheduler's input for RUN: a Slurm batch script, or Kubernetes manifests."""
+    from jobs.cli import output
     from plinth.launch.preview import given
     from plinth.training.job import command
 
     config = _config(settings, run)
     directory, grace_s = config.directory, config.supervision.grace_s
-    click.echo(given(config.launch, grace_s, command(config), directory.root, directory.log), nl=False)
+    output.line(given(config.launch, grace_s, command(config), directory.root, directory.log), end="")
 
 
 def _config(settings: Settings, run: str) -> RunConfig:

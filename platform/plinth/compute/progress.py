@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Protocol
 
+from plinth.text.terminal import visible
+
 LOG_INTERVAL_S = 5.0
 
 
@@ -71,13 +73,14 @@ class _LineMeter:
             self._say(note)
 
     def tell(self, text: str) -> None:
-        print(f"{self.label}: {text}", file=self.stream or sys.stderr, flush=True)
+        print(visible(f"{self.label}: {text}"), file=self.stream or sys.stderr, flush=True)
 
     def finish(self) -> None:
         self._say(f"in {time.monotonic() - self.started:.1f} s")
 
     def _say(self, note: str) -> None:
-        print(f"{self.label}: {self.done}/{self.total} {note}".rstrip(), file=self.stream or sys.stderr, flush=True)
+        line = f"{self.label}: {self.done}/{self.total} {note}".rstrip()
+        print(visible(line), file=self.stream or sys.stderr, flush=True)
 
 
 class ProgressBars:
@@ -97,14 +100,14 @@ class ProgressBars:
         from rich.progress import Progress as RichProgress
 
         columns = (
-            TextColumn("{task.description:<34}"),
+            TextColumn("{task.description:<34}", markup=False),
             BarColumn(bar_width=32),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", style="dim", markup=False),
         )
         with RichProgress(*columns, console=Console(file=self.stream)) as bars:
-            task = bars.add_task(label, total=total, note="")
+            task = bars.add_task(visible(label), total=total, note="")
             yield _BarMeter(bars, task)
 
 
@@ -113,10 +116,10 @@ class _BarMeter:
         self.bars, self.task = bars, task
 
     def advance(self, n: int = 1, note: str = "") -> None:
-        self.bars.update(self.task, advance=n, note=note)  # type: ignore[attr-defined]
+        self.bars.update(self.task, advance=n, note=visible(note))  # type: ignore[attr-defined]
 
     def tell(self, text: str) -> None:
-        self.bars.console.print(text, markup=False, highlight=False)  # type: ignore[attr-defined]
+        self.bars.console.print(visible(text), markup=False, highlight=False)  # type: ignore[attr-defined]
 
 
 def for_terminal() -> Progress:
