@@ -46,7 +46,10 @@ def list_(settings: Settings, as_json: bool) -> None:
 @shared
 @json_option
 def explain(settings: Settings, name: str, as_json: bool) -> None:
-    """Show an item: what a model is asked, its control, whether training text held it, and the checkpoint's score."""
+    """Show an item: what a model is asked, its control, whether training text held it, and the checkpoint's score.
+
+    Text begins after the bar of each line, white space included: an answer begins with what divides it from the prompt.
+    """
     from jobs.cli import output
     from plinth.errors import MissingError
     from plinth.evaluation.probes import probe_sets
@@ -57,13 +60,18 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
     if item is None:
         known = "PROBE/ITEM, as in code/brackets/03"
         raise MissingError(f"no item {name}", expected=known, remedy="`plinth probes list` has the probes")
-    shown = item._asdict() | _score(ctx, item)
+    score = _score(ctx, item)
     if as_json:
-        output.emit_json(shown)
+        output.emit_json(item._asdict() | score)
         return
-    output.heading(name)
-    for field, value in shown.items():
-        output.facts({field: repr(value) if isinstance(value, str | tuple) else value})
+    output.heading(output.visible(name))
+    output.facts({"family": item.family, "template": output.visible(item.template)} | score)
+    _show_text("examples", item.examples)
+    _show_text("prompt", item.prompt)
+    _show_text("right answer", item.gold)
+    for answer in item.wrong:
+        _show_text("wrong answer", answer)
+    _show_text("control: a prompt that does not lead to the right answer", item.control)
 
 
 @probes.command(epilog=examples("plinth probes check my.jsonl", "plinth probes check my.jsonl --examples 2"))
@@ -90,6 +98,16 @@ def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
     counts = f"{left} items to score, {min(shots, len(found.items))} examples"
     output.say(f"{counts}; {len(found.rejects)} lines rejected")
     return WRONG if wrong else 0
+
+
+def _show_text(title: str, text: str) -> None:
+    """Each line of a text after a bar; nothing where there is none."""
+    from jobs.cli import output
+
+    if text:
+        output.heading(title)
+    for line in output.visible(text).split("\n") if text else ():
+        output.say(f"    |{output.plain_markup(line)}")
 
 
 def _scores(row: dict[str, Any]) -> tuple[object, ...]:

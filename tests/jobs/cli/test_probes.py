@@ -1,4 +1,4 @@
-"""A user's probe is checked line by line, and with the recipe that names it."""
+"""A user's probe is checked line by line, and with the recipe that names it; items are shown as text."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.root import call
+from plinth.compute.context import Context
+from plinth.evaluation.probes import probe_sets
+from plinth.evaluation.probes.parameters import Probes, UserProbe
+from plinth.storage.workspace import Workspace
 
 GOOD = {"prompt": "The capital of Wales is", "gold": "Cardiff", "wrong": ["Swansea"]}
 TINY = Path(__file__).parents[3] / "jobs" / "recipes" / "tiny.yaml"
@@ -44,3 +48,22 @@ def test_fewer_items_than_examples_are_found_with_the_recipe(
     assert call(["-w", str(tmp_path), "recipe", "check", str(recipe)]) == 0
     (tmp_path / "input" / "mine.jsonl").unlink()  # the run reports a file that is not there
     assert call(["-w", str(tmp_path), "recipe", "check", str(recipe)]) == 0
+
+
+def test_an_item_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Foreign text commands no terminal, keeps its white space and its lines, and is no representation of Python's."""
+    hostile = {"id": "a", "prompt": "Say [red]\x1b[2J\nand", "gold": "it's", "wrong": ["no\u202eon"], "control": "x"}
+    write(tmp_path, hostile)
+    ctx = Context(Workspace(tmp_path).ensure())
+    ctx.refs.publish(probe_sets.run(ctx, Probes(families=(), sets={"mine": UserProbe(path="mine.jsonl")})), key="k")
+    assert call(["-w", str(tmp_path), "probes", "explain", "mine/a"]) == 0
+    shown = capsys.readouterr().out
+    assert "    |Say [red]\\x1b[2J\n    |and\n" in shown
+    assert "right answer\n    | it's\n" in shown
+    assert "wrong answer\n    | no\\u202eon\n" in shown
+    assert not {"\x1b", "\u202e"} & set(shown)
+    assert "examples" not in shown
+    assert call(["-w", str(tmp_path), "probes", "explain", "mine/a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompt"] == hostile["prompt"]
+    assert call(["-w", str(tmp_path), "probes", "explain", "mine/b"]) == 3
+    assert call(["-w", str(tmp_path), "probes", "list"]) == 0
