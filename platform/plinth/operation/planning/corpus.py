@@ -52,6 +52,7 @@ MEASURED = (
     StageWork("near duplicates", 0, 71_000, False, 0.0, 300, 14),
     StageWork("lines", 40, 0, True, 0.16, 0, 12),
     StageWork("substring", 31, 0, True, 0.15, 0, 41),
+    StageWork("protected", 36, 0, True, 0.0, 16, 18),
     StageWork("policy and verdicts", 0, 1_000_000, False, 0.0, 40, 15),
     StageWork("held out, curated", 84, 0, True, 0.25, 0, 27),
 )

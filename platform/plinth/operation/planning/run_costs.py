@@ -32,6 +32,7 @@ STAGES = {
     "dedup/substring": "substring",
     "holdout": "held out, curated",
     "contamination": "held out, curated",
+    "protected": "protected",
     "curated": "held out, curated",
 }
 ANNOTATE = "annotate"

@@ -64,7 +64,7 @@ def _recorded() -> dict[str, float]:
     """Speeds by stage as the benchmarks recorded them: MB/s of text, or documents/s."""
     found = {
         name: json.loads((ROOT / "tests" / "benchmarks" / "results" / f"{name}.json").read_text())
-        for name in ("annotate", "language_pii", "minhash", "dedup", "corpus", "sources")
+        for name in ("annotate", "language_pii", "minhash", "dedup", "corpus", "sources", "protected")
     }
     both, largest, line = found["language_pii"]["plinth"], found["dedup"]["sizes"][-1], found["corpus"][-1]
     tail = sum(line["seconds"][name] for name in ("holdout", "contamination", "curated"))
@@ -75,6 +75,7 @@ def _recorded() -> dict[str, float]:
         "repeats of a snapshot": found["sources"]["repeats_documents_per_second"],
         "near duplicates": largest["documents_per_core_minute"] / 60,
         "exact duplicates": line["megabytes"] / line["seconds"]["dedup/exact"],
+        "protected": found["protected"]["stage"]["megabytes_per_second"],
         "digests of sources": found["sources"]["html_megabytes_per_second"],
         "held out, curated": line["megabytes"] / tail,
     }
@@ -102,6 +103,13 @@ def test_the_operations_of_every_stage_are_those_of_a_run() -> None:
     for name in ("cpu_s", "operations"):
         predicted, measured = (sum(one[which][name] for one in found["stages"].values()) for which in BOTH)
         assert predicted == pytest.approx(measured, rel=0.2)
+
+
+def test_protected_sets_cost_what_their_benchmark_counted() -> None:
+    found = json.loads((ROOT / "tests" / "benchmarks" / "results" / "protected.json").read_text())["stage"]
+    (work,) = (one for one in MEASURED if one.stage == "protected")
+    assert work.operations == pytest.approx(found["operations_per_part"], rel=0.2)
+    assert work.written_document == pytest.approx(found["written_per_document"], rel=0.2)
 
 
 def test_a_size_that_is_none() -> None:
