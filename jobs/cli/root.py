@@ -77,6 +77,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "evaluation": ("evaluation", "Show bits per byte by slice, the worst documents and spans."),
             "probes": ("probes", "List probes and their scores, explain an item, check a file."),
             "fairness": ("fairness", "Show differences between groups, toxicity, and their drift."),
+            "exposure": ("exposure", "Show the canaries' exposure at the checkpoints of a run."),
             "generate": ("generate", "Write what a model says after prompts."),
             "compare": ("compare", "Compare two models, with intervals; write the page."),
         },

@@ -56,14 +56,29 @@ def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[in
     Raises:
         TrainingError: the checkpoint cannot be scored.
     """
-    step = Step(name=ASSET, version=VERSION, params={"seen": {str(n): count for n, count in sorted(seen.items())}})
-    key = step.key([checkpoint.digest, canaries.digest])
+    part = measured(ctx, ModelEngine.of(ctx, checkpoint, label=ASSET), checkpoint.digest, canaries, seen)
+    stats = summary(read_table(ctx.store, part)) | {"seed": canaries.stats["seed"]}
+    return stage.manifest(ASSET, _step(seen), {"checkpoint": checkpoint, canaries.asset: canaries}, [part], stats)
+
+
+def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, seen: Mapping[int, int]) -> Part:
+    """The table (`SCHEMA`) of a model, which is not started where it was measured before.
+
+    Args:
+        model: digest of what the engine holds.
+
+    Raises:
+        TrainingError, CheckpointError: the model cannot be scored.
+    """
+    key = _step(seen).key([model, canaries.digest])
     parts = ctx.cache.get(key)
     if parts is None:
-        parts = (_scored(ctx, checkpoint, canaries, seen),)
-        ctx.cache.put(key, parts)
-    stats = summary(read_table(ctx.store, parts[0])) | {"seed": canaries.stats["seed"]}
-    return stage.manifest(ASSET, step, {"checkpoint": checkpoint, canaries.asset: canaries}, parts, stats)
+        parts = ctx.cache.put(key, (_scored(ctx, engine, canaries, seen),))
+    return parts[0]
+
+
+def _step(seen: Mapping[int, int]) -> Step:
+    return Step(name=ASSET, version=VERSION, params={"seen": {str(n): count for n, count in sorted(seen.items())}})
 
 
 def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
@@ -122,8 +137,8 @@ def _group(rows: pa.Table) -> dict[str, Any]:
     }
 
 
-def _scored(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[int, int]) -> Part:
+def _scored(ctx: Context, engine: ModelEngine, canaries: Manifest, seen: Mapping[int, int]) -> Part:
     given = plant.table(ctx.store, canaries)
-    with ModelEngine.of(ctx, checkpoint, label=ASSET) as engine:
+    with engine:
         scores = engine.documents(given["text"].to_pylist())
     return write_table(ctx.store, TABLE, table(given, scores.bits, scores.tokens, seen))
