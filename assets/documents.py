@@ -13,6 +13,7 @@ from assets.framework.present import table
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
 from plinth.corpus.documents import documents
+from plinth.corpus.exclusions import exclusion_list
 from plinth.corpus.illegal.gate import gate_of
 from plinth.corpus.sources.inventory import inventory, remembered
 from plinth.corpus.sources.parameters import Bucket
@@ -35,6 +36,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset=f"{name}/documents",
             deps=(f"{name}/sources", *stops),
             make=partial(_make, name, bucket, recipe),
+            outside=exclusion_list.digest,
             version=documents.VERSION,
             params=params.model_dump(mode="json")
             | ({"illegal": gate.model_dump(mode="json")} if stops else {})
@@ -76,8 +78,8 @@ def _make(name: str, bucket: Bucket, recipe: Recipe, ctx: Context, inputs: Input
         )
     try:
         lists = {key: made for key, made in inputs.items() if key.startswith("lists/")}
-        gate = gate_of(recipe.corpus.illegal, lists)
-        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, lists)
+        gate, taken_down = gate_of(recipe.corpus.illegal, lists), exclusion_list.read(ctx)
+        return documents.run(ctx, name, bucket, recipe.corpus.documents, found, gate, lists, taken_down)
     except IntegrityError:  # a remembered digest was wrong: the next run reads all files again
         remembered(ctx.workspace).forget()
         raise

@@ -32,7 +32,7 @@ class Stage:
         libraries: other people's code that decides the output (`fingerprint.libraries`).
         group, kinds, owner, description: shown in the catalogue.
         schema: columns of its parts, where they are tables.
-        outside: identity of what the work reads from outside the workspace (source files).
+        outside: identity of what the work reads beside its inputs (source files, the exclusion list); None for nothing.
         suite: expectations on its statistics; blocking ones stop publication.
         present: further metadata for the UI.
         pool: concurrency pool.
@@ -50,7 +50,7 @@ class Stage:
     kinds: tuple[str, ...] = ("python",)
     libraries: Mapping[str, str] = field(default_factory=dict)
     schema: pa.Schema | None = None
-    outside: Callable[[Context], str] | None = None
+    outside: Callable[[Context], str | None] | None = None
     suite: Callable[[Manifest, Inputs], Suite] | None = None
     present: Callable[[Context, Manifest], dict[str, Any]] | None = None
     pool: str = "corpus"

@@ -146,3 +146,84 @@ def _run(run: ExposedRun) -> str:
     held = "; ".join(f"{one.step:,} ({', '.join(one.places)})" for one in run.checkpoints) or "none yet"
     least = "" if run.exact else " at least"
     return f"run {run.run}: {run.documents:,} documents{least} in steps {steps or 'not computed'}; checkpoints {held}"
+
+
+@takedown.command(
+    epilog=examples(
+        "plinth takedown exclude --url https://example.org/page --reason 'letter of 3 March, J. Doe'",
+        "plinth takedown exclude --licence CC-BY-NC-4.0 --reason 'not for this use' --yes",
+        "plinth takedown exclude --text letter.txt --spans --reason 'court order 17/26'",
+    )
+)
+@target
+@click.option("--reason", required=True, help="Who asked for it, and why; it is signed.")
+@click.option(
+    "--texts/--no-texts",
+    default=None,
+    help="Recognise the texts found, wherever they come again (default: not for a domain or a licence).",
+)
+@click.option("--spans", is_flag=True, help="Of a text: take documents that only quote 32 or more tokens of it too.")
+@click.option("--yes", is_flag=True, help="Confirm an exclusion that takes more than a twentieth of the corpus.")
+@click.option("--dry-run", is_flag=True, help="Count only.")
+@shared
+@json_option
+def exclude(
+    settings: Settings,
+    reason: str,
+    texts: bool | None,
+    spans: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **given: str | None,
+) -> None:
+    """Add to the exclusion list, which every later snapshot leaves out; signed by `compliance`.
+
+    Shows how many documents it takes, and how many parts the next `plinth run` writes anew; all others are kept as they
+    are. What is taken becomes a counted reject with the reason `takedown`.
+    """
+    from jobs.cli import output
+    from plinth.corpus.exclusions import exclusion_list
+    from plinth.errors import RequestError
+    from plinth.provenance.takedown.removal import propose
+
+    kind, value = chosen(given)
+    ctx = settings.context()
+    proposed = propose(ctx, kind, value, reason, texts=texts, spans=spans)
+    counts = {"takes": proposed.count, "buckets": dict(proposed.takes), "parts": proposed.parts}
+    counts |= {"of_parts": proposed.of_parts, "share": proposed.share}
+    took = f"{proposed.count:,} of {proposed.documents:,} documents ({proposed.share:.1%})"
+    if proposed.needs_confirmation and not (yes or dry_run):
+        raise RequestError(
+            f"this exclusion takes {took}",
+            expected="a confirmation",
+            remedy="look at it with `plinth takedown find`; then give --yes",
+        )
+    entry = None if dry_run else exclusion_list.append(ctx, **proposed.fields)
+    if as_json:
+        output.emit_json({**counts, "entry": entry.number if entry else None, "notes": list(proposed.found.notes)})
+        return
+    for note in proposed.found.notes:
+        output.say(f"[yellow]{output.plain_markup(output.visible(note))}[/yellow]")
+    done = f"entry {entry.number} takes" if entry else "this would take"
+    output.say(f"{done} {took}; {proposed.parts:,} of {proposed.of_parts:,} parts are written anew by `plinth run`")
+
+
+@takedown.command("list", epilog=examples("plinth takedown list", "plinth takedown list --json"))
+@shared
+@json_option
+def listed(settings: Settings, as_json: bool) -> None:
+    """List the exclusions, their signatures verified."""
+    from jobs.cli import output
+    from plinth.corpus.exclusions import exclusion_list
+
+    entries = exclusion_list.read(settings.context())
+    if as_json:
+        output.emit_json([entry.model_dump(mode="json", exclude={"texts"}) for entry in entries])
+        return
+    columns = ("entry", "kind", "value", "texts", "found", "by", "at", "reason")
+    rows = [
+        (one.number, one.kind, one.value, len(one.texts), one.found, one.by, one.at, one.reason) for one in entries
+    ]
+    safe = [tuple(output.visible(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
+    output.table(columns, safe, right=("entry", "texts", "found"))

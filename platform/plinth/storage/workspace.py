@@ -9,6 +9,8 @@ models/      materialised, signed model directories; signatures and statements l
 approvals/   signed approval statements
 releases/    signed records of promotions and rollbacks
 reviews/     labels of reviewers, only ever added to
+exclusions/  what was taken down, signed and chained; every later snapshot leaves it out
+takedown/    signed reports on removals
 taint/       what was marked as unfit, by whom and why; only ever added to
 trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
 policies/    signed gate policies
@@ -21,8 +23,9 @@ costs/       what the last making of each asset cost, for `plinth scale`
 input/       where recipes look for relative source paths (the demo's harvest lands here)
 tmp/         staging; may be deleted whenever nothing runs
 
-A *shared* workspace is an `s3://` prefix. It holds store, records, manifests, refs and input; each machine has a folder
-for it, whose file `location` names the prefix, with a cache of the store and everything else. Machines share no disk.
+A *shared* workspace is an `s3://` prefix. It holds store, records, manifests, refs, exclusions and input; each machine
+has a folder for it, whose file `location` names the prefix, with a cache of the store and everything else. Machines
+share no disk.
 """
 
 from __future__ import annotations

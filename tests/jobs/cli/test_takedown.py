@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.provenance.ledger.columns import BASE
-from plinth.records import Manifest
+from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
 
@@ -24,13 +25,18 @@ def workspace(tmp_path: Path) -> Path:
     """A ledger of three documents, one of them with a hostile address."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     uris = [HOSTILE, "https://example.org/b", "https://müller.example/ü"]
-    rows = [{"id": f"{n:032x}", "uri": uri} for n, uri in enumerate(uris)]
     same = {"bucket": "web", "snapshot": "s", "licence": "MIT", "mime": "text/plain", "source_bytes": 1}
-    same |= {"decision": "train", "fired": [], "edits": 0, "edited_characters": 0}
-    table = pa.Table.from_pylist([same | row for row in rows], schema=BASE)
-    part = write_table(ctx.store, "web/part-00000.parquet", table)
-    made = Manifest(asset="ledger", step="ledger", version="1", params={}, inputs={}, parts=(part,))
-    ctx.refs.publish(made, made.digest)
+    same |= {"decision": "train", "fired": [], "edits": 0, "edited_characters": 0, "text": "a text", "extra": "{}"}
+    inputs: dict[str, str] = {}
+    for asset, schema, folder in (("web/documents", DOCUMENT_SCHEMA, ""), ("ledger", BASE, "web/")):
+        ids = [bytes([0] * 15 + [n]) for n in range(3)]
+        named = [own.hex() if asset == "ledger" else own for own in ids]
+        rows = [same | {"id": id_, "uri": uri} for id_, uri in zip(named, uris, strict=True)]
+        part = write_table(ctx.store, f"{folder}part-00000.parquet", pa.Table.from_pylist(rows, schema=schema))
+        made = Manifest(asset=asset, step=asset, version="1", params={}, inputs=inputs, parts=(part,),
+                        stats={"documents": 3})  # fmt: skip
+        ctx.refs.publish(made, made.digest)
+        inputs = {asset: made.digest}
     return tmp_path / "workspace"
 
 
@@ -64,3 +70,39 @@ def test_wrong_targets_are_usage_errors(
     shown = plinth("takedown", "find", *options, "-w", workspace)
     assert shown.code == 2
     assert said in shown.err
+
+
+def test_exclude_counts_signs_and_is_listed(plinth: Callable[..., Any], workspace: Path) -> None:
+    reason = "a letter \x1b[31m"
+    shown = plinth("takedown", "exclude", "--url", "example.org/b", "--no-texts", "--reason", reason, "-w", workspace)
+    assert shown.code == 0, shown.err
+    assert "entry 1 takes 1 of 3 documents (33.3%); 1 of 1 parts" in shown.out
+    shown = plinth("takedown", "list", "-w", workspace)
+    assert "example.org/b" in shown.out
+    assert "a letter \\x1b[31m" in shown.out
+    (entry,) = json.loads(plinth("takedown", "list", "-w", workspace, "--json").out)
+    named = {name: entry[name] for name in ("kind", "value", "by", "reason")}
+    assert named == {"kind": "url", "value": "example.org/b", "by": "compliance", "reason": reason}
+
+
+def test_half_the_corpus_needs_yes_with_the_count(plinth: Callable[..., Any], workspace: Path) -> None:
+    asked = ("takedown", "exclude", "--licence", "MIT", "--reason", "a letter", "-w", workspace)
+    shown = plinth(*asked)
+    assert shown.code == 2
+    assert "this exclusion takes 3 of 3 documents (100.0%)" in shown.err
+    assert "--yes" in shown.err
+    assert "this would take 3 of 3" in plinth(*asked, "--dry-run").out
+    assert json.loads(plinth("takedown", "list", "-w", workspace, "--json").out) == []
+    assert json.loads(plinth(*asked, "--yes", "--json").out)["entry"] == 1
+
+
+def test_a_list_edited_by_hand_is_refused_by_name(plinth: Callable[..., Any], workspace: Path) -> None:
+    plinth("takedown", "exclude", "--domain", "example.org", "--reason", "a letter", "--yes", "-w", workspace)
+    path = workspace / "exclusions" / "00001.json"
+    envelope = json.loads(path.read_bytes())
+    payload = base64.b64decode(envelope["payload"]).replace(b"example.org", b"example.net")
+    path.write_text(json.dumps(envelope | {"payload": base64.b64encode(payload).decode()}))
+    for command in (("list",), ("exclude", "--url", "x.example/1", "--reason", "a letter")):
+        shown = plinth("takedown", *command, "-w", workspace)
+        assert shown.code == 8
+        assert "00001.json does not hold" in shown.err

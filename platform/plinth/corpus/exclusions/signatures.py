@@ -35,12 +35,6 @@ class Alike(Frozen):
     shingle_characters: int | None = Field(None, ge=1)
     threshold: float = Field(0.8, gt=0, le=1)
 
-    @classmethod
-    def of(cls, params: MinHash) -> Alike:
-        """As deduplication is set."""
-        names = ("shingle_words", "shingle_characters", "threshold")
-        return cls(**{name: getattr(params, name) for name in names})
-
     @property
     def minhash(self) -> MinHash:
         """Parameters of `shingles.sets`."""

@@ -42,10 +42,11 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IndexedPart:
-    """A part of a ledger with its keys; `published` where it is of the ledger that is published now."""
+    """A part of a ledger with its keys. `ledgers` are the saved ledgers that have it, the published one first."""
 
     part: Part
     keys: Part
+    ledgers: tuple[str, ...]
     published: bool
 
 
@@ -68,22 +69,22 @@ def every_part(ctx: Context) -> list[IndexedPart]:
     Raises:
         MissingError: no ledger has been made.
     """
-    current = ctx.refs.ref(LEDGER)
-    found: dict[str, tuple[Part, bool]] = {}
-    for digest in _saved(ctx):
-        published = current is not None and digest == current.digest
+    ref = ctx.refs.ref(LEDGER)
+    current = ref.digest if ref else ""
+    known: dict[str, tuple[Part, list[str]]] = {}
+    for digest in sorted(_saved(ctx), key=lambda digest: (digest != current, digest)):
         for part in _documents(ctx.refs.load(digest)):
-            known = found.get(part.blob.sha256)
-            found[part.blob.sha256] = (part, published or (known is not None and known[1]))
-    if not found:
+            known.setdefault(part.blob.sha256, (part, []))[1].append(digest)
+    if not known:
         raise MissingError(
             "no ledger has been made in this workspace",
             expected="a row for every document",
             remedy="`plinth run --select ledger` makes it and what it needs",
         )
-    here = [(part, published) for part, published in found.values() if ctx.store.has(part.blob)]
+    here = [(part, ledgers) for part, ledgers in known.values() if ctx.store.has(part.blob)]
     keys = _index(ctx, [part for part, _ in here])
-    return [IndexedPart(part, own, published) for (part, published), own in zip(here, keys, strict=True)]
+    pairs = zip(here, keys, strict=True)
+    return [IndexedPart(part, own, tuple(ledgers), ledgers[0] == current) for (part, ledgers), own in pairs]
 
 
 def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:

@@ -23,6 +23,8 @@ from plinth.corpus.exclusions.entries import Exclusion, Kind, normal
 from plinth.corpus.exclusions.signatures import Alike
 from plinth.provenance.takedown import index, similar
 from plinth.provenance.takedown.index import CLUSTER, IndexedPart, Rows
+from plinth.records import Manifest
+from plinth.storage.parts import read_row
 
 #: Documents of which all is shown; all are counted.
 LISTED = 1000
@@ -33,11 +35,13 @@ Wanted = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class HeldDocument:
-    """A document that a takedown is about. `how` says why it was found; `part` is that of its bucket's documents."""
+    """A document that a takedown is about. `how` says why it was found; `part` and `row` are those of its bucket's
+    documents in the snapshots of `ledgers`."""
 
     id: str
     bucket: str
     part: str
+    row: int
     uri: str
     licence: str
     decision: str
@@ -48,6 +52,7 @@ class HeldDocument:
     position: int | None
     tokens: int | None
     published: bool
+    ledgers: tuple[str, ...]
     how: str
 
 
@@ -137,10 +142,12 @@ def _details(
     left = LISTED
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
-        for batch in shuffle.iter_rows(ctx.store, part.part, COLUMNS, chosen):
-            for row in batch.to_pylist():
-                if why := how(row):
-                    yield HeldDocument(**row, part=part.part.name, published=part.published, how=why)
+        place: dict[str, Any] = {"part": part.part.name, "published": part.published, "ledgers": part.ledgers}
+        batches = shuffle.iter_rows(ctx.store, part.part, COLUMNS, chosen)
+        values = (row for batch in batches for row in batch.to_pylist())
+        for number, row in zip(chosen.tolist(), values, strict=True):
+            if why := how(row):
+                yield HeldDocument(**row, **place, row=number, how=why)
         left -= chosen.size
         if not left:
             return
@@ -152,6 +159,25 @@ def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
     values += [("domain", name) for name in addresses.domains_of(row["uri"])]
     values += [("licence", name) for name in sorted(addresses.licences_of(row["licence"]))]
     return next((wanted[value] for value in values if value in wanted), "")
+
+
+def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
+    """The saved documents of its bucket that hold a document, the published ones first."""
+    for digest in document.ledgers:
+        made = ctx.refs.load(digest).inputs.get(f"{document.bucket}/documents")
+        if made is not None:
+            yield ctx.refs.load(made)
+
+
+def text_of(ctx: Context, document: HeldDocument) -> str | None:
+    """Its text, where a snapshot that holds it is still in the store."""
+    name = document.part.removeprefix(f"{document.bucket}/")
+    for manifest in snapshots_of(ctx, document):
+        part = next((part for part in manifest.parts if part.name == name), None)
+        if part is not None and ctx.store.has(part.blob):
+            text: str = read_row(ctx.store, part, document.row, ["text"])["text"]
+            return text
+    return None
 
 
 def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]) -> dict[str, int]:

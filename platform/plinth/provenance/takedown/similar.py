@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 
 from plinth.compute.context import Context
-from plinth.corpus.dedup.near import index as near_index
+from plinth.corpus.dedup.near import minhash
 from plinth.corpus.dedup.near.query import Match, open_published
-from plinth.corpus.dedup.parameters import MinHash
 from plinth.corpus.exclusions.rules import TextRules
 from plinth.corpus.exclusions.signatures import Alike, TextSignature, sign_texts
 from plinth.errors import MissingError
+from plinth.provenance.trace.tracer import SUFFIX as TRACE_INDEX
 from plinth.provenance.trace.tracer import Tracer
 from plinth.storage.parts import read_row
 
-#: Candidates of the near index whose texts are compared, and documents named of a span.
-CANDIDATES, NAMED = 1000, 1000
-SAME, NEAR = "same text", "near duplicate"
+#: Candidates of the near index whose texts are compared.
+CANDIDATES = 1000
+SAME, NEAR, SPAN = "same text", "near duplicate", "verbatim span"
 
 
 def alike_of(ctx: Context) -> Alike:
-    """What the published index of near duplicates calls alike; defaults where there is none."""
-    ref = ctx.refs.ref(near_index.ASSET)
-    return Alike.of(near_index.params_of(ctx.refs.load(ref.digest)) if ref else MinHash())
+    """What deduplication of the published corpus calls alike; defaults where there was none."""
+    ref = ctx.refs.ref(minhash.ASSET)
+    params = ctx.refs.load(ref.digest).params.get("minhash", {}) if ref else {}
+    return Alike(**{name: value for name, value in params.items() if name in Alike.model_fields and value is not None})
 
 
 def documents(ctx: Context, text: str, alike: Alike | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -54,16 +54,12 @@ def _near(ctx: Context, text: str, alike: Alike) -> Iterator[tuple[str, str]]:
 
 def _spans(ctx: Context, text: str, alike: Alike) -> Iterator[tuple[str, str]]:
     rules = _rules(text, alike)
-    spans: dict[str, tuple[int, dict[str, Any]]] = {}
-    for span in Tracer(ctx).text(text, listed=NAMED)["spans"]:
-        for one in span["found"]:
-            longest = spans.get(one["id"])
-            if longest is None or span["tokens"] > longest[0]:
-                spans[one["id"]] = (span["tokens"], one)
-    for id_, (tokens, one) in sorted(spans.items(), key=lambda each: (-each[1][0], each[0])):
-        part = ctx.refs.current(f"{one['bucket']}/curated").parts[one["part"]]
-        whole = read_row(ctx.store, part, one["row"], ["text"])["text"]
-        yield id_, NEAR if _hits(rules, whole) else f"verbatim span of {tokens:,} tokens"
+    quoting = Tracer(ctx).quoting(text)
+    for (bucket, id_), (tokens, span) in sorted(quoting.items(), key=lambda each: (-each[1][0], each[0])):
+        curated = ctx.refs.load(ctx.refs.current(f"{bucket}{TRACE_INDEX}").inputs[f"{bucket}/curated"])
+        part = curated.named("part-")[span.part]
+        whole = read_row(ctx.store, part, span.row, ["text"])["text"]
+        yield id_, NEAR if _hits(rules, whole) else f"{SPAN} of {tokens:,} tokens"
 
 
 def _is_alike(ctx: Context, match: Match, rules: TextRules) -> bool:

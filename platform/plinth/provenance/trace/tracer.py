@@ -20,6 +20,7 @@ from plinth.provenance.trace.documents import Holder, holders
 from plinth.provenance.trace.runs import TracedRuns
 from plinth.records import Blob, Manifest, bucket_of
 from plinth.storage.parts import read_row
+from plinth.tokens.shards.index import DocumentSpan
 from plinth.tokens.shards.reader import ShardReader
 from plinth.tokens.tokenizer import encode, tokenizer
 from plinth.tokens.trace_index.anchors import SPAN_TOKENS
@@ -62,9 +63,7 @@ class Tracer:
         Tokenised as it stands, and as it would be behind a space: where it was cut out of a line its first token is
         another. What covers more is taken. One that begins or ends inside a word loses the token at that end.
         """
-        with encode.parallel(False):
-            queries = [own.astype(np.int64) for own in encode.encode_texts(self._tokenizer, [text, f" {text}"], "<u4")]
-        found = [(query, self._matches(query, least)) for query in queries]
+        found = [(query, self._matches(query, least)) for query in self._queries(text)]
         query, matches = max(found, key=lambda one: covered(spans(one[1], len(one[0])), len(one[0])))
         return self._described(query, matches, least, listed)
 
@@ -82,6 +81,28 @@ class Tracer:
             `stream`, `start` (in the stream), `offset` (in the document), `times` it is there, `shards` and `training`.
         """
         return self._described(query, self._matches(query, least), least, listed)
+
+    def quoting(self, text: str) -> dict[tuple[str, str], tuple[int, DocumentSpan]]:
+        """Every document that holds 32 or more tokens of a text in a row, by bucket and id, with the longest of them.
+
+        Spans are maximal, so that of a text which some document holds whole the quotations in others are not among
+        them; here they are.
+        """
+        found: dict[tuple[str, str], tuple[int, DocumentSpan]] = {}
+        for query in self._queries(text):
+            for stream, matches in self._matches(query, SPAN_TOKENS).items():
+                order = np.lexsort((-matches.tokens, matches.starts))
+                starts, first = np.unique(matches.starts[order], return_index=True)
+                longest = dict(zip(starts.tolist(), matches.tokens[order][first].tolist(), strict=True))
+                for held in holders(self._readers[stream].index, starts, len(starts))[1]:
+                    key, tokens = (bucket_of(stream), held.document.id), max(longest[start] for start in held.starts)
+                    if tokens > found.get(key, (0, None))[0]:
+                        found[key] = (tokens, held.document)
+        return found
+
+    def _queries(self, text: str) -> list[NDArray[np.int64]]:
+        with encode.parallel(False):
+            return [own.astype(np.int64) for own in encode.encode_texts(self._tokenizer, [text, f" {text}"], "<u4")]
 
     def _matches(self, query: NDArray[np.int64], least: int) -> dict[str, Matches]:
         return {name: own for each in self._buckets.values() for name, own in each.index.find(query, least).items()}

@@ -1,0 +1,100 @@
+"""A bucket with all that a takedown searches, and a ledger by hand: documents, near index, tokens, trace index.
+
+`Corpus.build` makes it by the stages' own functions, the exclusion list included, as the assets do.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+
+from plinth.compute.context import Context
+from plinth.corpus.dedup.near import index, minhash
+from plinth.corpus.dedup.parameters import MinHash
+from plinth.corpus.documents import documents
+from plinth.corpus.exclusions import exclusion_list
+from plinth.corpus.sources.inventory import inventory
+from plinth.corpus.sources.parameters import Bucket, Documents, Source, Terms
+from plinth.provenance.ledger.columns import BASE
+from plinth.records import Manifest
+from plinth.storage.parts import read_table, write_table
+from plinth.storage.workspace import Workspace
+from plinth.tokens.shards import shards
+from plinth.tokens.shards.parameters import Shards
+from plinth.tokens.tokenizer import tokenizer
+from plinth.tokens.tokenizer.parameters import TokenizerParameters
+from plinth.tokens.trace_index import trace_index
+
+WORDS = [f"{a}{b}" for a in ("river", "stone", "cloud", "field", "house") for b in ("song", "side", "work", "light")]
+FILES, LINES = 5, 8
+
+
+def essay(seed: int, words: int = 120) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def copied(text: str) -> str:
+    """A near duplicate."""
+    words = text.split()
+    return " ".join([*words[:50], "different", *words[51:]])
+
+
+class Corpus:
+    """Forty documents in five parts. `essay(0)` is page 0 of host 0; host 3 has a near duplicate of it, host 4 quotes a
+    third of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ctx = Context(Workspace(root / "workspace").ensure())
+        (root / "in").mkdir()
+        for file in range(FILES):
+            texts = [essay(100 * file + line) for line in range(LINES)]
+            if file == 3:
+                texts[1] = copied(essay(0))
+            if file == 4:
+                texts[2] = f"{essay(77, 300)} {' '.join(essay(0).split()[:40])} {essay(78, 300)}"
+            self.write(f"{file}.jsonl", {f"https://h{file}.example.org/{n}": text for n, text in enumerate(texts)})
+
+    def write(self, name: str, texts: dict[str, str]) -> None:
+        lines = [json.dumps({"uri": uri, "text": text}) for uri, text in texts.items()]
+        (self.root / "in" / name).write_text("\n".join(lines))
+
+    def build(self) -> Manifest:
+        """Everything, made and published; returns the documents."""
+        terms = Terms(train=True, redistribute=True, commercial=True)
+        facts = {"kind": "jsonl", "path": "in", "licence": "MIT", "domain": "d", "snapshot": "s", "terms": terms}
+        bucket = Bucket(description="", owner="o", sources=(Source.model_validate(facts),))
+        found, listed = inventory(bucket, self.root), exclusion_list.read(self.ctx)
+        made = documents.run(self.ctx, "web", bucket, Documents(part_bytes=10), found, exclusions=listed)
+        self.publish(made)
+        signed = minhash.signatures(self.ctx, "web", MinHash(), made)
+        self.publish(index.run(self.ctx, MinHash(), {"web": made}, {"web": signed}))
+        curated = Manifest(asset="web/curated", step="curated", version="1", params={},
+                           inputs={"web/documents": made.digest}, parts=made.named("part-"))  # fmt: skip
+        trained = tokenizer.run(self.ctx, TokenizerParameters(vocab_size=400), {"web": curated})
+        cut = shards.run(self.ctx, "web", Shards(), trained, curated)
+        for one in (curated, trained, cut, trace_index.run(self.ctx, "web", cut, curated), self.ledger(made)):
+            self.publish(one)
+        return made
+
+    def ledger(self, made: Manifest) -> Manifest:
+        """Its fixed columns, all trained on, without clusters."""
+        parts = []
+        for part in made.named("part-"):
+            rows = read_table(self.ctx.store, part).select(["id", "uri", "snapshot", "licence", "mime", "source_bytes"])
+            known = {"bucket": "web", "decision": "train", "fired": [], "edits": 0, "edited_characters": 0}
+            listed = [{**row, **known, "id": row["id"].hex()} for row in rows.to_pylist()]
+            table = pa.Table.from_pylist(listed, schema=BASE)
+            parts.append(write_table(self.ctx.store, f"web/{part.name}", table))
+        stats = {"documents": made.stats["documents"], "rejects": 0}
+        return Manifest(asset="ledger", step="ledger", version="1", params={},
+                        inputs={"web/documents": made.digest}, parts=tuple(parts), stats=stats)  # fmt: skip
+
+    def publish(self, made: Manifest) -> None:
+        self.ctx.refs.publish(made, made.digest)
+
+    def uris(self, made: Manifest) -> set[str]:
+        return {row["uri"] for part in made.named("part-") for row in read_table(self.ctx.store, part).to_pylist()}
