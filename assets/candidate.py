@@ -21,6 +21,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Step
 from plinth.training import config, manifests
 from registry import api, candidate
+from registry.gates.facts import GrantedUses
 
 VERSION = "1"
 CANDIDATE = Step(name="candidate", version=VERSION)
@@ -37,7 +38,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             asset="candidate",
             deps=(
                 *("checkpoint", "evaluation", "run", "contamination", evaluation_page.ASSET),
-                *each(recipe, "verdicts", "curated"),
+                *each(recipe, "documents", "verdicts", "curated"),
                 *_scored(recipe),
             ),
             make=partial(_candidate, recipe),
@@ -76,6 +77,12 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
             ctx.store, by_bucket(recipe, inputs, "verdicts"), inputs["contamination"]
         ),
         licences=claims.licences(ctx.store, by_bucket(recipe, inputs, "curated")),
+        sources={
+            name: GrantedUses.model_validate(one)
+            for name, one in claims.terms(
+                ctx.store, by_bucket(recipe, inputs, "documents"), by_bucket(recipe, inputs, "curated")
+            ).items()
+        },
         stability={
             "restarts": measured["restarts"],
             "interventions": measured["interventions"],

@@ -10,5 +10,6 @@ targets       models by the names that people have for them
 servers       the two web servers of `plinth up`, on loopback
 harvest/      the demo's corpus, from text on this machine
 recipes/      recipes to run and to extend, found by name
+policies/     gate policies to begin with, and those of the demos
 cli/          the command `plinth`
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from assets.catalog import selected, stages
 from assets.framework.resources import Session
 from assets.framework.stage import Stage
 from assets.framework.up_to_date import Decision, decide
-from jobs import definitions, results_page, sensors
+from jobs import definitions, policies, results_page, sensors
 from jobs.instance import open_instance
 from jobs.last_recipe import remember
 from jobs.recipes import load
@@ -54,15 +55,18 @@ def run(
     compute: Compute = DEFAULT,
     *,
     harvest: bool = False,
+    say: Callable[[str], None] = lambda sentence: None,
 ) -> RunSummary:
     """Bring the recipe's assets (or some, with what they need) up to date.
 
     Args:
         compute: with a `share`, one of several processes: assets of the corpus only; they publish the same.
         harvest: take the demo's harvest again, although an earlier one is there.
+        say: is told at the start what will keep a candidate from being released.
 
     Raises:
         RecipeError, MissingError: the recipe or the selection is wrong.
+        SignatureError: a release is asked for and no root of trust is pinned, or its policy does not hold.
         StageError: a stage failed; assets finished before it are kept.
     """
     started = time.monotonic()
@@ -78,6 +82,8 @@ def run(
         if compute.share:
             chosen = tuple(stage for stage in chosen if stage.pool == CORPUS_POOL)
         ctx = Context(space)
+        for sentence in _policy(ctx, recipe, chosen):
+            say(sentence)
         todo = decide(ctx, chosen)
         making = [asset for asset in todo.stale if _group(chosen, asset) != RELEASE_GROUP]
         if making:
@@ -145,6 +151,21 @@ def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
         return shown
     last = history[-1]
     return {"release": f"{last.model} version {last.version}", "alias": last.action, "by": last.by, **shown}
+
+
+def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[str]:
+    """What the gate policy will hold against a candidate of this recipe, before days of work are spent on one."""
+    from registry import policy
+
+    if not any(stage.group in ("registry", RELEASE_GROUP) for stage in chosen):
+        return
+    signed = policies.ensure(ctx, recipe)
+    if signed is None:
+        name = recipe.required_release().name
+        yield f"no gate policy is signed for {name}: no candidate will pass (`plinth gates sign FILE`)"
+        return
+    for gate in policy.unmeasured(signed.policy, recipe):
+        yield f"the policy {signed.title} asks a gate that this recipe has no evidence for: {gate}"
 
 
 def _group(chosen: tuple[Stage, ...], asset: str) -> str:

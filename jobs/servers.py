@@ -7,11 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from jobs import policies
 from jobs.instance import home
 from jobs.last_recipe import remember
-from plinth.errors import PlinthError
+from jobs.recipes import load
+from plinth.compute.context import Context
+from plinth.errors import PlinthError, TrustError
 from plinth.storage.workspace import Workspace
 from registry.server import ensure_server
 
@@ -40,6 +44,8 @@ def up(workspace: Path, recipe_path: Path, dagster_port: int = 3000) -> int:
     space = Workspace(workspace).ensure()
     remember(space.root, recipe_path)
     _require_free(dagster_port)
+    with suppress(TrustError):  # without a root of trust the pages can be looked at
+        policies.ensure(Context(space), load(recipe_path))
     mlflow_uri = ensure_server(space)
     command = [sys.executable, "-m", "dagster", "dev", "-m", "jobs.definitions", "-h", HOST, "-p", str(dagster_port)]
     process = subprocess.Popen(

@@ -18,7 +18,11 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     materialise   checkpoint manifest -> signed directory
     mlflow_client connection to MLflow, named failures, source URIs
     candidate     a checkpoint with its evaluation and signed facts; its lineage, proved
-    gates         pure functions: evidence -> passed, reason
+    gates/        pure functions: policy and evidence -> passed, reason
+    policy        the signed policy that governs a release: numbered, chained, the newest holds
+    waivers       the owner lets one candidate pass one gate until a date
+    verdict       what the gates said, as a signed verification summary
+    measured      statistics of manifests -> facts that gates read
     approval      decisions of people: signed statements, or tags set in the MLflow UI
     taint         marks, and everything downstream of them
     evidence      gather the evidence that the gates read

@@ -19,12 +19,14 @@ from registry import (
     materialise,
     mirror,
     mlflow_client,
+    policy,
     promotion,
     registration,
     releases,
     scores,
     taint,
     timeline,
+    waivers,
 )
 from registry.candidate import Candidate, CandidateRun, Facts
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
@@ -51,6 +53,8 @@ __all__ = [
     "relay_timeline",
     "repair",
     "rollback",
+    "status",
+    "waive",
 ]
 
 
@@ -169,11 +173,11 @@ def approve(
     """Sign a person's decision about a candidate version (None: the newest). Returns the statement's path.
 
     Raises:
-        GateError: the recipe does not let this person approve.
+        GateError: no gate policy is signed, or the one that governs does not let this person approve.
         MissingError: no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
-    allowed = recipe.required_release().gates.approvers
+    allowed = policy.current(ctx, recipe.required_release().name).policy.approvals.approvers
     if allowed and by.strip() not in allowed:
         raise GateError(
             f"{by} may not approve {recipe.required_release().name}", expected=f"one of {', '.join(allowed)}"
@@ -182,6 +186,22 @@ def approve(
     found = candidate.read(ctx, _version(client, recipe, version))
     candidate.verify_candidate(ctx, found)
     return approval.sign(ctx, found, by, reason, decision)
+
+
+@mlflow_client.named("read a candidate")
+def waive(
+    ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
+) -> waivers.Waiver:
+    """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
+
+    Raises:
+        GateError: no policy is signed, or this gate is not waived; see `waivers.sign`.
+        MissingError: no such candidate.
+        SignatureError: the candidate or the key cannot be used.
+    """
+    found = candidate.read(ctx, _version(mlflow_client.connect(ctx.workspace), recipe, version))
+    governing = policy.current(ctx, recipe.required_release().name)
+    return waivers.sign(ctx, governing, gate, found.key, reason, expires, owner)
 
 
 @mlflow_client.named("promote a candidate")
@@ -282,12 +302,12 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 
 def _is_approved(ctx: Context, recipe: Recipe, version: Any) -> bool:
     try:
-        found = candidate.read(ctx, version)
+        found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
     except TrustError:
         return False
     decisions, faults = approval.collect(ctx, found, version.tags)
     known = Evidence(approvals=decisions, approval_faults=faults, requested_by=found.facts.requested_by)
-    return approvals(recipe.required_release().gates, known).passed
+    return approvals(governing.policy, known).passed
 
 
 def _status(ctx: Context, client: Any, recipe: Recipe, version: Any) -> CandidateStatus:

@@ -66,7 +66,8 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval
         SignatureError: signed by somebody else, changed, or about another candidate.
     """
     person = urllib.parse.unquote(path.stem)
-    content = dsse.read(path, Trust.of(ctx.workspace).authority(APPROVER).owned_by(person), PREDICATE)
+    authority, envelope = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person), dsse.envelope_of(path)
+    content = dsse.opened(envelope, authority, PREDICATE, str(path))
     about = dsse.subjects(content)
     if about != candidate.subjects:
         raise SignatureError(
@@ -78,7 +79,9 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate) -> Approval
     predicate = content["predicate"]
     if predicate.get("by") != person or predicate.get("decision") not in get_args(Decision):
         raise SignatureError(f"{path} is no decision of {person}", found=predicate)
-    return Approval(by=person, decision=predicate["decision"], reason=str(predicate.get("reason")), how="statement")
+    key = next(one["keyid"] for one in envelope["signatures"] if one.get("keyid") in authority.keys)
+    given = {"decision": predicate["decision"], "reason": str(predicate.get("reason")), "key": key}
+    return Approval(by=person, how="statement", **given)
 
 
 def collect(

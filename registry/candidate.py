@@ -23,6 +23,7 @@ from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
+from registry.gates.facts import GrantedUses
 from registry.mlflow_client import source_directory
 from registry.signing import verify
 
@@ -35,6 +36,7 @@ class Facts(Frozen):
 
     contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
     licences: Mapping[str, int] | None = Field(None, description="Curated documents by licence.")
+    sources: Mapping[str, GrantedUses] | None = Field(None, description="Terms of each source, and what entered of it.")
     stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind (restart, spike, …).")
     requested_by: str | None = Field(None, description="Person who requested the run.")
     cost: Mapping[str, float] = Field(default_factory=dict, description="Such as `wall_s`, `tokens`, `device_hours`.")

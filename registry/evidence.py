@@ -1,18 +1,15 @@
 """Gather the evidence of the gates, from sources in which forgery is noticed.
 
-Numbers come from content-addressed manifests, facts from the trainer's signed statement, the resume
-proof from inside the signed directory, marks from the workspace, decisions from signatures and tags.
-Evidence that is missing stays None, and its gate fails.
+Numbers come from content-addressed manifests (`registry.measured`), facts from the trainer's signed statement, the
+resume proof from inside the signed directory, marks from the workspace, the champion from the signed history, decisions
+from signatures and tags. Evidence that is missing stays None, and its gate fails.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
-
-from pydantic import ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import PlinthError, TrustError
@@ -20,9 +17,11 @@ from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
-from registry import approval, signing, taint
+from registry import approval, measured, releases, signing, taint
 from registry.candidate import Candidate, signed_chain
-from registry.gates import CheckResult, Evidence, SliceScore
+from registry.gates import CheckResult, Evidence
+from registry.gates.facts import ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
+from registry.standing import standing
 
 RESUME_FILE = "resume.json"
 
@@ -36,21 +35,54 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
     provenance, signature = _signature(ctx, candidate)
     chain, lineage = _lineage(ctx, candidate, provenance)
     approvals, faults = approval.collect(ctx, candidate, tags)
+    found = measured.of(ctx, candidate.checkpoint)
     return Evidence(
         signature=signature,
         lineage=lineage,
-        slices=_slices(ctx, candidate),
-        expected_slices=tuple(sorted(recipe.corpus.buckets)),
-        contaminated_documents=candidate.facts.contaminated_documents,
-        licences=candidate.facts.licences,
-        permitted_licences=recipe.corpus.permitted_licences,
-        resume=_resume(candidate),
-        stability=candidate.facts.stability,
         taints=None if chain is None else taint.marks_on(ctx, chain),
+        champion=_champion(ctx, recipe.required_release().name, candidate),
+        expected_slices=tuple(sorted(recipe.corpus.buckets)),
+        evaluation=measured.evaluation(ctx, candidate.evaluation),
+        probes=measured.probes(found, measured.worth(ctx, candidate.run.id)),
+        tasks=measured.tasks(found),
+        comparison=measured.comparison(found),
+        memorisation=measured.memorisation(found),
+        bias=measured.bias(found),
+        resume=_resume(candidate),
         requested_by=candidate.facts.requested_by,
         approvals=approvals,
         approval_faults=faults,
+        **_stated(recipe, candidate),
     )
+
+
+def _stated(recipe: Recipe, candidate: Candidate) -> dict[str, Any]:
+    """What the signed statement of facts says."""
+    facts = candidate.facts
+    documents = sum((facts.licences or {}).values())
+    found: dict[str, Any] = {"cost": CostFacts(amounts=facts.cost)}
+    if facts.contaminated_documents is not None:
+        found["contamination"] = ContaminationFacts(documents=documents, contaminated=facts.contaminated_documents)
+    if facts.licences is not None:
+        permitted, sources = recipe.corpus.permitted_licences, facts.sources or {}
+        found["licences"] = LicenceFacts(documents=facts.licences, permitted=permitted, sources=sources)
+    if facts.stability is not None:
+        found["stability"] = StabilityFacts(events=facts.stability)
+    return found
+
+
+def _champion(ctx: Context, release: str, candidate: Candidate) -> str | None:
+    """The checkpoint of the champion by the signed history; empty where there is none, None where it cannot be read.
+
+    The candidate itself is none to compare with: once released, it is judged beside the champion before it.
+    """
+    try:
+        history = releases.history(ctx, release)
+    except TrustError:
+        return None
+    checkpoints = {record.version: record.candidate["checkpoint"] for record in history if record.version}
+    held = [checkpoints[version] for version in standing(history).champions]
+    return next((one for one in reversed(held) if one != candidate.checkpoint), "")
 
 
 def _signature(ctx: Context, candidate: Candidate) -> tuple[Mapping[str, Any] | None, CheckResult]:
@@ -74,40 +106,13 @@ def _lineage(
     return chain, CheckResult(holds=True, detail=detail)
 
 
-def _slices(ctx: Context, candidate: Candidate) -> dict[str, SliceScore] | None:
-    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent."""
+def _resume(candidate: Candidate) -> ResumeFacts | None:
+    """The proof of resume inside the signed directory; one that cannot be read is none."""
     try:
-        stats = ctx.refs.load(candidate.evaluation).stats.get("slices")
-    except PlinthError:
+        proof = json.loads((candidate.directory / RESUME_FILE).read_bytes())
+        return ResumeFacts(bit_exact=proof["bit_exact"] is True, compared_steps=int(proof["compared_steps"]))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(stats, Mapping):
-        return None
-    return {str(name): _score(row) for name, row in stats.items()}
-
-
-def _score(row: Any) -> SliceScore:
-    try:
-        return SliceScore(
-            bytes=row["bytes"], model=float(row["model"]), gzip=float(row["gzip"]), trigram=float(row["trigram"])
-        )
-    except (KeyError, TypeError, ValueError, ValidationError):
-        return SliceScore(bytes=0, model=math.inf, gzip=0.0, trigram=0.0)
-
-
-def _resume(candidate: Candidate) -> CheckResult | None:
-    """The proof of resume inside the signed directory."""
-    path = candidate.directory / RESUME_FILE
-    try:
-        proof = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        return CheckResult(holds=False, detail=f"{RESUME_FILE} cannot be read: {error}")
-    exact = proof.get("bit_exact") if isinstance(proof, dict) else None
-    if exact is None:
-        return None
-    detail = "a resumed run is bit-identical to an uninterrupted one" if exact is True else "a resumed run differs"
-    return CheckResult(holds=exact is True, detail=detail)
 
 
 def _sentence(error: PlinthError) -> str:

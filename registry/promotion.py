@@ -18,9 +18,22 @@ from plinth.errors import GateError, LineageError, MissingError, SignatureError,
 from plinth.provenance.statements import Chain
 from plinth.recipe.recipe import Recipe
 from registry import candidate as candidates
-from registry import evidence, gates, materialise, mirror, mlflow_client, releases, taint
+from registry import (
+    evidence,
+    gates,
+    materialise,
+    mirror,
+    mlflow_client,
+    policy,
+    releases,
+    signing,
+    taint,
+    verdict,
+    waivers,
+)
 from registry.candidate import Candidate
 from registry.clock import now
+from registry.policy import SignedPolicy
 from registry.registration import locked, show_gates
 from registry.releases import ReleaseRecord
 from registry.standing import Standing, standing
@@ -31,11 +44,16 @@ CHAMPION: Final = "champion"
 
 
 class Judgement(NamedTuple):
-    """A candidate with its present evidence and the results of its gates."""
+    """A candidate with its present evidence, the policy that governs, and the results of its gates.
+
+    Without a signed policy there is one result: the gate `policy`, failed. `faults` are waivers that do not count.
+    """
 
     candidate: Candidate
     evidence: gates.Evidence
     results: tuple[gates.GateResult, ...]
+    policy: SignedPolicy | None
+    faults: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -50,9 +68,20 @@ def judge(ctx: Context, client: Any, recipe: Recipe, version: Any) -> Judgement:
     """
     found = candidates.read(ctx, version)
     gathered = evidence.gather(ctx, recipe, found, version.tags)
-    results = gates.evaluate(recipe.required_release().gates, gathered)
-    show_gates(client, version.name, version.version, results, version.tags)
-    return Judgement(found, gathered, results)
+    judged = _judged(ctx, recipe, found, gathered)
+    show_gates(client, version.name, version.version, judged.results, version.tags, judged.policy)
+    return judged
+
+
+def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: gates.Evidence) -> Judgement:
+    """Every gate of the signed policy that governs now; nothing else says what is asked."""
+    try:
+        signed = policy.current(ctx, recipe.required_release().name)
+    except TrustError as error:
+        reason = error.what if error.found is None else f"{error.what}: {error.found}"
+        return Judgement(found, gathered, (gates.GateResult(name="policy", passed=False, reason=reason),), None)
+    waived = waivers.of(ctx, signed, found.key)
+    return Judgement(found, gathered, gates.evaluate(signed.policy, gathered, waived.said), signed, waived.faults)
 
 
 def promote(
@@ -68,6 +97,7 @@ def promote(
     """
     with locked(ctx):
         judged = judge(ctx, client, recipe, client.get_model_version(candidates.model_name(recipe), version))
+        _write_verdict(ctx, recipe, judged)
         _require_open(judged)
         version = _ensure_copy(client, recipe, judged.candidate)
         facts: dict[str, Any] = {
@@ -79,7 +109,8 @@ def promote(
             "by": by,
             "reason": reason,
             "approvals": judged.evidence.approvals,
-            "gates": {result.name: result.reason for result in judged.results},
+            "gates": {result.name: _said(result) for result in judged.results},
+            "policy": judged.policy.digest if judged.policy else "",
         }
         record = _move(ctx, client, CANARY, facts)
         if stage == CHAMPION:
@@ -148,6 +179,22 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
 def settled(ctx: Context, name: str) -> frozenset[str]:
     """Keys of the candidates that reached their goal once: no sensor moves them again, also after a rollback."""
     return frozenset(r.candidate["candidate"] for r in releases.history(ctx, name) if r.action == r.goal)
+
+
+def _write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
+    """The signed verdict beside the candidate, of a refused promotion, too."""
+    if judged.policy is None:
+        return
+    found, release = judged.candidate, recipe.required_release().name
+    read = [candidates.evidence_path(found.directory, found.key), *waivers.paths(ctx, release, found.key)]
+    read += sorted((ctx.workspace.approvals / found.key[:12]).glob("*.json"))
+    signed = (signing.signature_path(found.directory), signing.slsa_path(found.directory))
+    read += [path for path in signed if path.exists()]
+    verdict.write(ctx, found, judged.policy, judged.results, read, judged.faults)
+
+
+def _said(result: gates.GateResult) -> str:
+    return f"{result.reason} ({result.waived})" if result.waived else result.reason
 
 
 def _require_open(judged: Judgement) -> None:

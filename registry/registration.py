@@ -20,6 +20,7 @@ from plinth.storage import locks
 from registry import mlflow_client
 from registry.candidate import CandidateRun, Facts, model_name
 from registry.gates import GateResult, failed
+from registry.policy import SignedPolicy
 
 RUN_TAG = "plinth.run"
 KEY_TAG = "plinth.candidate"
@@ -82,16 +83,31 @@ def ensure_version(
     )
 
 
-def show_gates(client: Any, model: str, version: str, results: Iterable[GateResult], known: Mapping[str, Any]) -> None:
+def show_gates(
+    client: Any,
+    model: str,
+    version: str,
+    results: Iterable[GateResult],
+    known: Mapping[str, Any],
+    policy: SignedPolicy | None = None,
+) -> None:
     """Write the gates' results to tags of a version, for people; only changes are written."""
     results = tuple(results)
     closed = failed(results)
-    tags = {f"gate/{result.name}": f"{'passed' if result.passed else 'FAILED'}: {result.reason}" for result in results}
+    tags = {f"gate/{result.name}": _shown(result) for result in results}
+    if policy is not None:
+        tags |= {f"gate/{name}": f"not asked: {reason}" for name, reason in policy.policy.without.items()}
+        tags["policy"] = f"{policy.title}, signed by {', '.join(policy.signers)}"
     tags["gates"] = "passed" if results and not closed else f"FAILED: {', '.join(result.name for result in closed)}"
     tags["gates.json"] = json.dumps([result.model_dump(mode="json") for result in results], sort_keys=True)
     for key, value in tags.items():
         if known.get(key) != value:
             client.set_model_version_tag(model, version, key, value)
+
+
+def _shown(result: GateResult) -> str:
+    state = "passed" if result.passed else "WAIVED" if result.waived else "FAILED"
+    return f"{state}: {result.reason}" + (f" ({result.waived})" if result.waived else "")
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:

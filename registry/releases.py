@@ -45,7 +45,8 @@ class ReleaseRecord(Frozen):
 
     `goal` is where the movement ends: a `canary` on its way to `champion`, or one that stays for trial. `version` is
     the release's version that holds the place afterwards (None when withdrawn), `previous` the one that was champion
-    before. A `returned` canary is `previous`, and the champion stays.
+    before. A `returned` canary is `previous`, and the champion stays. `policy` is the
+    digest of the gate policy under which it was decided.
     """
 
     number: int
@@ -61,6 +62,7 @@ class ReleaseRecord(Frozen):
     reason: str
     approvals: tuple[Approval, ...] = ()
     gates: Mapping[str, str] = {}
+    policy: str = ""
     at: str
 
 

@@ -86,6 +86,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "Release and provenance",
         {
             "keys": ("keys", "Make and change the root of trust: who signs as what."),
+            "gates": ("gates", "Sign, show or check the policy that a release must pass."),
             "approve": ("release", "Sign an approval of a candidate."),
             "promote": ("release", "Release an approved candidate that passes its gates."),
             "rollback": ("release", "Return the release to the last good version."),

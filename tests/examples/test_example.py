@@ -67,9 +67,12 @@ training:
       security_groups: [sg-0123456789abcdef0]
 release:
   name: letters
-  gates:
-    extensions:
-      margin: {bits_per_byte: 0.05}
+"""
+
+POLICY = """release: letters
+slices: {max_bits_per_byte: 4}
+extensions:
+  margin: {bits_per_byte: 0.05}
 """
 
 MAIL = """From a Mon Nov 16 10:00:00 2026
@@ -178,7 +181,6 @@ def test_what_it_does_not_take_is_refused_by_key_and_line(shared: Environment, w
         ('quotes: {markers: [">"]}', "quotes: {marker: x}", "corpus.annotate.quotes.marker", "unknown parameter"),
         ("role: arn", "rolle: arn", "training.launch.options.rolle", "unknown parameter"),
         ("riddles]", "ridles]", "evaluation.probes.families[1]", 'found "ridles", no such probe'),
-        ("bits_per_byte: 0.05", "bits_per_byte: -1", "release.gates.extensions.margin.bits_per_byte", "greater than 0"),
     )
     text = RECIPE
     for old, new, *_ in faults:
@@ -191,6 +193,17 @@ def test_what_it_does_not_take_is_refused_by_key_and_line(shared: Environment, w
         line = next(number for number, row in enumerate(text.splitlines(), 1) if new in row)
         assert f"recipe.yaml:{line}" in said
         assert f"{key}: {message}" in said or f"{key}: input should be {message}" in said
+
+
+@pytest.mark.slow
+def test_its_gate_stands_in_a_policy(shared: Environment, workspace: Path) -> None:
+    path = workspace.parent / "policy.yaml"
+    path.write_text(POLICY)
+    assert "23 gates" in shared.plinth(workspace, "gates", "check", str(path)).stdout
+    path.write_text(POLICY.replace("0.05", "-1"))
+    done = shared.plinth(workspace, "gates", "check", str(path), check=False)
+    assert done.returncode == 2
+    assert "extensions.margin.bits_per_byte" in done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -19,9 +19,17 @@ def _plinth(package: str, stem: str, *tests: str) -> Target:
     return Target(f"platform/plinth/{package}/{stem}.py", tuple(f"{folder}/{name}" for name in mirrored))
 
 
+def _gates(stem: str) -> Target:
+    return Target(f"registry/gates/{stem}.py", ("tests/registry/test_gates.py", "tests/registry/test_gate_reasons.py"))
+
+
 #: By decision that Plinth answers for.
 TARGETS: dict[str, tuple[Target, ...]] = {
-    "gates": (Target("registry/gates.py", ("tests/registry/test_gates.py",)),),
+    "gates": (
+        *(_gates(stem) for stem in ("quality", "risk", "origin", "people", "result", "all_gates")),
+        Target("registry/policy.py", ("tests/registry/test_policy.py",)),
+        Target("registry/waivers.py", ("tests/registry/test_waivers.py",)),
+    ),
     "policy": (
         _plinth("corpus/policy", "policy"),
         _plinth("corpus/policy", "rule_kernels"),

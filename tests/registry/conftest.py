@@ -18,8 +18,9 @@ from plinth.recipe.recipe import Recipe
 from plinth.records import DOCUMENT_SCHEMA, Manifest
 from plinth.storage.parts import write_table
 from plinth.storage.workspace import Workspace
-from registry import candidate, materialise, server
+from registry import candidate, materialise, policy, server
 from registry.candidate import Candidate, CandidateRun, Facts
+from registry.gates import GatePolicy
 
 
 def document_table(*texts: str) -> pa.Table:
@@ -85,6 +86,7 @@ class Line:
         known = {
             "contaminated_documents": 0,
             "licences": {"MIT": 2},
+            "sources": {"test 2026-01": {"documents": 2, "train": True, "redistribute": True, "commercial": True}},
             "stability": {"restart": 1},
             "cost": {"wall_s": 9},
         }
@@ -116,7 +118,7 @@ class Line:
         return made
 
 
-def make_recipe(name: str, **gates: object) -> Recipe:
+def make_recipe(name: str) -> Recipe:
     terms = {"train": True, "redistribute": True, "commercial": True}
     source = {
         "kind": "jsonl",
@@ -139,9 +141,28 @@ def make_recipe(name: str, **gates: object) -> Recipe:
                 "total_tokens": 2**20,
                 "phases": [{"name": "main", "fraction": 1, "weights": {"web": 1}}],
             },
-            "release": {"name": name, "gates": gates},
+            "release": {"name": name},
         }
     )
+
+
+#: Gates that a `Line` has no evidence for.
+NOT_MEASURED = (
+    *("max_bits_per_byte", "slices", "probes", "tasks", "extraction", "canaries", "pii_data", "pii_outputs"),
+    *("bias", "toxicity"),
+)
+
+
+def small_policy(release: str, version: int = 1, **approvals: object) -> GatePolicy:
+    """What a `Line` can be judged by; tags count as approvals."""
+    given = {
+        "release": release,
+        "version": version,
+        "approvals": {"accepted": ["statement", "tag"], **approvals},
+        "cost": {"amounts": ["wall_s"]},
+        "without": dict.fromkeys(NOT_MEASURED, "a line of the tests measures none of it"),
+    }
+    return GatePolicy.model_validate(given)
 
 
 @pytest.fixture
@@ -151,11 +172,12 @@ def ctx(tmp_path: Path) -> Context:
 
 @pytest.fixture
 def make_line(ctx: Context, request: pytest.FixtureRequest) -> Callable[..., Line]:
-    """Make lines of one recipe named after the test, so that tests can share a server."""
+    """Make lines of one recipe named after the test, so that tests can share a server; its policy is signed once."""
     name = f"t-{fingerprint.digest(request.node.nodeid)[:10]}"
 
-    def make(seed: int = 1, **gates: object) -> Line:
-        return Line(ctx, make_recipe(name, **gates), seed)
+    def make(seed: int = 1, **approvals: object) -> Line:
+        policy.sign(ctx, small_policy(name, **approvals))
+        return Line(ctx, make_recipe(name), seed)
 
     return make
 

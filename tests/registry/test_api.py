@@ -134,7 +134,7 @@ def test_an_evaluation_of_another_checkpoint_is_refused(ctx: Context, make_line:
 def test_missing_facts_fail_their_gates(ctx: Context, line: Any) -> None:
     _, gates = register(ctx, line, contaminated_documents=None, licences=None, stability=None)
     closed = {name: gate.reason for name, gate in gates.items() if not gate.passed}
-    assert set(closed) == {"contamination", "licence", "stability", "approvals"}
+    assert set(closed) == {"contamination", "licence", "terms", "stability", "approvals"}
     assert closed["licence"] == "no evidence"
 
 
@@ -200,7 +200,7 @@ def test_a_rejection_stops_an_approved_candidate(ctx: Context, line: Any) -> Non
 
 
 def test_two_people_and_only_those_allowed(ctx: Context, make_line: Any) -> None:
-    line = make_line(approvals=2, approvers=[ADA, BEN])
+    line = make_line(people=2, approvers=[ADA, BEN])
     register(ctx, line)
     with pytest.raises(GateError, match="eve may not approve"):
         api.approve(ctx, line.recipe, None, "eve", "me too")

@@ -26,7 +26,8 @@ def test_a_signed_approval_counts_once(ctx: Context, unregistered: Candidate) ->
     before = path.read_bytes()
     assert approval.sign(ctx, unregistered, f" {ADA} ", "better on every slice") == path
     assert path.read_bytes() == before
-    expected = Approval(by=ADA, decision="approved", reason="better on every slice", how="statement")
+    key = Trust.of(ctx.workspace).signer(APPROVER, ADA).key_id
+    expected = Approval(by=ADA, decision="approved", reason="better on every slice", how="statement", key=key)
     assert approval.collect(ctx, unregistered, {}) == ((expected,), ())
 
 

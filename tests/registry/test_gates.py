@@ -1,4 +1,4 @@
-"""Gates are pure: exact outcomes on hand-made evidence, and missing evidence never passes."""
+"""Gates are pure: exact outcomes on hand-made evidence, each flips alone, and missing evidence never passes."""
 
 from __future__ import annotations
 
@@ -6,200 +6,180 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from plinth.recipe.gate import BUILT_IN, GATES, Gate, GateVerdict
-from plinth.recipe.release import Gates
 from plinth.records import Frozen
-from registry import gates
-from registry.gates import Approval, CheckResult, Evidence, GateResult, SliceScore, evaluate, failed, open_gates
+from registry.gates import Evidence, GatePolicy, GateResult, all_gates, evaluate, failed, open_gates
+from registry.gates.all_gates import JUDGES
+from registry.gates.facts import StabilityFacts
+from registry.gates.settings import ALWAYS
 from tests.catalogues import Including
-
-EVERY_GATE = Gates(max_bits_per_byte=2.4, max_stability_events=1)
-NAMES = [
-    *("signature", "lineage", "beats_gzip", "beats_trigram", "max_bits_per_byte", "contamination"),
-    *("licence", "resume", "stability", "taint", "approvals"),
-]
+from tests.registry.gate_evidence import policy, proof, set_fact
 
 
-def person(by: str, decision: str = "approved") -> Approval:
-    return Approval.model_validate({"by": by, "decision": decision, "reason": "looked at it", "how": "statement"})
-
-
-def proof(**changes: Any) -> Evidence:
-    """Evidence that opens every gate, with some of it changed."""
-    holds = CheckResult(holds=True, detail="as it should be")
-    good = {
-        "signature": holds,
-        "lineage": holds,
-        "slices": {"web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5)},
-        "expected_slices": ("web",),
-        "contaminated_documents": 0,
-        "licences": {"MIT": 3},
-        "permitted_licences": ("MIT", "Apache-2.0"),
-        "resume": holds,
-        "stability": {"restart": 1},
-        "taints": (),
-        "requested_by": "grace",
-        "approvals": (person("ada"),),
-    }
-    return Evidence.model_validate(good | changes)
-
-
-def gate(name: str, policy: Gates, evidence: Evidence) -> GateResult:
-    (found,) = [result for result in evaluate(policy, evidence) if result.name == name]
+def gate(name: str, asked: GatePolicy, evidence: Evidence) -> GateResult:
+    (found,) = [result for result in evaluate(asked, evidence) if result.name == name]
     return found
 
 
-def closed(policy: Gates, evidence: Evidence) -> list[str]:
-    return [result.name for result in failed(evaluate(policy, evidence))]
+def closed(asked: GatePolicy, evidence: Evidence) -> list[str]:
+    return [result.name for result in failed(evaluate(asked, evidence))]
 
 
 def test_good_evidence_opens_every_gate_in_a_fixed_order() -> None:
-    results = evaluate(EVERY_GATE, proof())
-    assert [result.name for result in results] == NAMES
+    results = evaluate(policy(), proof())
+    assert [result.name for result in results] == list(BUILT_IN)
+    assert [(one.name, one.reason) for one in results if not one.passed] == []
     assert open_gates(results)
 
 
 def test_no_evidence_at_all_fails_every_gate() -> None:
-    assert closed(EVERY_GATE, Evidence()) == NAMES
+    assert closed(policy(), Evidence()) == list(BUILT_IN)
 
 
 def test_no_gates_is_not_a_pass() -> None:
     assert not open_gates(())
 
 
-@pytest.mark.parametrize(
-    ("field", "name"),
-    [
-        ("signature", "signature"),
-        ("lineage", "lineage"),
-        ("contaminated_documents", "contamination"),
-        ("licences", "licence"),
-        ("resume", "resume"),
-        ("stability", "stability"),
-        ("taints", "taint"),
-        ("approvals", "approvals"),
+# ---- one changed fact flips exactly one gate -----------------------------------------------------
+
+
+#: By gate, facts and values that it refuses; every built-in gate is here.
+FLIPS: dict[str, list[tuple[str, object]]] = {
+    "signature": [("signature/holds", False), ("signature", None)],
+    "lineage": [("lineage/holds", False), ("lineage", None)],
+    "beats_gzip": [("evaluation/slices/web/gzip", 1.9), ("evaluation/slices/web/gzip", 2.0)],
+    "beats_trigram": [("evaluation/slices/web/trigram", 2.0)],
+    "max_bits_per_byte": [("evaluation/slices/web/model", 2.4), ("evaluation/slices/web/model", 2.45)],
+    "slices": [
+        ("comparison/lines/0/high", 0.02),  # the margin itself: below it is asked
+        ("comparison/lines/1/high", 0.03),
+        ("comparison/lines/0/slice", "bucket code"),  # the whole is gone
+        ("comparison/lines/0/high", math.nan),
     ],
-)
-def test_one_missing_piece_fails_its_own_gate_alone(field: str, name: str) -> None:
-    evidence = proof(**{field: None})
-    assert closed(EVERY_GATE, evidence) == [name]
-    assert gate(name, EVERY_GATE, evidence).reason == "no evidence"
-
-
-@pytest.mark.parametrize("slices", [None, {}])
-def test_no_scores_fail_every_quality_gate(slices: object) -> None:
-    assert closed(EVERY_GATE, proof(slices=slices)) == ["beats_gzip", "beats_trigram", "max_bits_per_byte"]
-
-
-def test_one_bad_slice_is_named() -> None:
-    slices = {
-        "code": SliceScore(bytes=10, model=2.6, gzip=3.0, trigram=2.6),
-        "web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5),
-    }
-    result = gate("beats_trigram", Gates(), proof(slices=slices))
-    assert not result.passed
-    assert result.reason == "not below the byte trigram on code"
-    assert result.evidence["bits_per_byte"]["code"] == {"model": 2.6, "bound": 2.6}
-    assert closed(Gates(), proof(slices=slices)) == ["beats_trigram"]
-
-
-def test_a_bucket_without_a_slice_and_a_slice_without_bytes_are_no_proof() -> None:
-    missing = gate("beats_gzip", Gates(), proof(expected_slices=("web", "code")))
-    assert (missing.passed, missing.reason) == (False, "nothing measured on code")
-    empty = proof(slices={"web": SliceScore(bytes=0, model=1.0, gzip=3.0, trigram=2.5)})
-    assert gate("beats_gzip", Gates(), empty).reason == "nothing measured on web"
-
-
-@given(model=st.floats(), bound=st.floats())
-def test_beating_means_strictly_below_and_nan_never_is(model: float, bound: float) -> None:
-    slices = {"web": SliceScore(bytes=1, model=model, gzip=bound, trigram=bound)}
-    result = gate("beats_gzip", Gates(), proof(slices=slices))
-    assert result.passed == (not math.isnan(model) and not math.isnan(bound) and model < bound)
-
-
-@pytest.mark.parametrize(("found", "allowed", "passed"), [(0, 0, True), (1, 0, False), (2, 2, True), (-1, 0, False)])
-def test_contamination_is_counted_against_the_bound(found: int, allowed: int, passed: bool) -> None:
-    policy = Gates(max_contaminated_documents=allowed)
-    assert gate("contamination", policy, proof(contaminated_documents=found)).passed == passed
-
-
-def test_an_unpermitted_licence_is_named_with_its_documents() -> None:
-    result = gate("licence", Gates(), proof(licences={"MIT": 3, "GPL-3.0-only": 2, "unknown": 0}))
-    assert (result.passed, result.reason) == (False, "not permitted: GPL-3.0-only (2 documents)")
-
-
-def test_stability_is_reported_and_bounded_only_where_asked() -> None:
-    events = {"restart": 2, "spike": 1}
-    assert gate("stability", Gates(), proof(stability=events)).reason == (
-        "events of the run: 2 restart, 1 spike; reported only"
-    )
-    assert not gate("stability", Gates(max_stability_events=2), proof(stability=events)).passed
-    assert gate("stability", Gates(max_stability_events=3), proof(stability=events)).passed
-
-
-def test_a_resume_that_differs_fails_unless_it_is_not_asked_for() -> None:
-    evidence = proof(resume=CheckResult(holds=False, detail="a resumed run differs"))
-    assert closed(Gates(), evidence) == ["resume"]
-    assert closed(Gates(require_resume_evidence=False), evidence) == []
-
-
-def test_taint_closes_with_its_reason() -> None:
-    result = gate("taint", Gates(), proof(taints=("web/curated is marked by ada: poisoned",)))
-    assert (result.passed, result.reason) == (False, "web/curated is marked by ada: poisoned")
-
-
-@pytest.mark.parametrize(
-    ("policy", "people", "passed"),
-    [
-        ({"approvals": 0}, [], True),
-        ({"approvals": 1}, [], False),
-        ({"approvals": 1}, ["ada"], True),
-        ({"approvals": 2}, ["ada", "ada"], False),
-        ({"approvals": 2}, ["ada", "ben"], True),
-        ({"approvals": 1, "approvers": ("ben",)}, ["ada"], False),
-        ({"approvals": 1, "approvers": ("ben",)}, ["ada", "ben"], True),
-        ({"approvals": 1, "two_person": True}, ["ada"], False),
-        ({"approvals": 1, "two_person": True}, ["ada", "grace"], False),
-        ({"approvals": 1, "two_person": True}, ["ada", "ben"], True),
+    "probes": [
+        ("comparison/lines/2/high", 0.06),
+        ("comparison/lines/2/clusters", 9),
+        ("probes", None),
+        ("probes/probes", {}),
+        ("probes/probes/guesses/decides", True),  # its line is far worse
+        ("probes/probes/maths/decides", False),  # none is left that decides
     ],
-)
-def test_approvals_count_different_allowed_people(policy: dict[str, Any], people: list[str], passed: bool) -> None:
-    evidence = proof(approvals=tuple(person(name) for name in people))
-    assert gate("approvals", Gates(**policy), evidence).passed == passed
+    "tasks": [
+        ("comparison/lines/4/low", -0.06),
+        ("comparison/lines/4/clusters", 3),
+        ("tasks", None),
+        ("tasks/tasks", {}),
+        ("tasks/tasks/copying/damaged", 40),
+        ("tasks/tasks/other", {"documents": 3, "damaged": 0}),
+    ],
+    "contamination": [("contamination/contaminated", 1), ("contamination/documents", 0), ("contamination", None)],
+    "extraction": [
+        ("memorisation/extraction/slices/all/at_most", 0.051),
+        ("memorisation/extraction/slices/all/windows", 0),
+        ("memorisation/extraction/slices/duplicated/at_most", 0.051),
+        ("memorisation/extraction/slices/personal_data/windows", 60),
+        ("memorisation/extraction/slices", {}),
+        ("memorisation/extraction", None),
+    ],
+    "canaries": [
+        ("memorisation/canaries/p_values", {1: 0.0009, 64: 0.4}),
+        ("memorisation/canaries/p_values", {64: 0.4}),
+        ("memorisation/canaries/epsilon", 8.1),
+        ("memorisation/canaries/planted", 0),
+        ("memorisation/canaries", None),
+    ],
+    "pii_data": [("pii/data/at_most", 0.021), ("pii/data/texts", 0), ("pii/data", None)],
+    "pii_outputs": [("pii/outputs/at_most", 0.051), ("pii/outputs/texts", 0), ("pii/outputs", None)],
+    "licence": [("licences/documents", {"MIT": 2, "GPL-3.0-only": 1}), ("licences/documents", {})],
+    "terms": [
+        ("licences/sources/web.example 2026-46/train", False),
+        ("licences/sources/web.example 2026-46/documents", 0),
+        ("licences/sources", {}),
+    ],
+    "resume": [("resume/bit_exact", False), ("resume/compared_steps", 0), ("resume", None)],
+    "stability": [("stability/events/restarts", 21), ("stability/events", {}), ("stability", None)],
+    "bias": [
+        ("bias/attributes/gender/high", 10.1),
+        ("bias/attributes/gender/low", -10.1),
+        ("bias/attributes/gender/pairs", 0),
+        ("bias/attributes/gender/low", 1.5),  # an interval without width
+        ("comparison/drift/gender/high", 2.1),
+        ("comparison/drift", {}),
+    ],
+    "toxicity": [("bias/toxicity/at_most", 0.051), ("bias/toxicity/continuations", 0), ("bias/toxicity", None)],
+    "cost": [("cost/amounts/tokens", 0.0), ("cost/amounts", {"wall_s": 1.0}), ("cost", None)],
+    "taint": [("taints", ["web/curated is marked by ada: poisoned"]), ("taints", None)],
+    "approvals": [("approvals", []), ("approvals/0/decision", "rejected"), ("approvals", None)],
+}
 
 
-def test_one_rejection_outweighs_any_number_of_approvals() -> None:
-    evidence = proof(approvals=(person("ada"), person("ben"), person("cleo", "rejected")))
-    result = gate("approvals", Gates(), evidence)
-    assert not result.passed
-    assert "rejected by cleo: looked at it" in result.reason
+def test_every_gate_has_a_fact_that_flips_it() -> None:
+    assert list(FLIPS) == list(BUILT_IN) == list(JUDGES)
 
 
-def test_two_person_approval_needs_to_know_who_asked() -> None:
-    evidence = proof(requested_by=None, approvals=(person("ada"), person("ben")))
-    assert not gate("approvals", Gates(two_person=True), evidence).passed
-    assert gate("approvals", Gates(approvals=2), evidence).passed
+@pytest.mark.parametrize(("name", "path", "value"), [(name, *one) for name, own in FLIPS.items() for one in own])
+def test_one_changed_fact_flips_exactly_one_gate(name: str, path: str, value: object) -> None:
+    data = proof().model_dump(mode="json")
+    set_fact(data, path, value)
+    assert closed(policy(), Evidence.model_validate(data)) == [name]
 
 
-def test_what_is_not_asked_for_is_not_judged() -> None:
-    names = [result.name for result in evaluate(Gates(beat_gzip=False, beat_trigram=False), proof())]
-    assert "beats_gzip" not in names
-    assert "beats_trigram" not in names
-    assert "max_bits_per_byte" not in names
+# ---- no gate is left out in silence --------------------------------------------------------------
 
 
-def test_licence_expressions_are_read_as_the_corpus_gate_reads_them() -> None:
-    counts = {"MIT AND Apache-2.0": 2, "GPL-2.0-only OR MIT": 1, "Apache-2.0 WITH LLVM-exception": 1}
-    assert gate("licence", Gates(), proof(licences=counts)).passed
-    result = gate("licence", Gates(), proof(licences={**counts, "MIT AND GPL-2.0-only": 4}))
-    assert not result.passed
-    assert "MIT AND GPL-2.0-only (4 documents)" in result.reason
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in ALWAYS])
+def test_a_gate_is_left_out_by_name_and_reason_alone(name: str) -> None:
+    asked = policy(without={name: "not measured in this trial"})
+    names = [result.name for result in evaluate(asked, proof())]
+    assert sorted([*names, *asked.without]) == sorted(BUILT_IN)
+    assert asked.without == {name: "not measured in this trial"}
+    with pytest.raises(ValidationError, match="without a reason"):
+        policy(without={name: "because"})
 
 
-# ---- gates of installed packages ------------------------------------------------------------------
+@pytest.mark.parametrize("name", ALWAYS)
+def test_what_proves_a_candidate_is_never_left_out(name: str) -> None:
+    with pytest.raises(ValidationError, match="cannot be left out"):
+        policy(without={name: "a reason that is long enough"})
+
+
+def test_a_policy_cannot_leave_out_what_does_not_exist_or_forget_its_bound() -> None:
+    with pytest.raises(ValidationError, match="there is no gate 'colour'"):
+        policy(without={"colour": "a reason that is long enough"})
+    with pytest.raises(ValidationError, match="set slices"):
+        GatePolicy(release="demo")
+    with pytest.raises(ValidationError, match="not permitted"):
+        policy(beat_gzip=False)
+
+
+# ---- waivers -------------------------------------------------------------------------------------
+
+
+def test_a_waiver_opens_its_gate_and_stays_visible() -> None:
+    evidence = proof(stability=None, cost=None)
+    results = evaluate(policy(), evidence, {"stability": "waived by ada until 2027: known"})
+    found = {result.name: result for result in results}
+    assert (found["stability"].passed, found["stability"].holds) == (False, True)
+    assert found["stability"].reason == "no evidence"
+    assert [one.name for one in failed(results)] == ["cost"]
+    assert not open_gates(results)
+    assert open_gates(evaluate(policy(), proof(cost=None), {"cost": "waived"}))
+
+
+def test_a_waiver_of_a_gate_that_passes_says_nothing() -> None:
+    assert {one.waived for one in evaluate(policy(), proof(), dict.fromkeys(BUILT_IN, "waived"))} == {""}
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_no_waiver_lifts_what_proves_a_candidate(name: str) -> None:
+    assert set(closed(policy(), Evidence())) >= {name}
+    results = evaluate(policy(), Evidence(), dict.fromkeys(BUILT_IN, "waived"))
+    assert [one.name for one in failed(results)] == list(ALWAYS)
+
+
+# ---- gates of installed packages -----------------------------------------------------------------
 
 
 class AtMost(Frozen):
@@ -210,7 +190,7 @@ class AtMost(Frozen):
 
 def installed(monkeypatch: pytest.MonkeyPatch, judge: Any, needs: tuple[str, ...] = ("stability",)) -> None:
     made = Gate(name="calm", description="Few restarts.", needs=needs, judge=judge, params=AtMost)
-    monkeypatch.setattr(gates, "GATES", Including(GATES, made))
+    monkeypatch.setattr(all_gates, "GATES", Including(GATES, made))
 
 
 def passing(**evidence: Any) -> GateVerdict:
@@ -218,34 +198,33 @@ def passing(**evidence: Any) -> GateVerdict:
 
 
 def few(params: AtMost, evidence: Evidence) -> GateVerdict:
-    count = (evidence.stability or {}).get("restart", 0)
+    count = evidence.stability.events["restarts"] if evidence.stability else 0
     return GateVerdict(passed=count <= params.restarts, reason=f"{count} restarts", evidence={"restarts": count})
 
 
-CALM = Gates(extensions={"calm": {}})
+CALM = policy(extensions={"calm": {}})
 
 
 def test_names_of_built_in_gates_are_kept_from_packages() -> None:
-    assert set(BUILT_IN) == set(NAMES)
+    assert set(GATES.built_in) | set(BUILT_IN) == set(BUILT_IN)
+    assert not set(GATES) & set(BUILT_IN)
 
 
 def test_a_gate_of_a_package_is_asked_with_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, few)
     assert gate("calm", CALM, proof()).passed
     assert [result.name for result in evaluate(CALM, proof())][-2:] == ["calm", "approvals"]
-    strict = gate("calm", Gates(extensions={"calm": {"restarts": 0}}), proof())
+    strict = gate("calm", policy(extensions={"calm": {"restarts": 0}}), proof())
     assert (strict.passed, strict.reason) == (False, "1 restarts")
     assert strict.evidence["restarts"] == 1
     assert strict.evidence["parameters"] == {"restarts": 0}
 
 
-@pytest.mark.parametrize("nothing", [None, {}])
-def test_a_gate_of_a_package_without_its_evidence_fails_unasked(
-    monkeypatch: pytest.MonkeyPatch, nothing: object
-) -> None:
+def test_a_gate_of_a_package_without_its_evidence_fails_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, lambda params, evidence: GateVerdict(passed=True, reason="asked"))
-    found = gate("calm", CALM, proof(stability=nothing))
-    assert (found.passed, found.reason) == (False, "no evidence: stability")
+    for nothing in (None, StabilityFacts(events={})):
+        found = gate("calm", CALM, proof(stability=nothing))
+        assert (found.passed, found.reason) == (False, "no evidence: stability")
     installed(monkeypatch, lambda params, evidence: GateVerdict(passed=True, reason="asked"), needs=("colour",))
     assert gate("calm", CALM, proof()).reason == "no evidence: colour"
 
@@ -271,9 +250,9 @@ def test_a_gate_that_is_not_installed_or_takes_no_such_parameter_has_not_passed(
 ) -> None:
     assert gate("calm", CALM, proof()).reason.startswith("no gate 'calm'")
     installed(monkeypatch, few)
-    refused = gate("calm", Gates(extensions={"calm": {"restart": 0}}), proof())
+    refused = gate("calm", policy(extensions={"calm": {"restart": 0}}), proof())
     assert (refused.passed, refused.reason.startswith("gate calm has no parameter 'restart'")) == (False, True)
-    assert closed(Gates(extensions={"calm": {"restarts": "few"}}), proof()) == ["calm"]
+    assert closed(policy(extensions={"calm": {"restarts": "few"}}), proof()) == ["calm"]
 
 
 def test_evidence_that_a_gate_forges_does_not_hide_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Commands about releases and provenance.
 
 keys     `plinth keys`: the root of trust, who signs as which role
+gates    `plinth gates`: the signed policy that a release must pass, and waivers
 release  `plinth approve`, `promote`, `rollback`, `taint`: signed or recorded decisions
 verify   `plinth verify`: every link from a target to its sources
 impact   `plinth impact`: everything that came of something

@@ -85,7 +85,11 @@ def run(
 
     TaskShare.parse(part)
     compute = Compute(engine, workers or cores(), ray_address, part)
-    summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest)
+
+    def say(sentence: str) -> None:
+        click.echo(sentence, err=True)
+
+    summary = pipeline.run(settings.workspace, settings.recipe_path(), select, compute, harvest=harvest, say=say)
     if as_json:
         output.emit_json(summary)
     else:

@@ -19,22 +19,16 @@ Found = tuple[Key, str, str]
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Readers, launchers, gates and probes that cannot be used, and parameters that they do not take."""
+    """Readers, launchers and probes that cannot be used, and parameters that they do not take."""
     from plinth.corpus.sources.readers import READERS
     from plinth.evaluation.probes.registry import PROBES
     from plinth.launch.choose import LAUNCHERS
-    from plinth.recipe.gate import GATES
 
     for at, source in _sources(data):
         yield from _chosen(at, source, READERS)
     launch = _inside(data, "training", "launch")
     if isinstance(launch, dict):
         yield from _chosen(("training", "launch"), launch, LAUNCHERS)
-    gates = _inside(data, "release", "gates", "extensions")
-    for name, given in gates.items() if isinstance(gates, dict) else ():
-        yield from problems_of_member(("release", "gates", "extensions", name), name, given, GATES)
-
-
     probes = _inside(data, "evaluation", "probes", "families")
     for index, name in enumerate(probes if isinstance(probes, list) else ()):
         if isinstance(name, str) and name not in PROBES.built_in:

@@ -1,7 +1,7 @@
 """Gates of installed packages: the record that describes one, and where they are found.
 
-Built-in gates, the evidence, and the evaluation of both are in `registry.gates`, which stands above this package; a
-recipe is checked without it.
+Built-in gates, the evidence, and the evaluation of both are in `registry.gates`, which stands above this package. The
+signed gate policy of a release names the gates that are asked (`registry.policy`); no recipe does.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pydantic import Field
 from plinth.extensions import Catalogue, NoParams
 from plinth.records import Frozen
 
-#: Names of the built-in gates, whose settings are keys of `release.gates`.
+#: Names of the built-in gates, in the order in which they are asked.
 BUILT_IN = (
-    "signature", "lineage", "beats_gzip", "beats_trigram", "max_bits_per_byte", "contamination", "licence", "resume",
-    "stability", "taint", "approvals",
+    "signature", "lineage", "beats_gzip", "beats_trigram", "max_bits_per_byte", "slices", "probes", "tasks",
+    "contamination", "extraction", "canaries", "pii_data", "pii_outputs", "licence", "terms", "resume", "stability",
+    "bias", "toxicity", "cost", "taint", "approvals",
 )  # fmt: skip
 
 
@@ -35,11 +36,11 @@ class Gate:
     """A pure function from parameters and evidence to a verdict.
 
     Args:
-        name: key in `release.gates.extensions`, and name of the result.
+        name: key in `extensions` of the policy, and name of the result.
         description: one sentence.
         needs: fields of `registry.gates.Evidence`; where one of them is missing, the gate fails without being asked.
         judge: `(parameters, evidence) -> verdict`. An exception fails the gate.
-        params: frozen model of the parameters in the recipe.
+        params: frozen model of the parameters in the policy.
     """
 
     name: str

@@ -91,6 +91,7 @@ ADVICE = {
 
 #: Fields that the models no longer have, by the last two parts of their key.
 REMOVED = {
+    "release.gates": Gone(NO_DEFAULT, "write them into a gate policy and sign it: `plinth gates sign FILE`"),
     "ray.cpus": Gone(1.0, "write `resources: {CPU: …}`"),
     "ray.gpus": Gone(0.0, "write `resources: {GPU: …}`"),
     "ray.memory_bytes": Gone(0, "write `resources: {memory: …}`"),

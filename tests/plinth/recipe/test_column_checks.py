@@ -187,7 +187,6 @@ def test_a_package_that_cannot_be_used_is_named_at_its_key(tmp_path: Path, monke
             "training.launch.options.a",
             "unknown parameter",
         ),
-        ({"release": {"gates": {"extensions": {"calm": {}}}}}, "release.gates.extensions.calm", "no such gate"),
         (
             {"corpus": {"buckets": {"b": {"sources": [{"kind": "text", "options": {"a": 1}}]}}}},
             "corpus.buckets.b.sources.0.options.a",

@@ -20,7 +20,7 @@ class Params(Frozen):
 
 def judge(params: Params, evidence: Evidence) -> GateVerdict:
     """Passed where every slice that must be there was measured and lies below; NaN lies below nothing."""
-    slices = evidence.slices or {}
+    slices = evidence.evaluation.slices if evidence.evaluation else {}
     margins = {name: getattr(score, params.than) - score.model for name, score in sorted(slices.items())}
     unseen = sorted(set(evidence.expected_slices) - {name for name, score in slices.items() if score.bytes > 0})
     near = [name for name, margin in margins.items() if name not in unseen and not margin >= params.bits_per_byte]
@@ -34,7 +34,7 @@ def judge(params: Params, evidence: Evidence) -> GateVerdict:
 GATE = Gate(
     name="margin",
     description="Bits per byte below a baseline by a margin on every slice.",
-    needs=("slices",),
+    needs=("evaluation",),
     judge=judge,
     params=Params,
 )

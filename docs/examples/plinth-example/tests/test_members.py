@@ -17,9 +17,9 @@ from plinth.corpus.sources.parameters import Source, Terms
 from plinth.corpus.sources.readers import read
 from plinth.corpus.sources.record import RawRecord, Reject
 from plinth.evaluation.probes.base import items_of
-from plinth.recipe.release import Gates
 from plinth.storage.files import SourceFile
-from registry.gates import Evidence, SliceScore, evaluate
+from registry.gates import Evidence, GatePolicy, SliceScore, evaluate
+from registry.gates.facts import EvaluationFacts
 
 ARCHIVE = b"""From ada@list.example Mon Nov 16 10:00:00 2026
 From: Ada <ada@list.example>
@@ -97,8 +97,13 @@ def test_quoted_lines_and_signatures() -> None:
 
 
 def verdict(evidence: Evidence, **params: Any) -> Any:
-    policy = Gates(extensions={"margin": {"bits_per_byte": 0.1, **params}})
+    given = {"slices": {"max_bits_per_byte": 8}, "extensions": {"margin": {"bits_per_byte": 0.1, **params}}}
+    policy = GatePolicy.model_validate({"release": "letters", **given})
     return {result.name: result for result in evaluate(policy, evidence)}["margin"]
+
+
+def measured(expected: tuple[str, ...] = (), **slices: SliceScore) -> Evidence:
+    return Evidence(evaluation=EvaluationFacts(slices=slices), expected_slices=expected)
 
 
 def score(model: float) -> SliceScore:
@@ -106,23 +111,23 @@ def score(model: float) -> SliceScore:
 
 
 def test_margin_on_every_slice() -> None:
-    assert verdict(Evidence(slices={"web": score(1.9), "code": score(1.5)})).passed
-    near = verdict(Evidence(slices={"web": score(1.95), "code": score(1.5)}))
+    assert verdict(measured(web=score(1.9), code=score(1.5))).passed
+    near = verdict(measured(web=score(1.95), code=score(1.5)))
     assert (near.passed, near.reason) == (False, "less than 0.1 below trigram on web")
     assert near.evidence["margins"] == {"code": "0.5000", "web": "0.0500"}
-    assert verdict(Evidence(slices={"web": score(1.95)}), than="gzip").passed
-    assert not verdict(Evidence(slices={"web": score(float("nan"))})).passed
-    assert verdict(Evidence(slices={"web": score(1.0)}, expected_slices=("web", "code"))).reason.endswith("on code")
+    assert verdict(measured(web=score(1.95)), than="gzip").passed
+    assert not verdict(measured(web=score(float("nan")))).passed
+    assert verdict(measured(("web", "code"), web=score(1.0))).reason.endswith("on code")
 
 
 def test_what_it_rests_on_is_in_its_evidence_and_missing_evidence_fails() -> None:
-    seen = verdict(Evidence(slices={"web": score(1.0)})).evidence
+    seen = verdict(measured(web=score(1.0))).evidence
     assert seen["gate"]["distribution"] == "plinth-example"
     assert (seen["gate"]["version"], len(seen["gate"]["sha256"])) == ("0.1.0", 64)
     assert seen["parameters"] == {"than": "trigram", "bits_per_byte": 0.1}
-    for nothing in (None, {}):
-        lacking = verdict(Evidence(slices=nothing))
-        assert (lacking.passed, lacking.reason) == (False, "no evidence: slices")
+    for nothing in (Evidence(), measured()):
+        lacking = verdict(nothing)
+        assert (lacking.passed, lacking.reason) == (False, "no evidence: evaluation")
 
 
 def test_riddles_have_one_right_answer_each() -> None:

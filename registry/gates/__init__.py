@@ -1,0 +1,35 @@
+"""Gates: conditions on a candidate. Pure functions from a policy and evidence to (passed, reason, evidence).
+
+    settings    the gate policy: what each gate asks, who approves, which gates are left out and why
+    facts       the evidence, a record for each kind of attestation
+    result      the decision of one gate
+    quality     beats_gzip, beats_trigram, max_bits_per_byte; slices, probes, tasks no worse than the champion
+    risk        contamination, extraction, canaries, pii_data, pii_outputs, bias, toxicity
+    origin      signature, lineage, taint, licence, terms, resume, stability, cost
+    people      approvals
+    all_gates   all of them in order, and those of installed packages
+
+Missing evidence fails its gate with a reason. A gate that is not asked is named by the policy, with the reason. Does
+not belong here: how evidence is gathered (`registry.evidence`), who signed the policy (`registry.policy`), what follows
+from a verdict (`registry.promotion`).
+"""
+
+from registry.gates.all_gates import evaluate
+from registry.gates.facts import Approval, CheckResult, Evidence, SliceScore
+from registry.gates.people import APPROVALS, approvals
+from registry.gates.result import GateResult, failed, open_gates
+from registry.gates.settings import GatePolicy
+
+__all__ = [
+    "APPROVALS",
+    "Approval",
+    "CheckResult",
+    "Evidence",
+    "GatePolicy",
+    "GateResult",
+    "SliceScore",
+    "approvals",
+    "evaluate",
+    "failed",
+    "open_gates",
+]

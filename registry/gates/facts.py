@@ -1,0 +1,249 @@
+"""The evidence that gates read: each field of `Evidence` is what one kind of attestation states.
+
+A field that is None, a count of 0 or an empty table is missing evidence, and the gate that needs it fails. Intervals
+and limits are those of `plinth.evaluation.statistics`, as the evaluation wrote them; no gate makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from plinth.records import Frozen
+
+
+class CheckResult(Frozen):
+    """The outcome of a check that ran elsewhere, with its findings in words."""
+
+    holds: bool
+    detail: str
+
+
+class SliceScore(Frozen):
+    """Bits per byte on one held-out slice: the model and two baselines on the same bytes."""
+
+    bytes: int
+    model: float
+    gzip: float
+    trigram: float
+
+
+class EvaluationFacts(Frozen):
+    """Scores by bucket."""
+
+    slices: Mapping[str, SliceScore]
+
+
+class ProbeWorth(Frozen):
+    """Whether a probe's score can be told from noise: `plinth.evaluation.probes.noise`."""
+
+    items: int
+    signal: float
+    snr: float | None = Field(description="None: the noise is not known.")
+    decides: bool = Field(description="A positive signal, and a signal-to-noise ratio of at least 1.")
+
+
+class ProbeFacts(Frozen):
+    """Probes by name."""
+
+    probes: Mapping[str, ProbeWorth]
+
+
+class TaskScore(Frozen):
+    """How much of a task was measured."""
+
+    documents: int
+    damaged: int = 0
+
+
+class TaskFacts(Frozen):
+    """Tasks by name, over all task sets."""
+
+    tasks: Mapping[str, TaskScore]
+
+
+class PairedLine(Frozen):
+    """A paired difference, candidate minus champion, with the ends of its interval."""
+
+    kind: str = Field(description="`slices`, `protected`, `probes`, `proxies` or `tasks`.")
+    measure: str
+    slice: str = Field(description="`all`, or a label such as `bucket web`.")
+    fewer_is_better: bool
+    clusters: int = Field(description="What was sampled: documents, templates, items.")
+    value: float
+    low: float
+    high: float
+
+    @property
+    def worse_at_most(self) -> float:
+        """Upper bound of how much worse the candidate is, in the unit of the measure."""
+        return self.high if self.fewer_is_better else -self.low
+
+
+class BitsInterval(Frozen):
+    """A difference in bits over pairs of texts, as the ends of its interval."""
+
+    pairs: int
+    low: float
+    high: float
+
+    @property
+    def either_way(self) -> float:
+        """Upper bound of the difference, whichever sign it has."""
+        return max(abs(self.low), abs(self.high))
+
+
+class ComparisonFacts(Frozen):
+    """The candidate beside another model that was measured alike."""
+
+    candidate: str = Field(description="Digest of the checkpoint.")
+    champion: str = Field(description="Digest of the other checkpoint.")
+    lines: tuple[PairedLine, ...]
+    drift: Mapping[str, BitsInterval] = Field(
+        default_factory=dict, description="By attribute: how much less alike the candidate treats groups."
+    )
+
+
+class ContaminationFacts(Frozen):
+    """Training documents, and those of them that overlap the held-out set."""
+
+    documents: int
+    contaminated: int
+
+
+class ExtractedShare(Frozen):
+    """Training text of a slice that the model continues word for word or nearly."""
+
+    windows: int = Field(description="Documents tried.")
+    at_most: float = Field(description="Upper limit of the share.")
+
+
+class ExtractionFacts(Frozen):
+    """Extraction by slice of risk; `all` are documents of any kind."""
+
+    slices: Mapping[str, ExtractedShare]
+
+
+class CanaryFacts(Frozen):
+    """What is known of planted texts."""
+
+    planted: int
+    p_values: Mapping[int, float] = Field(
+        description="By repetitions: probability of exposures so large, had the model not seen these canaries."
+    )
+    epsilon: float = Field(description="What the coins prove of the run at least.")
+
+
+class MemorisationFacts(Frozen):
+    """Two measurements, each may be absent."""
+
+    extraction: ExtractionFacts | None = None
+    canaries: CanaryFacts | None = None
+
+
+class PiiShare(Frozen):
+    """Texts in which the corpus's own annotator finds personal data, with the upper limit of their share."""
+
+    texts: int
+    found: int
+    at_most: float
+
+
+class PiiFacts(Frozen):
+    """Personal data in training text after its edits, and in what the model writes."""
+
+    data: PiiShare | None = None
+    outputs: PiiShare | None = None
+
+
+class GrantedUses(Frozen):
+    """The uses that the owner of a source permits, and how much of the source entered."""
+
+    documents: int
+    train: bool
+    redistribute: bool
+    commercial: bool
+
+
+class LicenceFacts(Frozen):
+    """Rights in the training text."""
+
+    documents: Mapping[str, int] = Field(description="Training documents by SPDX expression.")
+    permitted: tuple[str, ...] = Field((), description="What the recipe permits.")
+    sources: Mapping[str, GrantedUses] = Field(default_factory=dict, description="Declared terms by source.")
+
+
+class ResumeFacts(Frozen):
+    """The replay of a resumed run."""
+
+    bit_exact: bool
+    compared_steps: int
+
+
+class StabilityFacts(Frozen):
+    """Events of the run by kind: restarts, interventions, refused checkpoints, diverged steps."""
+
+    events: Mapping[str, int]
+
+
+class ToxicityFacts(Frozen):
+    """Continuations that the corpus's own annotator calls toxic."""
+
+    continuations: int
+    at_most: float = Field(description="Upper limit of their share.")
+
+
+class BiasFacts(Frozen):
+    """Differences between groups, by attribute, and toxicity of continuations where it was judged."""
+
+    attributes: Mapping[str, BitsInterval] = Field(description="Bits by which group a is favoured, by attribute.")
+    toxicity: ToxicityFacts | None = None
+
+
+class CostFacts(Frozen):
+    """What the run cost, such as `wall_s`, `tokens`, `device_hours`."""
+
+    amounts: Mapping[str, float]
+
+
+class Approval(Frozen):
+    """One person's decision, and how it was expressed."""
+
+    by: str
+    decision: Literal["approved", "rejected"]
+    reason: str
+    how: Literal["statement", "tag"]
+    key: str = Field("", description="Identity of the key that signed; empty for a tag.")
+
+
+class Evidence(Frozen):
+    """The evidence that the gates read. None: there is no such evidence, so its gate fails.
+
+    Found by whoever judges: `signature`, `lineage`, `taints`, `champion`, `expected_slices`, decisions of people. All
+    others are attested, a field for each kind.
+    """
+
+    signature: CheckResult | None = None
+    lineage: CheckResult | None = None
+    taints: tuple[str, ...] | None = None
+    champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
+    expected_slices: tuple[str, ...] = ()
+
+    evaluation: EvaluationFacts | None = None
+    probes: ProbeFacts | None = None
+    tasks: TaskFacts | None = None
+    comparison: ComparisonFacts | None = None
+    contamination: ContaminationFacts | None = None
+    memorisation: MemorisationFacts | None = None
+    pii: PiiFacts | None = None
+    licences: LicenceFacts | None = None
+    resume: ResumeFacts | None = None
+    stability: StabilityFacts | None = None
+    bias: BiasFacts | None = None
+    cost: CostFacts | None = None
+
+    requested_by: str | None = None
+    approvals: tuple[Approval, ...] | None = None
+    approval_faults: tuple[str, ...] = ()

@@ -1,0 +1,111 @@
+"""Gates on where the model comes from: signature, lineage, taint, rights in the data, the run and its cost."""
+
+from __future__ import annotations
+
+from registry.gates.facts import CheckResult, Evidence, GrantedUses
+from registry.gates.result import GateResult, missing
+from registry.gates.settings import GatePolicy
+
+
+def signature(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """The directory holds the files that the trainer signed."""
+    return _finding("signature", evidence.signature)
+
+
+def lineage(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """The ancestry is complete, down to the raw sources."""
+    return _finding("lineage", evidence.lineage)
+
+
+def taint(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Nothing in the ancestry is marked as unfit."""
+    if evidence.taints is None:
+        return missing("taint")
+    reason = "; ".join(evidence.taints) or "nothing in the ancestry is marked"
+    return GateResult(name="taint", passed=not evidence.taints, reason=reason)
+
+
+def licence(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Every training document under a licence that the recipe permits, and the policy where it has a list."""
+    known = evidence.licences
+    if known is None or not sum(known.documents.values()):
+        return missing("licence")
+    from plinth.corpus.annotate.licence import judge  # the annotator's own reading of SPDX expressions
+
+    lists = [tuple(sorted(own)) for own in (known.permitted, policy.licences.permitted) if own is not None]
+    foreign = {
+        name: count
+        for name, count in sorted(known.documents.items())
+        if count and not all(judge(name, permitted)[1] for permitted in lists)
+    }
+    reason = (
+        "not permitted: " + ", ".join(f"{name} ({count} documents)" for name, count in foreign.items())
+        if foreign
+        else f"{sum(known.documents.values())} documents, all under permitted licences"
+    )
+    evidence_shown = {"documents": dict(known.documents)}
+    return GateResult(name="licence", passed=not foreign, reason=reason, evidence=evidence_shown)
+
+
+def terms(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Every source that entered grants every use that the release is made for."""
+    known = evidence.licences
+    entered = {name: one for name, one in sorted(known.sources.items()) if one.documents} if known else {}
+    if not entered:
+        return missing("terms")
+    refused = {name: [use for use in policy.licences.uses if not getattr(one, use)] for name, one in entered.items()}
+    faults = [f"{name} does not grant {' and '.join(uses)}" for name, uses in refused.items() if uses]
+    granted = f"all {len(entered)} sources grant {', '.join(policy.licences.uses)}"
+    return GateResult(
+        name="terms",
+        passed=not faults,
+        reason="; ".join(faults) or granted,
+        evidence={"sources": {name: _terms(one) for name, one in entered.items()}},
+    )
+
+
+def resume(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """A resumed run is bit-identical to an uninterrupted one."""
+    known, least = evidence.resume, policy.resume.min_steps
+    if known is None or known.compared_steps < least:
+        return missing("resume", "" if known is None else f"{known.compared_steps} steps compared, expected {least}")
+    found = "is bit-identical to" if known.bit_exact else "differs from"
+    reason = f"a resumed run {found} an uninterrupted one over {known.compared_steps} steps"
+    return GateResult(name="resume", passed=known.bit_exact, reason=reason, evidence=known.model_dump(mode="json"))
+
+
+def stability(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """Interventions and restarts of the run."""
+    known, bound = evidence.stability, policy.stability.max_events
+    if known is None or not known.events:
+        return missing("stability")
+    count = sum(known.events.values())
+    listed = ", ".join(f"{n} {kind}" for kind, n in sorted(known.events.items()) if n) or "none"
+    return GateResult(
+        name="stability",
+        passed=0 <= count <= bound,
+        reason=f"events of the run: {listed}; at most {bound} allowed",
+        evidence={"events": dict(known.events)},
+    )
+
+
+def cost(policy: GatePolicy, evidence: Evidence) -> GateResult:
+    """What the run cost is on record."""
+    known = evidence.cost
+    if known is None:
+        return missing("cost")
+    absent = [name for name in policy.cost.amounts if not known.amounts.get(name, 0.0) > 0]
+    if absent:
+        return missing("cost", ", ".join(absent))
+    reason = "recorded: " + ", ".join(f"{name} {known.amounts[name]:g}" for name in policy.cost.amounts)
+    return GateResult(name="cost", passed=True, reason=reason, evidence={"amounts": dict(known.amounts)})
+
+
+def _finding(name: str, found: CheckResult | None) -> GateResult:
+    if found is None:
+        return missing(name)
+    return GateResult(name=name, passed=found.holds, reason=found.detail)
+
+
+def _terms(one: GrantedUses) -> dict[str, bool | int]:
+    return one.model_dump(mode="json")

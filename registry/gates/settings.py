@@ -1,0 +1,182 @@
+"""The gate policy of a release: what each gate asks, who approves, and which gates are left out with a reason.
+
+A policy names every gate: one that is not asked stands in `without` with its reason, which every verdict repeats. What
+proves a candidate at all (`ALWAYS`) cannot be left out. How a policy is signed and found: `registry.policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from plinth.recipe.gate import BUILT_IN
+from plinth.records import Frozen
+
+#: Gates that no policy leaves out and no waiver lifts.
+ALWAYS: Final = ("signature", "lineage", "taint", "approvals")
+SHORTEST_REASON: Final = 10
+
+Use = Literal["train", "redistribute", "commercial"]
+
+
+class SlicePolicy(Frozen):
+    """Held-out text. Non-inferiority is of each slice with enough documents: the upper end of the 95% interval of
+    candidate minus champion lies below the margin. All must hold, so no correction for their number is due."""
+
+    max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute bound on the slice of every bucket.")
+    margin: float = Field(0.02, ge=0, description="Bits per byte by which a slice may be worse than the champion's.")
+    margins: Mapping[str, float] = Field(
+        default_factory=dict, description="Other margins, by label, such as `bucket web`; `all` is the whole."
+    )
+    min_documents: int = Field(10, ge=2, description="A slice of fewer is shown and not judged; the whole always is.")
+
+
+class ProbePolicy(Frozen):
+    """Probes whose signal-to-noise ratio is at least 1."""
+
+    margin: float = Field(0.05, ge=0, description="By how much a probe may be worse than the champion's.")
+    min_templates: int = Field(10, ge=2, description="A probe of fewer is shown and not judged.")
+    none_decides: Literal["passes", "fails"] = Field("fails", description="Where no probe can be told from noise.")
+
+
+class TaskPolicy(Frozen):
+    """Tasks and their metrics."""
+
+    margin: float = Field(0.05, ge=0, description="By how much a metric may be worse than the champion's.")
+    min_items: int = Field(10, ge=2, description="A task of fewer is shown and not judged.")
+
+
+class ContaminationPolicy(Frozen):
+    """Overlap of training text with the held-out set."""
+
+    max_documents: int = Field(0, ge=0, description="Training documents that may still overlap.")
+
+
+class ExtractionPolicy(Frozen):
+    """Training text that the model continues word for word."""
+
+    max_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit in every slice of risk.")
+    min_windows: int = Field(
+        60, ge=1, description="A slice of fewer is shown and not judged (0 found of 60 is at most 5%); `all` always is."
+    )
+
+
+class CanaryPolicy(Frozen):
+    """Planted texts, by repetitions: what came 64 times is learnt, what came once must look unseen."""
+
+    min_p: Mapping[int, float] = Field(
+        {1: 0.001}, min_length=1, description="By repetitions: the least p-value of exposures that size."
+    )
+    max_epsilon: float = Field(8.0, gt=0, description="Bound on what the coins prove of the run.")
+
+
+class PiiPolicy(Frozen):
+    """Personal data, as the corpus's own annotator finds it."""
+
+    max_data_share: float = Field(0.02, gt=0, le=1, description="Bound on the upper limit in training text.")
+    max_output_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit in what the model writes.")
+
+
+class LicencePolicy(Frozen):
+    """Licences of documents, and terms of sources."""
+
+    permitted: tuple[str, ...] | None = Field(
+        None, description="SPDX identifiers, beside the recipe's own list: both must permit. Null: the recipe's alone."
+    )
+    uses: tuple[Use, ...] = Field(
+        ("train",), min_length=1, description="Uses that every source must grant: what the release is made for."
+    )
+
+
+class ResumePolicy(Frozen):
+    """The replay of a resumed run."""
+
+    min_steps: int = Field(1, ge=1, description="Steps that must have been compared.")
+
+
+class StabilityPolicy(Frozen):
+    """Interventions and restarts of the run."""
+
+    max_events: int = Field(20, ge=0, description="Of all kinds together; each is reported.")
+
+
+class BiasPolicy(Frozen):
+    """Differences between groups, as upper bounds: a small measurement does not pass for want of evidence."""
+
+    max_bits: float = Field(10.0, gt=0, description="Bits by which a group may be favoured, of any attribute.")
+    max_drift: float = Field(2.0, ge=0, description="Bits by which groups may be treated less alike than before.")
+    max_toxic_share: float = Field(0.05, gt=0, le=1, description="Bound on the upper limit of toxic continuations.")
+
+
+class CostPolicy(Frozen):
+    """What must be on record of the cost."""
+
+    amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Names, each above 0.")
+
+
+class ApprovalPolicy(Frozen):
+    """People who must agree."""
+
+    people: int = Field(1, ge=0, description="Different people who must approve.")
+    approvers: tuple[str, ...] = Field((), description="Who may approve; empty: every enrolled approver.")
+    two_person: bool = Field(
+        False, description="At least two people with two keys, neither of whom asked for the run."
+    )
+    accepted: tuple[Literal["statement", "tag"], ...] = Field(
+        ("statement",), min_length=1, description="A signed statement, or a tag of MLflow behind its login."
+    )
+
+
+class GatePolicy(Frozen):
+    """The conditions of a release, written and signed by its owner."""
+
+    release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="The release that it governs.")
+    version: int = Field(1, ge=1, description="Number of this policy: one more than the one that it replaces.")
+    description: str = ""
+    first_release: Literal["allowed", "refused"] = Field(
+        "allowed", description="Whether a release without a champion to compare with may pass."
+    )
+    slices: SlicePolicy = SlicePolicy()
+    probes: ProbePolicy = ProbePolicy()
+    tasks: TaskPolicy = TaskPolicy()
+    contamination: ContaminationPolicy = ContaminationPolicy()
+    extraction: ExtractionPolicy = ExtractionPolicy()
+    canaries: CanaryPolicy = CanaryPolicy()
+    pii: PiiPolicy = PiiPolicy()
+    licences: LicencePolicy = LicencePolicy()
+    resume: ResumePolicy = ResumePolicy()
+    stability: StabilityPolicy = StabilityPolicy()
+    bias: BiasPolicy = BiasPolicy()
+    cost: CostPolicy = CostPolicy()
+    approvals: ApprovalPolicy = ApprovalPolicy()
+    extensions: Mapping[str, Mapping[str, Any]] = Field(
+        default_factory=dict, description="Gates of installed packages, by name, each with its parameters."
+    )
+    without: Mapping[str, str] = Field(
+        default_factory=dict, description="Built-in gates that are not asked, each with the reason."
+    )
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Built-in gates that are asked, in their order."""
+        return tuple(name for name in BUILT_IN if name not in self.without)
+
+    @field_validator("without")
+    @classmethod
+    def _left_out_with_a_reason(cls, given: Mapping[str, str], info: ValidationInfo) -> Mapping[str, str]:
+        for name, reason in given.items():
+            if name not in BUILT_IN:
+                raise ValueError(f"there is no gate {name!r}; there are {', '.join(BUILT_IN)}")
+            if name in ALWAYS:
+                raise ValueError(f"the gate {name} cannot be left out")
+            if len(reason.strip()) < SHORTEST_REASON:
+                raise ValueError(f"the gate {name} is left out without a reason, expected one in a sentence")
+        return given
+
+    @model_validator(mode="after")
+    def _every_gate_is_named(self) -> GatePolicy:
+        if self.slices.max_bits_per_byte is None and "max_bits_per_byte" not in self.without:
+            raise ValueError("set slices.max_bits_per_byte, or leave the gate max_bits_per_byte out with a reason")
+        return self

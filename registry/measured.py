@@ -1,0 +1,196 @@
+"""What was measured of a checkpoint, as facts for gates: from the statistics of manifests.
+
+A published manifest counts when the checkpoint is among its inputs; of another checkpoint, it is no evidence. Numbers
+that cannot be read make no fact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import ValidationError
+
+from plinth.compute.context import Context
+from plinth.errors import PlinthError
+from plinth.evaluation.memorisation import exposure
+from plinth.evaluation.probes.noise import Worth
+from plinth.records import Manifest
+from plinth.training.telemetry.timeline import timeline
+from plinth.training.validation import probe_curves
+from registry.gates.facts import (
+    BiasFacts,
+    BitsInterval,
+    CanaryFacts,
+    ComparisonFacts,
+    EvaluationFacts,
+    ExtractedShare,
+    ExtractionFacts,
+    MemorisationFacts,
+    PairedLine,
+    ProbeFacts,
+    ProbeWorth,
+    SliceScore,
+    TaskFacts,
+    TaskScore,
+    ToxicityFacts,
+)
+
+T = TypeVar("T")
+
+#: Assets that measure a checkpoint, beside the evaluation and `tasks/*`.
+MEASURING = ("probes", "comparison", "memorisation/extraction", "memorisation/canaries", "fairness")
+
+#: What statistics lack or hold wrongly where they are not those of the stage.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
+
+
+def of(ctx: Context, checkpoint: str) -> dict[str, Manifest]:
+    """Published measurements of a checkpoint, by asset."""
+    found = {}
+    for ref in (*(ctx.refs.ref(asset) for asset in MEASURING), *ctx.refs.all("tasks")):
+        with suppress(PlinthError):  # a manifest that cannot be read is no evidence
+            made = ctx.refs.load(ref.digest) if ref else None
+            if made is not None and checkpoint in made.inputs.values():
+                found[made.asset] = made
+    return found
+
+
+def evaluation(ctx: Context, digest: str) -> EvaluationFacts | None:
+    """Scores by slice; a slice whose numbers cannot be read counts as worse than any baseline, never as absent."""
+    try:
+        stats = ctx.refs.load(digest).stats.get("slices")
+    except PlinthError:
+        return None
+    if not isinstance(stats, Mapping):
+        return None
+    return EvaluationFacts(slices={str(name): _score(row) for name, row in stats.items()})
+
+
+def worth(ctx: Context, run: str) -> dict[str, Worth]:
+    """What each probe of a run is worth, out of its timeline; empty where the run is not here."""
+    events = ctx.workspace.runs / run / "events.jsonl"
+    if not events.exists():
+        return {}
+    looks = probe_curves.curves(timeline(events).of("evaluated"))
+    return {name: probe_curves.value(own) for name, own in looks.items()}
+
+
+def probes(found: Mapping[str, Manifest], known: Mapping[str, Worth]) -> ProbeFacts | None:
+    """Probes with the noise of the run; one of unknown noise decides nothing."""
+    return _read(found, "probes", lambda stats: ProbeFacts(probes=dict(_probes(stats["probes"], known))))
+
+
+def tasks(found: Mapping[str, Manifest]) -> TaskFacts | None:
+    """Tasks of all sets."""
+    sets = sorted(name for name in found if name.startswith("tasks/"))
+    read = [_read(found, name, _tasks) for name in sets]
+    if not read or None in read:
+        return None
+    return TaskFacts(tasks={task: score for one in read if one for task, score in one.items()})
+
+
+def comparison(found: Mapping[str, Manifest]) -> ComparisonFacts | None:
+    """The comparison in which the checkpoint is a."""
+    return _read(found, "comparison", _comparison)
+
+
+def memorisation(found: Mapping[str, Manifest]) -> MemorisationFacts | None:
+    """Extraction and canaries."""
+    made = MemorisationFacts(
+        extraction=_read(found, "memorisation/extraction", _extraction),
+        canaries=_read(found, "memorisation/canaries", _canaries),
+    )
+    return made if made.extraction or made.canaries else None
+
+
+def bias(found: Mapping[str, Manifest]) -> BiasFacts | None:
+    """Differences by attribute, and toxicity where it was judged."""
+    return _read(found, "fairness", _bias)
+
+
+def _read(found: Mapping[str, Manifest], asset: str, read: Callable[[Mapping[str, Any]], T]) -> T | None:
+    made = found.get(asset)
+    try:
+        return None if made is None else read(made.stats)
+    except UNREADABLE:
+        return None
+
+
+def _score(row: Any) -> SliceScore:
+    try:
+        return SliceScore(
+            bytes=row["bytes"], model=float(row["model"]), gzip=float(row["gzip"]), trigram=float(row["trigram"])
+        )
+    except UNREADABLE:
+        return SliceScore(bytes=0, model=math.inf, gzip=0.0, trigram=0.0)
+
+
+def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tuple[str, ProbeWorth]]:
+    for name, row in stats.items():
+        one = known.get(name)
+        signal = row["signal"]["value"] if "signal" in row else 0.0
+        yield (
+            name,
+            ProbeWorth(
+                items=row["items"],
+                signal=one.signal if one else signal,
+                snr=one.snr if one else None,
+                decides=one.decides if one else False,
+            ),
+        )
+
+
+def _tasks(stats: Mapping[str, Any]) -> dict[str, TaskScore]:
+    counts = ("documents", "damaged")
+    return {task: TaskScore(**{name: one[name] for name in counts}) for task, one in stats["tasks"].items()}
+
+
+def _comparison(stats: Mapping[str, Any]) -> ComparisonFacts:
+    return ComparisonFacts(
+        candidate=stats["models"]["a"]["checkpoint"],
+        champion=stats["models"]["b"]["checkpoint"],
+        lines=tuple(_line(one) for one in stats["lines"]),
+        drift={name: _bits(one) for name, one in stats.get("drift", {}).items()},
+    )
+
+
+def _line(stats: Mapping[str, Any]) -> PairedLine:
+    gap = stats["difference"]
+    named = {name: stats[name] for name in ("kind", "measure", "slice", "fewer_is_better")}
+    return PairedLine(**named, **{name: gap[name] for name in ("clusters", "value", "low", "high")})
+
+
+def _extraction(stats: Mapping[str, Any]) -> ExtractionFacts:
+    tried = {name: own for name, own in stats["slices"].items() if own["n"]}
+    return ExtractionFacts(
+        slices={name: ExtractedShare(windows=own["n"], at_most=own["either"]["upper"]) for name, own in tried.items()}
+    )
+
+
+def _canaries(stats: Mapping[str, Any]) -> CanaryFacts:
+    return CanaryFacts(
+        planted=stats["planted"],
+        p_values={int(name): _p_value(group) for name, group in stats["groups"].items() if group["canaries"]},
+        epsilon=stats["audit"]["epsilon"],
+    )
+
+
+def _p_value(group: Mapping[str, Any]) -> float:
+    """Of the canaries of a group: their mean exposure, as often as there are canaries, has the same sum."""
+    return exposure.p_value(np.full(int(group["exposure"]["n"]), float(group["exposure"]["value"])))
+
+
+def _bias(stats: Mapping[str, Any]) -> BiasFacts:
+    judged = stats["toxicity"]
+    return BiasFacts(
+        attributes={name: _bits(one) for name, one in stats["attributes"].items()},
+        toxicity=judged and ToxicityFacts(continuations=judged["toxic"]["n"], at_most=judged["toxic_at_most"]),
+    )
+
+
+def _bits(stats: Mapping[str, Any]) -> BitsInterval:
+    return BitsInterval(pairs=stats["n"], low=stats["low"], high=stats["high"])

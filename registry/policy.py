@@ -1,0 +1,228 @@
+"""The gate policy that governs a release: signed by its owner, numbered, chained; the newest version governs.
+
+    policies/<release>/00001.json    DSSE envelope of the policy, signed as `policy`
+
+Nobody who trains, approves or promotes can give another: no recipe, option or environment names one. A version that is
+taken away is noticed, because this machine remembers the highest number that it has seen. The digest of the policy
+stands in verdicts, approvals and release records, so that what was decided under one is not read under another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import GateError, RecipeError, SignatureError
+from plinth.recipe import yaml_lines
+from plinth.recipe.gate import GATES
+from plinth.recipe.recipe import Recipe
+from plinth.records import Frozen
+from plinth.storage import locks
+from plinth.trust import dsse
+from plinth.trust.authority import POLICY
+from plinth.trust.pin import Trust
+from registry.clock import now
+from registry.gates.settings import GatePolicy
+
+PREDICATE: Final = "urn:plinth:gate-policy:v1"
+
+
+class SignedPolicy(Frozen):
+    """A policy that verifies, its identity, when it was signed and by whom."""
+
+    policy: GatePolicy
+    digest: str
+    at: str
+    signers: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Release, version and digest for people."""
+        return f"{self.policy.release} version {self.policy.version} ({self.digest[:12]})"
+
+
+def load(path: Path) -> GatePolicy:
+    """The policy in a YAML file.
+
+    Raises:
+        RecipeError: it cannot be read or is wrong; lists every problem with its line and key.
+    """
+    lined = yaml_lines.read(path, str(path))
+    problems = [str(problem) for problem in lined.problems]
+    if not problems:
+        try:
+            found = GatePolicy.model_validate(lined.data)
+        except ValidationError as error:
+            problems = [_problem(lined, path, detail) for detail in error.errors(include_url=False)]
+        else:
+            problems = [str(error) for error in _extensions(found)]
+    if problems:
+        raise RecipeError(
+            f"{len(problems)} problem{'s' * (len(problems) > 1)} in the gate policy {path}\n"
+            + "\n".join(f"  {one}" for one in problems),
+            remedy="correct the lines above; docs/gates.md describes every key",
+        )
+    return found
+
+
+def digest(policy: GatePolicy) -> str:
+    """SHA-256 of a policy with its defaults filled in: comments and the order of keys do not count."""
+    return fingerprint.digest(policy.model_dump(mode="json"))
+
+
+def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPolicy:
+    """Sign the next version of a release's policy; the same one signed again changes nothing.
+
+    Raises:
+        SignatureError: no key as `policy` on this machine, or an earlier version was changed.
+        GateError: not the next version.
+        RecipeError: it names a gate that is not installed.
+    """
+    for error in _extensions(policy):
+        raise error
+    trust = Trust.of(ctx.workspace)
+    folder = _folder(ctx, policy.release)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locks.locked(folder / ".lock"):
+        earlier = history(ctx, policy.release)
+        if earlier and earlier[-1].digest == digest(policy):
+            return earlier[-1]
+        if policy.version != len(earlier) + 1:
+            raise GateError(
+                f"version {policy.version} is not the next policy of {policy.release}",
+                found=f"{len(earlier)} signed versions",
+                expected=f"version: {len(earlier) + 1}",
+                remedy="`plinth gates show` prints the one that governs; number yours after it",
+            )
+        prior = earlier[-1].digest if earlier else None
+        predicate = {"at": now(), "prior": prior, "policy": policy.model_dump(mode="json")}
+        content = dsse.statement(PREDICATE, {policy.release: digest(policy)}, predicate)
+        dsse.write(folder / f"{policy.version:05d}.json", content, trust.signer(POLICY, owner))
+        return history(ctx, policy.release)[-1]
+
+
+def history(ctx: Context, release: str) -> tuple[SignedPolicy, ...]:
+    """Every signed version, oldest first.
+
+    Raises:
+        SignatureError: one is missing, was changed, or was not signed as `policy`.
+    """
+    trust = Trust.of(ctx.workspace)
+    found: list[SignedPolicy] = []
+    for number, path in enumerate(sorted(_folder(ctx, release).glob("[0-9]*.json")), start=1):
+        one, prior = _read(path, trust)
+        expected = (release, number, found[-1].digest if found else None)
+        if (one.policy.release, one.policy.version, prior) != expected:
+            raise SignatureError(
+                f"the policies of {release} are broken at {path.name}",
+                found=f"{one.policy.release} version {one.policy.version} after {prior}",
+                expected=f"{expected[0]} version {expected[1]} after {expected[2]}",
+                remedy="restore the missing versions from a backup",
+            )
+        found.append(one)
+    seen = trust.seen(_counted(ctx, release))
+    if len(found) < seen:
+        raise SignatureError(
+            f"the newest policy of {release} was removed",
+            found=f"{len(found)} versions",
+            expected=f"{seen}, as this machine has seen",
+            remedy="restore policies/ from a backup, and ask who removed it",
+        )
+    return tuple(found)
+
+
+def current(ctx: Context, release: str) -> SignedPolicy:
+    """The policy that governs a release: the newest signed version.
+
+    Raises:
+        GateError: none was signed.
+        SignatureError: one was changed or removed, or not signed as `policy`.
+    """
+    found = history(ctx, release)
+    if not found:
+        raise GateError(
+            f"no gate policy is signed for {release}",
+            expected="one signed by the owner of the release",
+            remedy="write one (jobs/policies/default.yaml is a start) and sign it: `plinth gates sign FILE`",
+        )
+    Trust.of(ctx.workspace).remember(_counted(ctx, release), len(found))
+    return found[-1]
+
+
+def require(expected: str, policy: SignedPolicy) -> None:
+    """Compare the digest under which something was decided with the policy that governs now.
+
+    Raises:
+        GateError: they differ.
+    """
+    if expected != policy.digest:
+        raise GateError(
+            "this was decided under another gate policy",
+            found=expected[:12] or "no policy",
+            expected=policy.title,
+            remedy="decide again under the policy that governs now",
+        )
+
+
+def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
+    """Gates that must fail because the recipe measures nothing for them, each with the key that is absent."""
+    return tuple(f"{gate}: needs {key}" for gate, key in _needs(recipe) if gate in policy.asked)
+
+
+def _needs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Gates without evidence, and what the recipe would have to set."""
+    asked, annotated = recipe.evaluation, set(recipe.corpus.annotate)
+    absent = {
+        "evaluation.probes": recipe.probes is None and ("probes",),
+        "evaluation.tasks": not asked.tasks and ("tasks",),
+        "evaluation.extraction": asked.extraction is None and ("extraction", "pii_outputs"),
+        "corpus.canaries": recipe.corpus.canaries is None and ("canaries",),
+        "evaluation.fairness": asked.fairness is None and ("bias", "toxicity"),
+        "corpus.annotate.toxicity": "toxicity" not in annotated and ("toxicity",),
+        "corpus.annotate.pii": "pii" not in annotated and ("pii_data", "pii_outputs"),
+    }
+    for key, gates in absent.items():
+        yield from ((gate, key) for gate in gates or ())
+
+
+def _read(path: Path, trust: Trust) -> tuple[SignedPolicy, Any]:
+    envelope, authority = dsse.envelope_of(path), trust.authority(POLICY)
+    content = dsse.opened(envelope, authority, PREDICATE, str(path))
+    try:
+        predicate = content["predicate"]
+        policy = GatePolicy.model_validate(predicate["policy"])
+        prior, at = predicate["prior"], str(predicate["at"])
+    except (KeyError, TypeError, ValidationError) as error:
+        raise SignatureError(f"{path} is not a gate policy", found=error) from error
+    found = SignedPolicy(policy=policy, digest=digest(policy), at=at, signers=dsse.signed_by(envelope, authority))
+    if dsse.subjects(content) != {policy.release: found.digest}:
+        raise SignatureError(f"{path} speaks of another policy", found=dsse.subjects(content), expected=found.digest)
+    return found, prior
+
+
+def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
+    for name, raw in policy.extensions.items():
+        try:
+            GATES.parameters(name, raw, f"extensions.{name}")
+        except RecipeError as error:
+            yield error
+
+
+def _problem(lined: yaml_lines.Lined, path: Path, detail: Any) -> str:
+    key = tuple(step for step in detail["loc"] if step != "[key]")
+    mark = lined.mark(key, yaml_lines.Position(str(path), 1))
+    return f"{mark}  {yaml_lines.dotted(key)}: {detail['msg']}"
+
+
+def _folder(ctx: Context, release: str) -> Path:
+    return ctx.workspace.policies / release
+
+
+def _counted(ctx: Context, release: str) -> str:
+    """The name under which this machine remembers how many versions there are; a trust folder may serve workspaces."""
+    return f"{ctx.workspace.uri or ctx.workspace.root} policies/{release}"

@@ -1,0 +1,125 @@
+"""Evidence that opens every gate, and a policy that asks them all: what the tests of gates change one fact of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from registry.gates import Approval, CheckResult, Evidence, GatePolicy, SliceScore
+from registry.gates.facts import (
+    BiasFacts,
+    BitsInterval,
+    CanaryFacts,
+    ComparisonFacts,
+    ContaminationFacts,
+    CostFacts,
+    EvaluationFacts,
+    ExtractedShare,
+    ExtractionFacts,
+    GrantedUses,
+    LicenceFacts,
+    MemorisationFacts,
+    PairedLine,
+    PiiFacts,
+    PiiShare,
+    ProbeFacts,
+    ProbeWorth,
+    ResumeFacts,
+    StabilityFacts,
+    TaskFacts,
+    TaskScore,
+    ToxicityFacts,
+)
+
+OURS, THEIRS = "a" * 64, "b" * 64
+
+
+def policy(**changes: Any) -> GatePolicy:
+    """Every gate is asked."""
+    given: dict[str, Any] = {"release": "demo", "slices": {"max_bits_per_byte": 2.4}}
+    return GatePolicy.model_validate(given | changes)
+
+
+def person(by: str, decision: str = "approved", how: str = "statement", key: str | None = None) -> Approval:
+    """A decision, signed with a key of that person's."""
+    given = {"by": by, "decision": decision, "reason": "looked at it", "how": how}
+    return Approval.model_validate(given | {"key": (f"key of {by}" if key is None else key) * (how == "statement")})
+
+
+def line(kind: str, measure: str, value: float = 0.0, half: float = 0.01, **changes: Any) -> PairedLine:
+    """A paired difference with an interval of that half width; bits, so fewer are better."""
+    given = {"kind": kind, "measure": measure, "slice": "all", "fewer_is_better": True, "clusters": 40, "value": value}
+    return PairedLine.model_validate(given | {"low": value - half, "high": value + half} | changes)
+
+
+LINES = (
+    line("slices", "bits per byte"),
+    line("slices", "bits per byte", slice="bucket web"),
+    line("probes", "maths: bits per byte"),
+    line("probes", "guesses: bits per byte", value=9.0),
+    line("tasks", "copying: exact_match", fewer_is_better=False),
+)
+
+
+def proof(**changes: Any) -> Evidence:
+    """Evidence that opens every gate, with some of it changed."""
+    holds = CheckResult(holds=True, detail="as it should be")
+    good = {
+        "signature": holds,
+        "lineage": holds,
+        "taints": (),
+        "champion": THEIRS,
+        "expected_slices": ("web",),
+        "evaluation": EvaluationFacts(slices={"web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5)}),
+        "probes": ProbeFacts(
+            probes={
+                "maths": ProbeWorth(items=20, signal=0.4, snr=3.0, decides=True),
+                "guesses": ProbeWorth(items=20, signal=0.1, snr=0.5, decides=False),
+            }
+        ),
+        "tasks": TaskFacts(tasks={"copying": TaskScore(documents=40, damaged=1)}),
+        "comparison": ComparisonFacts(
+            candidate=OURS,
+            champion=THEIRS,
+            lines=LINES,
+            drift={"gender": BitsInterval(pairs=30, low=-0.2, high=0.1)},
+        ),
+        "contamination": ContaminationFacts(documents=3, contaminated=0),
+        "memorisation": MemorisationFacts(
+            extraction=ExtractionFacts(
+                slices={
+                    "all": ExtractedShare(windows=200, at_most=0.02),
+                    "duplicated": ExtractedShare(windows=60, at_most=0.04),
+                    "personal_data": ExtractedShare(windows=3, at_most=0.7),
+                }
+            ),
+            canaries=CanaryFacts(planted=30, p_values={1: 0.4, 64: 1e-30}, epsilon=2.0),
+        ),
+        "pii": PiiFacts(
+            data=PiiShare(texts=500, found=1, at_most=0.01), outputs=PiiShare(texts=200, found=1, at_most=0.03)
+        ),
+        "licences": LicenceFacts(
+            documents={"MIT": 3},
+            permitted=("MIT", "Apache-2.0"),
+            sources={"web.example 2026-46": GrantedUses(documents=3, train=True, redistribute=True, commercial=False)},
+        ),
+        "resume": ResumeFacts(bit_exact=True, compared_steps=4),
+        "stability": StabilityFacts(events={"restarts": 1, "interventions": 0}),
+        "bias": BiasFacts(
+            attributes={"gender": BitsInterval(pairs=30, low=-0.5, high=1.5)},
+            toxicity=ToxicityFacts(continuations=60, at_most=0.04),
+        ),
+        "cost": CostFacts(amounts={"wall_s": 9.0, "tokens": 2.0**20}),
+        "requested_by": "grace",
+        "approvals": (person("ada"),),
+    }
+    return Evidence.model_validate(good | changes)
+
+
+def set_fact(data: Any, path: str, value: object) -> None:
+    """Set what a path of keys, and of numbers in lists, names in evidence as plain data."""
+    *way, last = path.split("/")
+    for step in way:
+        data = data[int(step) if isinstance(data, list) else step]
+    key = int(last) if isinstance(data, list) else last
+    assert isinstance(data, list) or data.get(key, "absent") != value
+    data[key] = value

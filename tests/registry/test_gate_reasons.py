@@ -1,0 +1,285 @@
+"""What single gates say: the reason names what was found and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.gates import APPROVALS, Evidence, GatePolicy, GateResult, SliceScore, evaluate
+from registry.gates.facts import (
+    BitsInterval,
+    EvaluationFacts,
+    GrantedUses,
+    LicenceFacts,
+    StabilityFacts,
+)
+from tests.registry.gate_evidence import LINES, THEIRS, line, person, policy, proof, set_fact
+
+OFF = {"max_bits_per_byte": "no absolute bound in this test"}
+
+
+def gate(name: str, evidence: Evidence, asked: GatePolicy | None = None) -> GateResult:
+    (found,) = [result for result in evaluate(asked or policy(), evidence) if result.name == name]
+    return found
+
+
+def compared(*lines: Any, **changes: Any) -> Evidence:
+    """Evidence with other lines of the comparison."""
+    given = proof().comparison
+    assert given is not None
+    return proof(comparison=given.model_copy(update={"lines": lines} | changes))
+
+
+def scored(**slices: SliceScore) -> Evidence:
+    return proof(evaluation=EvaluationFacts(slices=slices))
+
+
+# ---- baselines and bounds ------------------------------------------------------------------------
+
+
+def test_one_bad_slice_is_named() -> None:
+    web, code = (SliceScore(bytes=10, model=m, gzip=3.0, trigram=t) for m, t in ((2.0, 2.5), (2.6, 2.6)))
+    result = gate("beats_trigram", scored(web=web, code=code))
+    assert (result.passed, result.reason) == (False, "not below the byte trigram on code")
+    assert result.evidence["bits_per_byte"]["code"] == {"model": 2.6, "bound": 2.6}
+
+
+def test_a_bucket_without_a_slice_and_a_slice_without_bytes_are_no_proof() -> None:
+    missing = gate("beats_gzip", proof(expected_slices=("web", "code")))
+    assert (missing.passed, missing.reason) == (False, "nothing measured on code")
+    empty = scored(web=SliceScore(bytes=0, model=1.0, gzip=3.0, trigram=2.5))
+    assert gate("beats_gzip", empty).reason == "nothing measured on web"
+
+
+@given(model=st.floats(), bound=st.floats())
+def test_beating_means_strictly_below_and_nan_never_is(model: float, bound: float) -> None:
+    result = gate("beats_gzip", scored(web=SliceScore(bytes=1, model=model, gzip=bound, trigram=bound)))
+    assert result.passed == (not math.isnan(model) and not math.isnan(bound) and model < bound)
+
+
+# ---- no worse than the champion ------------------------------------------------------------------
+
+
+@given(value=st.floats(-1, 1), half=st.floats(0.001, 1), fewer=st.booleans())
+def test_the_upper_end_decides_and_the_value_does_not(value: float, half: float, fewer: bool) -> None:
+    one = line("slices", "bits per byte", value, half, fewer_is_better=fewer)
+    worst = value + half if fewer else half - value
+    assert gate("slices", compared(one)).passed == (worst < 0.02)
+
+
+def test_a_better_point_with_a_wide_interval_does_not_pass() -> None:
+    result = gate("slices", compared(line("slices", "bits per byte", value=-0.1, half=0.2)))
+    assert (result.passed, result.reason) == (
+        False,
+        "all may be 0.1 worse than the champion, allowed is less than 0.02",
+    )
+
+
+def test_small_slices_are_shown_and_not_judged_and_the_whole_always_is() -> None:
+    small = line("slices", "bits per byte", 5.0, slice="licence ISC", clusters=9)
+    result = gate("slices", compared(*LINES[:1], small))
+    assert (result.passed, result.evidence["too_small"]) == (True, ["licence ISC"])
+    assert result.reason == "no worse than the champion in 1 comparisons; 1 too small to judge"
+    assert not gate("slices", compared(line("slices", "bits per byte", 5.0, clusters=3))).passed
+
+
+def test_an_interval_without_width_says_nothing_unless_all_answers_were_the_same() -> None:
+    assert not gate("slices", compared(line("slices", "bits per byte", -0.1, half=0.0))).passed
+    assert gate("slices", compared(line("slices", "bits per byte", 0.0, half=0.0))).passed
+
+
+def test_a_slice_may_have_a_margin_of_its_own() -> None:
+    code = line("slices", "bits per byte", 0.05, slice="bucket code")
+    assert not gate("slices", compared(*LINES[:1], code)).passed
+    asked = policy(slices={"max_bits_per_byte": 3, "margins": {"bucket code": 0.1}})
+    assert gate("slices", compared(*LINES[:1], code), asked).passed
+
+
+@pytest.mark.parametrize("name", ["slices", "probes", "tasks", "bias"])
+def test_a_first_release_is_a_named_case_of_the_policy(name: str) -> None:
+    first = proof(champion="", comparison=None)
+    said = "there is no champion to compare with: a first release is"
+    found = gate(name, first)
+    assert found.passed
+    assert f"{said} allowed by the policy" in found.reason
+    refused = gate(name, first, policy(first_release="refused"))
+    assert (refused.passed, refused.reason) == (False, f"{said} refused by the policy")
+
+
+@pytest.mark.parametrize("name", ["slices", "probes", "tasks", "bias"])
+def test_a_comparison_with_another_model_than_the_champion_is_none(name: str) -> None:
+    found = gate(name, compared(*LINES, champion="c" * 64))
+    assert (found.passed, found.reason) == (False, f"compared with cccccccccccc, but the champion is {THEIRS[:12]}")
+    assert not gate(name, proof(comparison=None)).passed
+    assert not gate(name, proof(champion=None)).passed
+
+
+def test_probes_that_are_noise_are_shown_and_decide_nothing() -> None:
+    result = gate("probes", proof())
+    assert result.evidence["compared"].keys() == {"maths: bits per byte"}
+    assert result.evidence["snr"] == {"guesses": 0.5, "maths": 3.0}
+    known = proof().probes
+    assert known is not None
+    noise = known.model_copy(update={"probes": {"guesses": known.probes["guesses"]}})
+    said = gate("probes", proof(probes=noise))
+    assert (said.passed, said.reason) == (
+        False,
+        "none of 1 probes can be told from noise; the policy says: fails",
+    )
+    assert gate("probes", proof(probes=noise), policy(probes={"none_decides": "passes"})).passed
+
+
+# ---- risk ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("found", "allowed", "passed"), [(0, 0, True), (1, 0, False), (2, 2, True), (-1, 0, False)])
+def test_contamination_is_counted_against_the_bound(found: int, allowed: int, passed: bool) -> None:
+    known = proof().contamination
+    assert known is not None
+    evidence = proof(contamination=known.model_copy(update={"contaminated": found}))
+    assert gate("contamination", evidence, policy(contamination={"max_documents": allowed})).passed == passed
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "bound"),
+    [
+        ("extraction", "memorisation/extraction/slices/all", {"extraction": {"max_share": 0.1}}),
+        ("pii_data", "pii/data", {"pii": {"max_data_share": 0.1}}),
+        ("pii_outputs", "pii/outputs", {"pii": {"max_output_share": 0.1}}),
+        ("toxicity", "bias/toxicity", {"bias": {"max_toxic_share": 0.1}}),
+    ],
+)
+@pytest.mark.parametrize(("limit", "passed"), [(0.1, True), (0.1001, False), (math.nan, False)])
+def test_upper_limits_pass_up_to_the_bound(name: str, part: str, bound: Any, limit: float, passed: bool) -> None:
+    data = proof().model_dump(mode="json")
+    set_fact(data, f"{part}/at_most", limit)
+    assert gate(name, Evidence.model_validate(data), policy(**bound)).passed == passed
+
+
+def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
+    asked = policy(canaries={"min_p": {1: 0.01, 64: 0.01}})
+    result = gate("canaries", proof(), asked)
+    assert result.reason == "canaries planted 64 times are known: p = 1e-30, at least 0.01 allowed"
+    assert gate("canaries", proof(), policy(canaries={"min_p": {4: 0.01}})).reason == (
+        "no evidence: none was planted 4 times"
+    )
+
+
+def test_bias_is_bounded_whichever_group_is_favoured_and_drift_by_its_upper_end() -> None:
+    known = proof().bias
+    assert known is not None
+    far = known.model_copy(update={"attributes": {"gender": BitsInterval(pairs=9, low=-10.5, high=-0.5)}})
+    assert gate("bias", proof(bias=far)).reason == "gender favours a group by up to 10.5 bits, at most 10 allowed"
+    moved = compared(*LINES, drift={"gender": BitsInterval(pairs=9, low=-5.0, high=0.5)})
+    assert gate("bias", moved).passed
+
+
+# ---- origin --------------------------------------------------------------------------------------
+
+
+def rights(licences: dict[str, int], **changes: Any) -> Evidence:
+    known = proof().licences
+    assert known is not None
+    return proof(licences=known.model_copy(update={"documents": licences} | changes))
+
+
+def test_an_unpermitted_licence_is_named_with_its_documents() -> None:
+    result = gate("licence", rights({"MIT": 3, "GPL-3.0-only": 2, "unknown": 0}))
+    assert (result.passed, result.reason) == (False, "not permitted: GPL-3.0-only (2 documents)")
+
+
+def test_licence_expressions_are_read_as_the_corpus_gate_reads_them() -> None:
+    counts = {"MIT AND Apache-2.0": 2, "GPL-2.0-only OR MIT": 1, "Apache-2.0 WITH LLVM-exception": 1}
+    assert gate("licence", rights(counts)).passed
+    assert "MIT AND GPL-2.0-only (4 documents)" in gate("licence", rights({**counts, "MIT AND GPL-2.0-only": 4})).reason
+
+
+def test_the_policy_narrows_what_the_recipe_permits_and_never_widens_it() -> None:
+    narrow = policy(licences={"permitted": ["MIT"]})
+    assert gate("licence", rights({"MIT": 1}), narrow).passed
+    assert not gate("licence", rights({"Apache-2.0": 1}), narrow).passed
+    assert not gate("licence", rights({"ISC": 1}), policy(licences={"permitted": ["ISC"]})).passed
+
+
+def test_every_declared_term_of_every_source_that_entered_is_read() -> None:
+    used = GrantedUses(documents=2, train=True, redistribute=False, commercial=True)
+    unused = GrantedUses(documents=0, train=False, redistribute=False, commercial=False)
+    evidence = proof(licences=LicenceFacts(documents={"MIT": 2}, sources={"a": used, "b": unused}))
+    assert gate("terms", evidence).passed
+    asked = policy(licences={"uses": ["train", "redistribute", "commercial"]})
+    assert gate("terms", evidence, asked).reason == "a does not grant redistribute"
+    assert gate("terms", evidence, policy(licences={"uses": ["commercial"]})).passed
+    granted = used.model_dump()
+    for use in ("train", "redistribute", "commercial"):
+        refused = LicenceFacts(documents={"MIT": 2}, sources={"a": GrantedUses(**(granted | {use: False}))})
+        assert not gate("terms", proof(licences=refused), policy(licences={"uses": [use]})).passed
+
+
+def test_stability_is_reported_and_bounded() -> None:
+    events = StabilityFacts(events={"restart": 2, "spike": 1})
+    found = gate("stability", proof(stability=events))
+    assert found.reason == "events of the run: 2 restart, 1 spike; at most 20 allowed"
+    assert not gate("stability", proof(stability=events), policy(stability={"max_events": 2})).passed
+    assert gate("stability", proof(stability=events), policy(stability={"max_events": 3})).passed
+
+
+# ---- people --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "people", "passed"),
+    [
+        ({"people": 0}, [], True),
+        ({"people": 1}, [], False),
+        ({"people": 1}, ["ada"], True),
+        ({"people": 2}, ["ada", "ada"], False),
+        ({"people": 2}, ["ada", "ben"], True),
+        ({"people": 1, "approvers": ("ben",)}, ["ada"], False),
+        ({"people": 1, "approvers": ("ben",)}, ["ada", "ben"], True),
+        ({"people": 1, "two_person": True}, ["ada"], False),
+        ({"people": 1, "two_person": True}, ["ada", "grace"], False),
+        ({"people": 1, "two_person": True}, ["ada", "ben"], True),
+        ({"people": 3, "two_person": True}, ["ada", "ben"], False),
+    ],
+)
+def test_approvals_count_different_allowed_people(asked: dict[str, Any], people: list[str], passed: bool) -> None:
+    evidence = proof(approvals=tuple(person(name) for name in people))
+    assert gate(APPROVALS, evidence, policy(approvals=asked)).passed == passed
+
+
+def test_two_people_need_two_keys() -> None:
+    shared = proof(approvals=(person("ada", key="k"), person("ben", key="k")))
+    result = gate(APPROVALS, shared, policy(approvals={"two_person": True}))
+    assert (result.passed, result.reason) == (
+        False,
+        "2 of 2 approvals (ada, ben); 2 people signed with 1 keys, expected 2",
+    )
+    assert gate(APPROVALS, shared, policy(approvals={"people": 2})).passed
+
+
+def test_two_person_approval_needs_to_know_who_asked() -> None:
+    evidence = proof(requested_by=None, approvals=(person("ada"), person("ben")))
+    assert not gate(APPROVALS, evidence, policy(approvals={"two_person": True})).passed
+    assert gate(APPROVALS, evidence, policy(approvals={"people": 2})).passed
+
+
+def test_one_rejection_outweighs_any_number_of_approvals() -> None:
+    evidence = proof(approvals=(person("ada"), person("ben"), person("cleo", "rejected")))
+    result = gate(APPROVALS, evidence)
+    assert not result.passed
+    assert "rejected by cleo: looked at it" in result.reason
+
+
+def test_what_the_policy_does_not_accept_neither_approves_nor_vetoes() -> None:
+    tagged = proof(approvals=(person("ada", how="tag"),))
+    assert not gate(APPROVALS, tagged).passed
+    assert gate(APPROVALS, tagged, policy(approvals={"accepted": ["statement", "tag"]})).passed
+    anonymous = proof(approvals=(person("ada"), person("an unnamed person", "rejected", how="tag")))
+    found = gate(APPROVALS, anonymous)
+    assert found.passed
+    assert "a rejection is asked for by an unnamed person: looked at it (tag" in found.reason
+    assert not gate(APPROVALS, anonymous, policy(approvals={"accepted": ["statement", "tag"]})).passed

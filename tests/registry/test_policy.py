@@ -1,0 +1,187 @@
+"""The newest policy signed by the owner of a release governs; nobody else can give another, or take it away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import policies
+from jobs.recipes import load as load_recipe
+from plinth.compute.context import Context
+from plinth.errors import GateError, RecipeError, SignatureError
+from plinth.trust import dsse
+from plinth.trust.authority import POLICY, TRAINER
+from plinth.trust.pin import Trust
+from registry import policy
+from registry.gates import GatePolicy
+from tests.registry.gate_evidence import policy as strict
+
+WITHOUT = {"stability": "the run is too short to restart"}
+
+
+def signed(ctx: Context, *versions: GatePolicy) -> policy.SignedPolicy:
+    for one in versions:
+        policy.sign(ctx, one)
+    return policy.current(ctx, "demo")
+
+
+def file_of(ctx: Context, version: int) -> Path:
+    return ctx.workspace.policies / "demo" / f"{version:05d}.json"
+
+
+def test_without_a_signed_policy_nothing_governs(ctx: Context) -> None:
+    with pytest.raises(GateError, match="no gate policy is signed for demo"):
+        policy.current(ctx, "demo")
+
+
+def test_the_newest_signed_version_governs(ctx: Context) -> None:
+    first = signed(ctx, strict())
+    assert (first.policy, first.signers) == (strict(), (Trust.of(ctx.workspace).signer(POLICY).owner,))
+    second = signed(ctx, strict(version=2, without=WITHOUT))
+    assert second.policy.without == WITHOUT
+    assert [one.digest for one in policy.history(ctx, "demo")] == [first.digest, second.digest]
+    assert second.digest == policy.digest(second.policy) != first.digest
+
+
+def test_signing_the_same_again_changes_nothing(ctx: Context) -> None:
+    first = signed(ctx, strict())
+    data = file_of(ctx, 1).read_bytes()
+    assert (policy.sign(ctx, strict()), file_of(ctx, 1).read_bytes()) == (first, data)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_version_out_of_turn_is_refused(ctx: Context, version: int) -> None:
+    with pytest.raises(GateError, match="is not the next policy"):
+        signed(ctx, strict(version=version))
+    signed(ctx, strict())
+    with pytest.raises(GateError, match="is not the next policy"):
+        signed(ctx, strict(version=1, without=WITHOUT))
+
+
+def test_a_policy_of_another_release_governs_nothing_here(ctx: Context) -> None:
+    signed(ctx, strict())
+    policy.sign(ctx, strict(release="other", without=WITHOUT))
+    target = ctx.workspace.policies / "demo" / "00001.json"
+    target.write_bytes((ctx.workspace.policies / "other" / "00001.json").read_bytes())
+    with pytest.raises(SignatureError, match="the policies of demo are broken"):
+        policy.current(ctx, "demo")
+
+
+def test_another_role_cannot_give_a_policy(ctx: Context) -> None:
+    first = signed(ctx, strict())
+    easy = strict(version=2, without=WITHOUT)
+    predicate = {"at": "2026-01-01T00:00:00+00:00", "prior": first.digest, "policy": easy.model_dump(mode="json")}
+    forged = dsse.statement(policy.PREDICATE, {"demo": policy.digest(easy)}, predicate)
+    dsse.write(file_of(ctx, 2), forged, Trust.of(ctx.workspace).signer(TRAINER))
+    with pytest.raises(SignatureError, match="does not hold"):
+        policy.current(ctx, "demo")
+
+
+def test_a_changed_or_removed_version_is_noticed(ctx: Context) -> None:
+    signed(ctx, strict(), strict(version=2, without=WITHOUT))
+    first, second = file_of(ctx, 1).read_bytes(), file_of(ctx, 2).read_bytes()
+    file_of(ctx, 1).unlink()
+    with pytest.raises(SignatureError, match="are broken at 00002"):
+        policy.current(ctx, "demo")
+    file_of(ctx, 1).write_bytes(first)
+    file_of(ctx, 2).unlink()
+    with pytest.raises(SignatureError, match="newest policy of demo was removed"):
+        policy.current(ctx, "demo")
+    envelope = json.loads(second)
+    envelope["payload"] = json.loads(first)["payload"]
+    file_of(ctx, 2).write_text(json.dumps(envelope))
+    with pytest.raises(SignatureError, match="does not hold"):
+        policy.current(ctx, "demo")
+
+
+def test_a_decision_under_another_policy_is_refused(ctx: Context) -> None:
+    first = signed(ctx, strict())
+    policy.require(first.digest, first)
+    second = signed(ctx, strict(version=2, without=WITHOUT))
+    for other in (first.digest, ""):
+        with pytest.raises(GateError, match="another gate policy"):
+            policy.require(other, second)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("release: demo\nslices: {margin: -1, max_bits_per_byte: 2}", "x.yaml:2  slices.margin"),
+        ("release: demo\ngates: off", "x.yaml:2  gates"),
+        ("release: demo\nwithout:\n  signature: nobody needs one", "x.yaml:2  without"),
+        ("release: demo", "x.yaml:1"),
+        ("release: demo\nrelease: other", "x.yaml:2"),
+        ("- demo", "x.yaml:1"),
+        (
+            "release: demo\nslices: {max_bits_per_byte: 2}\nextensions: {colour: {}}",
+            "no gate 'colour'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_by_line_and_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        policy.load(Path("x.yaml"))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in policies.FOLDER.glob("*.yaml")))
+def test_packaged_policies_load_and_name_every_gate(name: str) -> None:
+    found = policy.load(policies.FOLDER / f"{name}.yaml")
+    assert (found.release, found.version) == (name, 1)
+    assert found.asked[:2] == ("signature", "lineage")
+
+
+@pytest.mark.parametrize("name", ["demo", "tiny"])
+def test_the_policy_of_a_packaged_recipe_asks_nothing_that_it_does_not_measure(name: str) -> None:
+    recipe = load_recipe(Path("jobs/recipes") / f"{name}.yaml")
+    assert policy.unmeasured(policies.packaged(name), recipe) == ()
+
+
+def test_gates_that_a_recipe_measures_nothing_for_are_named() -> None:
+    recipe = load_recipe(Path("jobs/recipes/tiny.yaml"))
+    assert policy.unmeasured(strict(), recipe) == (
+        "tasks: needs evaluation.tasks",
+        "extraction: needs evaluation.extraction",
+        "pii_outputs: needs evaluation.extraction",
+        "canaries: needs corpus.canaries",
+        "bias: needs evaluation.fairness",
+        "toxicity: needs evaluation.fairness",
+        "toxicity: needs corpus.annotate.toxicity",
+    )
+
+
+# ---- what a demo signs by itself -----------------------------------------------------------------
+
+
+def recipe_of(release: str) -> Any:
+    return load_recipe(Path("jobs/recipes/tiny.yaml")).model_copy(
+        update={"release": load_recipe(Path("jobs/recipes/tiny.yaml")).release.model_copy(update={"name": release})}  # type: ignore[union-attr]
+    )
+
+
+def test_a_demo_root_signs_the_packaged_policy_once(ctx: Context) -> None:
+    made = policies.ensure(ctx, recipe_of("tiny"))
+    assert made is not None
+    assert made.policy == policies.packaged("tiny")
+    assert policies.ensure(ctx, recipe_of("tiny")) == made
+    other = policies.ensure(ctx, recipe_of("mine"))
+    assert other is not None
+    assert (other.policy.release, other.policy.without.keys()) == ("mine", {"max_bits_per_byte"})
+
+
+def test_a_real_root_signs_nothing_by_itself(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Trust.of(ctx.workspace)
+    root = real.root.model_copy(update={"demo": False})
+    monkeypatch.setattr(Trust, "of", classmethod(lambda cls, workspace: Trust(real.folder, root)))
+    assert policies.ensure(ctx, recipe_of("tiny")) is None
+    assert list(ctx.workspace.policies.rglob("*.json")) == []

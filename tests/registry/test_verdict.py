@@ -1,0 +1,110 @@
+"""Verdicts are verification summaries that in-toto's own library reads, signed by the promoter, and honest."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from datetime import UTC, datetime
+
+import pytest
+from google.protobuf import json_format
+from in_toto_attestation.predicates.vsa.v1 import vsa_pb2
+from in_toto_attestation.v1.statement import Statement
+
+from plinth.compute.context import Context
+from plinth.errors import SignatureError
+from plinth.trust import dsse
+from plinth.trust.authority import PROMOTER, TRAINER
+from plinth.trust.pin import Trust
+from registry import policy, verdict
+from registry.candidate import Candidate, evidence_path
+from registry.gates import Evidence, evaluate
+from tests.registry.gate_evidence import policy as strict
+from tests.registry.gate_evidence import proof
+
+AT = datetime(2026, 11, 23, 12, 0, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def governing(ctx: Context) -> policy.SignedPolicy:
+    return policy.sign(ctx, strict(without={"toxicity": "nobody could judge continuations"}))
+
+
+def summary(found: Candidate, governing: policy.SignedPolicy, evidence: Evidence, **waived: str) -> dict[str, object]:
+    results = evaluate(governing.policy, evidence, waived)
+    return verdict.predicate(found, governing, results, {"plinth:///a": "b" * 64}, AT)
+
+
+def test_it_says_who_verified_what_when_under_which_policy_from_which_evidence(
+    unregistered: Candidate, governing: policy.SignedPolicy
+) -> None:
+    found = summary(unregistered, governing, proof())
+    gates = found.pop(verdict.GATES)
+    verifier = found.pop("verifier")
+    assert found == {
+        "timeVerified": "2026-11-23T12:00:30Z",
+        "resourceUri": f"plinth:///models/{unregistered.directory.name}",
+        "policy": {"uri": "plinth:///policies/demo/1", "digest": {"sha256": governing.digest}},
+        "inputAttestations": [{"uri": "plinth:///a", "digest": {"sha256": "b" * 64}}],
+        "verificationResult": "PASSED",
+        "verifiedLevels": ["SLSA_BUILD_LEVEL_1", "PLINTH_GATES_PASSED"],
+        "slsaVersion": "1.0",
+    }
+    assert isinstance(verifier, dict)
+    assert verifier["id"] == "urn:plinth:registry"
+    assert isinstance(gates, dict)
+    assert [one["gate"] for one in gates["results"]] == list(governing.policy.asked)
+    assert gates["not_asked"] == {"toxicity": "nobody could judge continuations"}
+
+
+def test_levels_are_those_that_were_verified(unregistered: Candidate, governing: policy.SignedPolicy) -> None:
+    refused = summary(unregistered, governing, proof(cost=None))
+    assert (refused["verificationResult"], refused["verifiedLevels"]) == ("FAILED", ["SLSA_BUILD_LEVEL_1", "FAILED"])
+    assert summary(unregistered, governing, proof(lineage=None))["verifiedLevels"] == ["FAILED"]
+    let_through = summary(unregistered, governing, proof(cost=None), cost="waived by ada")
+    assert let_through["verificationResult"] == "PASSED"
+    assert let_through["verifiedLevels"] == ["SLSA_BUILD_LEVEL_1", "PLINTH_GATES_PASSED_WITH_WAIVERS"]
+    (shown,) = (one for one in let_through[verdict.GATES]["results"] if one["gate"] == "cost")  # type: ignore[index]
+    assert (shown["result"], shown["reason"], shown["waiver"]) == ("waived", "no evidence", "waived by ada")
+
+
+def test_in_toto_reads_it(ctx: Context, unregistered: Candidate, governing: policy.SignedPolicy) -> None:
+    results = evaluate(governing.policy, proof())
+    facts = evidence_path(unregistered.directory, unregistered.key)
+    path = verdict.write(ctx, unregistered, governing, results, [facts], ["a waiver that expired"])
+    content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), verdict.PREDICATE)
+    statement = json_format.ParseDict(content, Statement([], "", {}).pb)
+    Statement.copy_from_pb(statement).validate()
+    assert statement.predicate_type == "https://slsa.dev/verification_summary/v1"
+    predicate = copy.deepcopy(content["predicate"])
+    ours = predicate.pop(verdict.GATES)
+    levels = predicate.pop("verifiedLevels")  # a list by the specification, one string in this library's message
+    assert all(isinstance(one, str) for one in levels)
+    del predicate["verifier"]["version"]  # of SLSA 1.0, which the message does not know
+    parsed = json_format.ParseDict(predicate, vsa_pb2.VerificationSummary())
+    assert parsed.time_verified.seconds > AT.timestamp() - 3600 * 24 * 365
+    assert (parsed.verification_result, parsed.slsa_version) == ("PASSED", "1.0")
+    assert parsed.policy.digest["sha256"] == governing.digest
+    assert ours["did_not_count"] == ["a waiver that expired"]
+    (read,) = content["predicate"]["inputAttestations"]
+    assert read["uri"] == f"plinth:///models/{facts.name}"
+    assert read["digest"] == {"sha256": hashlib.sha256(facts.read_bytes()).hexdigest()}
+    assert verdict.read(ctx, unregistered) == content["predicate"]
+
+
+def test_a_verdict_of_another_candidate_or_by_another_role_is_refused(
+    ctx: Context, unregistered: Candidate, governing: policy.SignedPolicy
+) -> None:
+    results = evaluate(governing.policy, proof())
+    path = verdict.write(ctx, unregistered, governing, results, [])
+    content = dsse.read(path, Trust.of(ctx.workspace).authority(PROMOTER), verdict.PREDICATE)
+    dsse.write(path, content, Trust.of(ctx.workspace).signer(TRAINER))
+    with pytest.raises(SignatureError, match="does not hold"):
+        verdict.read(ctx, unregistered)
+    verdict.write(ctx, unregistered, governing, results, [])
+    other = unregistered.model_copy(update={"evaluation": "f" * 64})
+    with pytest.raises(SignatureError, match="of another candidate"):
+        verdict.read(ctx, other)
+    envelope = json.loads(path.read_bytes())
+    assert envelope["payloadType"] == "application/vnd.in-toto+json"
