@@ -19,11 +19,15 @@ from plinth.evaluation.comparison.changes import ancestry
 from plinth.evaluation.comparison.differences import Difference, said
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
+from plinth.evaluation.job import ASSET as EVALUATION
 from plinth.evaluation.memorisation.extraction import ASSET as EXTRACTION
+from plinth.evaluation.slices.spans import with_texts
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
+from plinth.storage.atomic import write_bytes
 from plinth.storage.checkout import resolve
 
+ASSET = job.ASSET
 #: Modules whose stages measure a checkpoint item by item.
 MEASURING = (evaluation, probes, tasks, proxies, memorisation, extraction, fairness)
 
@@ -37,7 +41,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     deps = dict.fromkeys([*(one.asset for one in own), *(name for one in own for name in one.deps)])
     return [
         Stage(
-            asset="comparison",
+            asset=ASSET,
             deps=tuple(deps),
             make=partial(_make, recipe, against),
             version=job.VERSION,
@@ -48,7 +52,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             "intervals, with and without contaminated items; what differs between the two.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
-            present=_present,
+            present=partial(_present, recipe),
             pool="training",
         )
     ]
@@ -108,14 +112,40 @@ def _outside(against: str, ctx: Context) -> str:
     return _other(ctx, against).digest
 
 
-def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
+def path(ctx: Context, recipe: Recipe) -> Path:
+    """Where the page of the asset lies for people."""
+    return ctx.workspace.reports / page_name(recipe)
+
+
+def page_name(recipe: Recipe) -> str:
+    """The file of the page, beside those of the results and of the evaluation."""
+    return f"{recipe.name}-comparison.html"
+
+
+def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
+    """Write the page of a comparison for people, with the texts of its spans."""
+    from plinth.report.comparison import page
+
+    found = job.spans_of(made)
+    if found:
+        found = with_texts(ctx.store, ctx.refs, ctx.refs.load(made.inputs[f"a/{EVALUATION}"]), found)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, page(made, a, b, found).encode())
+
+
+def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
     from plinth.report import comparison_figure
+
+    target = path(ctx, recipe)
+    step = made.stats["models"]["a"].get("step")
+    show(ctx, made, recipe.name if step is None else f"{recipe.name}, step {step:,}", recipe.evaluation.against, target)
 
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
     header = ["measure", "slice", "items", "a", "b", "a - b", "finding"]
     cells = [[one.measure, one.slice, one.difference.n, one.a.value, one.b.value, one.difference.value, said(one)]
              for one in lines]  # fmt: skip
     return {
+        "page": dg.MetadataValue.path(target),
         "differences": picture(comparison_figure.figure, lines),
         "lines": dg.MetadataValue.md(table(header, cells)),
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import evaluation, extraction, fairness, memorisation, probes, proxies, serving, tasks
+from assets import comparison, evaluation, extraction, fairness, memorisation, probes, proxies, serving, tasks
 from assets.framework.inputs import shared_owner
 from assets.framework.stage import Inputs, Say, Stage
 from plinth.compute.context import Context
@@ -46,7 +46,7 @@ def stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(
             asset=ASSET,
-            deps=("run", *(asset for asset, _ in _measured(recipe))),
+            deps=("run", *(asset for asset, _ in _measured(recipe)), *(one.asset for one in comparison.stages(recipe))),
             make=partial(_make, recipe),
             version=VERSION,
             params={"name": recipe.name, "description": recipe.description},
@@ -84,6 +84,10 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     looks = timeline(run.directory.events).of("evaluated")
     worth = {name: probe_curves.value(own) for name, own in probe_curves.curves(looks).items()}
     found = [section(asset.partition("/")[2], inputs[asset].stats) for asset, section in _measured(recipe)]
+    if beside := inputs.get(comparison.ASSET):
+        from plinth.report.comparison import section as compared
+
+        found.append(compared(beside.stats, recipe.evaluation.against))
     shown = [sections.with_worth(one, worth) if one.key == "probes" else one for one in found]
     text = page(
         EvaluationData(
@@ -91,7 +95,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
             subtitle=recipe.description,
             headline=_headline(inputs),
             sections=(*shown, *_curves(looks, worth)),
-            next=_next(),
+            next=_next(recipe),
         )
     )
     part = Part(name=FILE, blob=ctx.store.put_bytes(text.encode()))
@@ -131,8 +135,11 @@ def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float |
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
-def _next() -> tuple[Next, ...]:
+def _next(recipe: Recipe) -> tuple[Next, ...]:
+    against = f"every slice, item and span beside {recipe.evaluation.against}"
+    pages = (Next(what=against, link=comparison.page_name(recipe)),) if recipe.evaluation.against else ()
     return (
+        *pages,
         Next(what="slices, worst documents, spans where two models differ", command="plinth evaluation"),
         Next(what="two checkpoints side by side", command="plinth compare A B"),
         Next(what="where a text stands in the training data, and which steps saw it", command="plinth trace TEXT"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from assets import evaluation_page
+from assets import comparison, evaluation_page
 from assets.framework.expectations import docs_index
 from plinth.compute.context import Context
 from plinth.evaluation.slices.totals import interval
@@ -153,6 +153,8 @@ def _next(ctx: Context, recipe: Recipe) -> tuple[report.Next, ...]:
     commands = tuple(report.Next(what=what, command=command) for what, command, there in rows if there)
     pages = (
         ("every measure of the checkpoint, with intervals", evaluation_page.path(ctx, recipe)),
+        (f"the checkpoint beside {recipe.evaluation.against}", comparison.path(ctx, recipe)),
+        *(("two models side by side", path) for path in sorted(ctx.workspace.reports.glob("comparison-*.html"))),
         ("every check of every stage, as Data Docs", docs_index(ctx.workspace)),
     )
     return commands + tuple(report.Next(what=what, link=path.as_uri()) for what, path in pages if path.exists())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 MODELS = ("checkpoint", "weights")
+#: How a path begins that is no name of a version.
+PATHS = ("/", "./", "../", "~")
 
 
 def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
@@ -23,7 +26,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
 
     Args:
         target: `release`, `canary`, NAME/VERSION, NAME@ALIAS, a folder of weights, a run, RUN:STEP, or the digest of a
-            checkpoint.
+            checkpoint. A folder goes before a version of that name, which is `models:/NAME/VERSION` then.
         release: gives the name of the recipe's release.
 
     Raises:
@@ -32,17 +35,23 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
     """
     if target in ALIASES:
         return _verified(ctx, f"{release()}@{ALIASES[target]}")
-    if Path(target).is_dir():
-        return _folder(ctx, Path(target))
-    run, colon, step = target.partition(":")
-    if colon or run == "latest" or any(ctx.workspace.runs.glob(f"{run}*/config.json")):
-        return _of_run(ctx, run, step)
+    if target and Path(target).is_dir():
+        return _folder(ctx, Path(os.path.abspath(target)))
+    if target.startswith(PATHS):
+        raise MissingError(f"no folder {target}", expected="a folder with *.safetensors, config.json and tokenizer.json")
     if "@" in target or "/" in target:
         return _verified(ctx, target)
+    run, colon, step = target.partition(":")
+    if colon or run == "latest" or any(path.parent.name.startswith(run) for path in _runs(ctx)):
+        return _of_run(ctx, run, step)
     found = resolve(ctx.refs, target)
     if found.asset not in MODELS:
         raise MissingError(f"{target} is no model", found=f"a manifest of {found.asset}", expected=" or ".join(MODELS))
     return found
+
+
+def _runs(ctx: Context) -> Iterator[Path]:
+    return ctx.workspace.runs.glob("*/config.json")
 
 
 def _verified(ctx: Context, target: str) -> Manifest:
@@ -54,7 +63,8 @@ def _verified(ctx: Context, target: str) -> Manifest:
 def _folder(ctx: Context, folder: Path) -> Manifest:
     from registry import signing
 
-    return _verified(ctx, str(folder)) if signing.is_signed(folder) else weights(ctx, folder)
+    signed = folder.name and signing.is_signed(folder)  # a signature lies beside the folder; the root has no beside
+    return _verified(ctx, str(folder)) if signed else weights(ctx, folder)
 
 
 def _of_run(ctx: Context, run: str, step: str) -> Manifest:

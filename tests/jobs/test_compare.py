@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assets import catalog, comparison
+from assets import catalog, comparison, evaluation_page
 from jobs.recipes import load
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
@@ -28,6 +28,12 @@ def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
     changed = {row["where"]: (row["a"], row["b"]) for row in found["changes"]}
     assert changed["step"] == (str(step), "40")
     assert "bits per byte" in page.read_text()
+    # spans of held-out text, whose bits are sums of tokens; their text is on the page and in no manifest
+    span = found["spans"][0]
+    assert abs(span["a_bits"] - span["b_bits"]) == max(abs(one["a_bits"] - one["b_bits"]) for one in found["spans"])
+    assert span["end"] - span["start"] >= 64
+    assert "text" not in span
+    assert page.read_text().count("plinth explain") >= len(found["spans"])
     # a folder of weights, which nothing is known of, is measured alike: these are the newest checkpoint's own
     folder = tmp_path / "weights"
     shutil.copytree(workspace / "runs" / run / "checkpoints" / "step-00000040" / "model", folder)
@@ -58,7 +64,16 @@ def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
     assert stage.outside is not None
     assert stage.outside(ctx) == early
     assert stage.present is not None
-    assert {"differences", "lines"} <= set(stage.present(ctx, made))
+    shown = stage.present(ctx, made)
+    assert {"page", "differences", "lines"} <= set(shown)
+    assert "Spans of held-out text" in comparison.path(ctx, recipe).read_text()
+    # the evaluation's page has the findings and the way there
+    (asked,) = evaluation_page.stages(recipe)
+    inputs = {name: made if name == "comparison" else ctx.refs.current(name) for name in asked.deps}
+    on_page = asked.make(ctx, inputs, print)
+    text = ctx.store.read_bytes(on_page.parts[0].blob).decode()
+    assert f'href="{comparison.path(ctx, recipe).name}"' in text
+    assert "no difference found" in text or "is better" in text
 
 
 @pytest.mark.slow

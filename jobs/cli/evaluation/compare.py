@@ -39,16 +39,13 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
     a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each
     is measured as the recipe says, unless it was before. Differences are of pairs, with 95% intervals.
     """
+    from assets import comparison
     from jobs.cli import output
-    from plinth.storage.atomic import write_bytes
 
     ctx = settings.context()
     made = _compared(settings, ctx, a, b, as_json)
-    from plinth.report.comparison import page
-
     path = target or ctx.workspace.reports / f"comparison-{made.digest[:12]}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, page(made, a, b).encode())
+    comparison.show(ctx, made, a, b, path)
     if as_json:
         output.emit_json({"digest": made.digest, "page": str(path), **made.stats})
         return

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plinth.evaluation.comparison.differences import NONE, WHOLE, Difference, finding, said
 from plinth.evaluation.comparison.reasons import joined
+from plinth.evaluation.slices.spans import SpanDifference
 from plinth.evaluation.statistics import Estimate
 from plinth.records import Manifest
 from plinth.report import comparison_figure
+from plinth.report.evaluation.data import Section, TextTable
 from plinth.report.render import svg
 
 if TYPE_CHECKING:
@@ -27,12 +29,13 @@ KINDS = {
 }
 
 
-def page(made: Manifest, a: str, b: str) -> str:
-    """The page as HTML. The same manifest and names give the same bytes.
+def page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -> str:
+    """The page as HTML. The same arguments give the same bytes.
 
     Args:
         made: of `evaluation.comparison.job`.
         a, b: names of the models, for people.
+        spans: those of the comparison, with their text.
     """
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
     kinds: dict[str, list[Difference]] = {}
@@ -47,6 +50,7 @@ def page(made: Manifest, a: str, b: str) -> str:
         kinds=[(KINDS.get(kind, kind), own) for kind, own in kinds.items()],
         plot=svg(comparison_figure.figure, lines, title="Differences between the two models, with intervals"),
         methods=sorted({line.difference.method for line in lines}),
+        spans=spans,
         said=said,
         number=number,
         ends=ends,
@@ -64,6 +68,23 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
         clean = f", {line.clean.value:+.3g} without {line.seen} contaminated items" if line.clean else ""
         found.setdefault((line.kind, words), []).append(f"{line.measure}{differs}{clean}")
     return [(KINDS.get(kind, kind), words, "; ".join(names)) for (kind, words), names in found.items()]
+
+
+def section(stats: Mapping[str, Any], against: str) -> Section:
+    """A section of the evaluation page: the measures as wholes, beside the other model."""
+    lines = [line for line in map(Difference.model_validate, stats["lines"]) if line.slice == WHOLE]
+    rows = [
+        (KINDS.get(line.kind, line.kind), line.measure, f"{line.difference.n:,}", number(line.a.value),
+         number(line.b.value), interval(line.difference, True), said(line))
+        for line in lines
+    ]  # fmt: skip
+    header = ("", "measure", "items", "this (A)", "other (B)", "A - B, 95% interval", "finding")
+    return Section(
+        key="comparison",
+        title=f"Beside {against}",
+        lead="Paired differences on the same items; findings hold after Holm's correction over the measures of a kind.",
+        tables=(TextTable(title="All items of each measure", header=header, rows=tuple(rows)),),
+    )
 
 
 def number(value: Any) -> str:

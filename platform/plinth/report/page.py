@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 REASONS_SHOWN = 12
 LINK_SCHEMES = ("http://", "https://", "file://")
+_BESIDE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
 
 
 def page(data: ReportData) -> str:
@@ -81,8 +83,8 @@ def _plots(data: ReportData) -> dict[str, str]:
 
 
 def safe_link(link: str) -> str:
-    """A link as it is, or nothing when it is one that a browser would execute."""
-    return link if link.startswith(LINK_SCHEMES) else ""
+    """A link as it is, or nothing when it is one that a browser would execute; a page beside this one has no scheme."""
+    return link if link.startswith(LINK_SCHEMES) or _BESIDE.fullmatch(link) else ""
 
 
 @cache

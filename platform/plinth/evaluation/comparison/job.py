@@ -3,12 +3,13 @@
 Part `pairs.parquet` has a row per item and measure. Stats: `models` (digest, asset, step and tokens of both), `lines`
 (`differences.Difference`), `left_out` (small slices without a line), `unpaired` (items that only one has a value for),
 `extremes` by measure, `seen` (contaminated and suspected items, at most 200; `seen_items` counts all), `changes`,
-`reasons`, `seed`. It says a and b, never a path or a name.
+`reasons`, `spans` (of held-out text, in bytes of the document), `seed`. It says a and b, never a path or a name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,17 +17,20 @@ import pyarrow as pa
 from plinth import fingerprint
 from plinth.compute import stage
 from plinth.compute.context import Context
-from plinth.errors import StageError
+from plinth.errors import MissingError, StageError
 from plinth.evaluation.comparison import changes, readers
 from plinth.evaluation.comparison.differences import Difference, corrected, left_out, of_measure
 from plinth.evaluation.comparison.extremes import MOST_SEEN, extremes, seen_items
 from plinth.evaluation.comparison.pairs import ROWS, Pairs
 from plinth.evaluation.comparison.reasons import reasons
+from plinth.evaluation.job import ASSET as EVALUATION
+from plinth.evaluation.slices.spans import SpanDifference, places
+from plinth.evaluation.slices.tables import TOKENS
 from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import PartWriter
 
 ASSET = "comparison"
-VERSION = "3"
+VERSION = "4"
 FILE = "pairs.parquet"
 SEED = 0
 
@@ -72,7 +76,22 @@ def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
                 found=f"{sorted(a.measured)} and {sorted(b.measured)}",
                 expected="at least one evaluation of both, of the same items",
             )
-        return part.finish(found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found))
+        stats = found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found)
+        return part.finish(stats | {"spans": [one.facts() for one in _spans(ctx, a, b)]})
+
+
+def spans_of(made: Manifest) -> list[SpanDifference]:
+    """The spans of a comparison, without their text, which no manifest has: a takedown would have to find it there."""
+    return [SpanDifference(**one) for one in made.stats["spans"]]
+
+
+def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDifference]:
+    """Where the two differ most on held-out text, where both were evaluated token by token."""
+    ours, theirs = (side.measured.get(EVALUATION) for side in (a, b))
+    if ours and theirs and ours.named(TOKENS) and theirs.named(TOKENS):
+        with suppress(MissingError):  # no document in common: every one stands among the unpaired
+            return places(ctx.store, ours, theirs)
+    return []
 
 
 class _Findings:

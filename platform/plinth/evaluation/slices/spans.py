@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from plinth.errors import MissingError
+from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices.documents import Document, choose
-from plinth.evaluation.slices.tables import DOCUMENTS, TOKENS, read_tokens
+from plinth.evaluation.slices.tables import DOCUMENTS, TOKENS
 from plinth.records import Manifest
-from plinth.storage.parts import read_table
+from plinth.storage.parts import iter_aligned
 from plinth.storage.refs import Refs
 from plinth.storage.store import Store
 
 #: A span is at least this long where the document is: some ten words.
 SPAN_BYTES = 64
 MOST_SPANS = 20
+#: Documents of each side read at once.
+_HELD = 64
 
 
 class Spans(NamedTuple):
@@ -50,7 +51,11 @@ class SpanDifference:
     end: int  # byte
     a_bits: float
     b_bits: float
-    text: str
+    text: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """The fields, without the text."""
+        return {name: value for name, value in asdict(self).items() if name != "text"}
 
     @property
     def difference(self) -> float:
@@ -73,7 +78,7 @@ def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
 def largest(
     store: Store, refs: Refs, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
 ) -> list[SpanDifference]:
-    """The spans of held-out text on which two evaluated models differ most, in either direction.
+    """The spans of held-out text on which two evaluated models differ most, in either direction, with their text.
 
     Args:
         a, b: manifests of the asset `evaluation`; documents that only one of them scored are left out.
@@ -82,38 +87,81 @@ def largest(
         MissingError: they scored no text in common.
         IntegrityError: a part is not what it was.
     """
-    rows = [read_table(store, one.named(DOCUMENTS)[0], ["id", "text", "bucket", "uri"]) for one in (a, b)]
-    places = [_places(each) for each in rows]
-    both = [key for key in places[0] if key in places[1]]
-    if not both:
+    return with_texts(store, refs, a, places(store, a, b, most, span_bytes))
+
+
+def places(
+    store: Store, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
+) -> list[SpanDifference]:
+    """The same without their text. Held are the spans found and a few documents.
+
+    Raises:
+        MissingError, IntegrityError: as `largest`.
+    """
+    found = heapq.nlargest(most, _differences(store, a, b, span_bytes))
+    if not found:
         raise MissingError(
             "the two evaluations have no document in common",
-            found=f"{rows[0].num_rows} documents and {rows[1].num_rows}",
+            found=f"{a.named(DOCUMENTS)[0].rows} documents and {b.named(DOCUMENTS)[0].rows}",
             expected="scores of the same held-out text",
             remedy="evaluate both models in one workspace, on one held-out set",
         )
-    tokens = [read_tokens(store, one.named(TOKENS)[0]) for one in (a, b)]
-    found = heapq.nlargest(most, _differences(both, places, tokens, span_bytes))
-    texts = {one.id: one for one in _texts(store, refs, a)}
-    return [_told(rows[0].slice(places[0][key], 1), texts, bounds, bits) for _, key, bounds, bits in found]
+    return [SpanDifference(*facts) for _, *facts in found]
 
 
-Key = tuple[bytes, bytes]
+def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDifference]) -> list[SpanDifference]:
+    """Spans with their text, from the curated text that the evaluation was made of."""
+    if not found:
+        return []
+    wanted = {one.id for one in found}
+    texts = {one.id.hex(): one.data for one in _texts(store, refs, made) if one.id.hex() in wanted}
+    return [replace(one, text=texts[one.id][one.start : one.end].decode(errors="replace")) for one in found]
 
 
-def _places(rows: pa.Table) -> dict[Key, int]:
-    return {key: row for row, key in enumerate(zip(*(rows[name].to_pylist() for name in ("id", "text")), strict=True))}
+class _Scored(NamedTuple):
+    """A document of an evaluation, with the place in which evaluations have it."""
+
+    place: tuple[str, bytes]  # bucket and id
+    text: bytes
+    uri: str
+    tokens: TokenBits
 
 
-def _differences(
-    keys: Sequence[Key], places: Sequence[dict[Key, int]], tokens: Sequence[list[TokenBits]], span_bytes: int
-) -> Iterator[tuple[float, Key, tuple[int, int], tuple[float, float]]]:
-    """Size of the difference, document, bytes and bits of every span."""
-    for key in keys:
-        found = spans(tokens[0][places[0][key]], tokens[1][places[1][key]], span_bytes)
+def _differences(store: Store, a: Manifest, b: Manifest, span_bytes: int) -> Iterator[tuple[Any, ...]]:
+    """Size of the difference and the fields of `SpanDifference`, of every span."""
+    for ours, theirs in _shared(_scored(store, a), _scored(store, b)):
+        (bucket, id_), found = ours.place, spans(ours.tokens, theirs.tokens, span_bytes)
         starts = np.concatenate(([0], found.ends[:-1]))
         for start, end, one, other in zip(*(each.tolist() for each in (starts, *found)), strict=True):
-            yield abs(one - other), key, (start, end), (one, other)
+            yield abs(one - other), id_.hex(), bucket, ours.uri, start, end, one, other
+
+
+def _shared(a: Iterator[_Scored], b: Iterator[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
+    """Documents that both scored the same text of; both come in order."""
+    ours, theirs = next(a, None), next(b, None)
+    while ours and theirs:
+        if ours.place == theirs.place and ours.text == theirs.text:
+            yield ours, theirs
+        behind = ours.place <= theirs.place, theirs.place <= ours.place
+        ours, theirs = next(a, None) if behind[0] else ours, next(b, None) if behind[1] else theirs
+
+
+def _scored(store: Store, made: Manifest) -> Iterator[_Scored]:
+    """Documents of an evaluation in the order of their buckets and ids.
+
+    Raises:
+        IntegrityError: they come in another order.
+    """
+    names, last = ["id", "text", "bucket", "uri"], ("", b"")
+    parts = (made.named(DOCUMENTS)[0], names), (made.named(TOKENS)[0], ["bytes", "bits"])
+    for documents, tokens in iter_aligned(store, *parts, rows=_HELD):
+        columns = (documents[name].to_pylist() for name in names)
+        for row, (id_, text, bucket, uri) in enumerate(zip(*columns, strict=True)):
+            if (bucket, id_) < last:
+                raise IntegrityError("documents of an evaluation are out of order", found=f"{bucket} {id_.hex()}")
+            last = bucket, id_
+            sizes, bits = (tokens[name][row].values.to_numpy() for name in ("bytes", "bits"))
+            yield _Scored(last, text, uri, TokenBits(np.cumsum(sizes, dtype=np.int64), bits))
 
 
 def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
@@ -124,14 +172,6 @@ def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
         if key.endswith("/curated")
     }
     return choose(store, curated, made.params["max_bytes_per_slice"])
-
-
-def _told(
-    row: pa.Table, texts: dict[bytes, Document], bounds: tuple[int, int], bits: tuple[float, float]
-) -> SpanDifference:
-    (facts,) = row.to_pylist()
-    text = texts[facts["id"]].data[slice(*bounds)].decode(errors="replace")
-    return SpanDifference(facts["id"].hex(), facts["bucket"], facts["uri"], *bounds, *bits, text)
 
 
 def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.folder import weights
 from plinth.evaluation.comparison.job import MeasuredModel
 from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
+from plinth.evaluation.slices.spans import SpanDifference
 from plinth.records import Manifest
 from plinth.report.comparison import page
 from plinth.storage.parts import read_table, write_table
@@ -293,7 +294,11 @@ def test_swapped_models_swap_the_findings(ctx: Context, models: tuple[MeasuredMo
 
 
 def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, MeasuredModel]) -> None:
-    text = page(job.run(ctx, *models), "<b>one</b>", "two")
+    span = SpanDifference("ab" * 16, "web", "a.example/x", 64, 130, 80.5, 20.25, "<i>odd</i> " * 60)
+    text = page(job.run(ctx, *models), "<b>one</b>", "two", [span])
+    assert "&lt;i&gt;odd" in text
+    assert "64 to 130" in text
+    assert "+60.25" in text
     assert "<b>one</b>" not in text  # a name is text
     for said_ in ("B is better", "language de", "quiz: acc", "Contaminated items", "mixture: phases[0].weights.web",
                   "plinth explain", "no difference found", "Seed 0", "The tokenizers differ"):  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plinth.compute.context import Context
-from plinth.errors import MissingError
+from plinth.errors import IntegrityError, MissingError
 from plinth.evaluation.engine.records import TokenBits
 from plinth.evaluation.slices import spans, tables
 from plinth.evaluation.slices.documents import Document, choose
@@ -107,6 +107,12 @@ def test_the_span_that_a_model_does_not_know_comes_first_with_its_text(
     assert found[0].start <= at < found[0].end
     assert found[0].difference > 400 > abs(found[1].difference)
     assert chosen[victim].data[found[0].start : found[0].end].decode(errors="replace") == found[0].text
+    only = [scores[1][:3], chosen[:3]]  # B scored the first documents alone
+    fewer = spans.largest(ctx.store, ctx.refs, a, evaluated(ctx, only[1], only[0], made), most=3)
+    assert {one.id for one in fewer} <= {one.id.hex() for one in chosen[:3]}
+    backwards = evaluated(ctx, chosen[::-1], scores[1][::-1], made)
+    with pytest.raises(IntegrityError, match="out of order"):
+        spans.largest(ctx.store, ctx.refs, a, backwards)
     other = evaluated(ctx, [Document(hashlib.sha256(b"x").digest()[:16], "web", "x")], [cut(CUTTERS[0], "x", 1)], made)
     with pytest.raises(MissingError, match="no document in common"):
         spans.largest(ctx.store, ctx.refs, a, other)

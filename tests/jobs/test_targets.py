@@ -1,0 +1,42 @@
+"""Models by the names that people give: what has no such model says so, whatever the name looks like."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs import targets
+from plinth.compute.context import Context
+from plinth.errors import MissingError
+from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    return Context(Workspace(tmp_path / "workspace").ensure())
+
+
+def release() -> str:
+    return "nobody"
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./none", "../none", "~none/x"])
+def test_a_path_without_a_folder_is_no_version(ctx: Context, name: str) -> None:
+    with pytest.raises(MissingError, match="no folder"):
+        targets.model(ctx, name, release)
+
+
+@pytest.mark.parametrize("name", ["latest", "none:4", "latest:x", "[", "**", "", ".", "/", "abcd1234", "None"])
+def test_what_names_no_model_says_so(ctx: Context, name: str) -> None:
+    with pytest.raises(MissingError):
+        targets.model(ctx, name, release)
+
+
+def test_a_manifest_of_another_asset_is_no_model(ctx: Context) -> None:
+    made = Manifest(asset="funnel", step="f", version="1", params={}, inputs={}, parts=())
+    model = made.model_copy(update={"asset": "weights"})
+    for one in (made, model):
+        ctx.refs.save(one)
+    with pytest.raises(MissingError, match="a manifest of funnel"):
+        targets.model(ctx, made.digest, release)
+    assert targets.model(ctx, model.digest[:12], release) == model
