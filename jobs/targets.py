@@ -38,7 +38,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
     if target and Path(target).is_dir():
         return _folder(ctx, Path(os.path.abspath(target)))
     if target.startswith(PATHS):
-        raise MissingError(f"no folder {target}", expected="a folder with *.safetensors, config.json and tokenizer.json")
+        raise MissingError(f"no folder {target}", expected="one with *.safetensors, config.json, tokenizer.json")
     if "@" in target or "/" in target:
         return _verified(ctx, target)
     run, colon, step = target.partition(":")
