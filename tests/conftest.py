@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from plinth.storage.workspace import Workspace
-from plinth.trust import enrolment, pin
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust import enrolment
 from tests import services, shared
 
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -68,14 +68,14 @@ def trust_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A demo root with a key for every role, pinned for all workspaces of the tests and their child processes."""
     folder = shared.once(tmp_path_factory, "trust", make_trust)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(pin.TRUST_VARIABLE, str(folder / "trust"))
+        patch.setenv(TRUST_VARIABLE, str(folder / "trust"))
         yield folder / "trust"
 
 
 def make_trust(folder: Path) -> None:
     """A demo root in `folder/trust`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(pin.TRUST_VARIABLE, str(folder / "trust"))
+        patch.setenv(TRUST_VARIABLE, str(folder / "trust"))
         enrolment.initialise(Workspace(folder / "workspace"), "tests", PEOPLE, demo=True)
 
 

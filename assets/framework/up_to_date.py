@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from assets.framework.stage import Stage
 from plinth.compute.context import Context
+from plinth.errors import SealError
 from plinth.records import Manifest
 
 
@@ -32,7 +33,11 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
     """
     if any(dep not in digests for dep in stage.deps):
         return None
-    key, ref = stage.key(ctx, {dep: digests[dep] for dep in stage.deps}), ctx.refs.ref(stage.asset)
+    key = stage.key(ctx, {dep: digests[dep] for dep in stage.deps})
+    try:
+        ref = ctx.refs.ref(stage.asset)
+    except SealError:  # somebody else's word: the work is done again, and published anew
+        return None
     if ref is None or ref.key != key:
         return None
     manifest = ctx.refs.load(ref.digest)

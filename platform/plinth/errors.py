@@ -94,6 +94,10 @@ class IntegrityError(StorageError):
     pass
 
 
+class SealError(IntegrityError):
+    pass
+
+
 class DiskFullError(StorageError):
     pass
 

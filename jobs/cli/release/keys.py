@@ -48,7 +48,7 @@ def init(settings: Settings, name: str | None, people: tuple[str, ...], days: in
     from plinth.trust import enrolment, pin
 
     workspace = _workspace(settings)
-    if demo and (pin.folder_of(workspace) / pin.ROOT_FILE).exists():
+    if demo and (workspace.trust_folder / pin.ROOT_FILE).exists():
         trust = pin.Trust.of(workspace)
         if trust.root.demo:
             return output.say(f"{trust.root.title} is pinned already: {trust.folder}")
@@ -89,9 +89,9 @@ def show(settings: Settings, as_json: bool) -> None:
 def new(settings: Settings, role: str, owner: str) -> None:
     """Make a private key for OWNER as ROLE on this machine; prints the public half, which the root's holder enrols."""
     from jobs.cli import output
-    from plinth.trust import enrolment, pin
+    from plinth.trust import enrolment
 
-    output.say(enrolment.new_key(pin.folder_of(_workspace(settings)), role, owner).strip())
+    output.say(enrolment.new_key(_workspace(settings).trust_folder, role, owner).strip())
 
 
 @keys.command()
@@ -148,6 +148,16 @@ def renew(settings: Settings, days: int) -> None:
     from plinth.trust import enrolment
 
     _changed(enrolment.renew(_workspace(settings), days))
+
+
+@keys.command()
+@shared
+def adopt(settings: Settings) -> None:
+    """Seal what this workspace published before it had a root of trust, on your word that it is what was made."""
+    from jobs.cli import output
+
+    ctx = settings.context()
+    output.say(f"sealed {ctx.refs.adopt()} references and {ctx.cache.adopt()} step records")
 
 
 @keys.command()

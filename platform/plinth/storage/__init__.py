@@ -22,6 +22,7 @@
     checkout    write a manifest's files out of the store; find a manifest by digest prefix
     dvc         pointers for plain `dvc pull`, restore, push and pull; the one module on dvc-data
     parts       tables to and from Parquet blobs in the store
+    seal        whether one of the workspace's own workers wrote a reference or step record
     steps       the step cache: key -> parts, written last
     refs        manifests by digest, and the published manifest of each asset
     state       a workspace with its store, step cache and refs, opened

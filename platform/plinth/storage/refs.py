@@ -11,27 +11,37 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plinth import fingerprint
-from plinth.errors import ConflictError, IntegrityError, MissingError
+from plinth.errors import ConflictError, IntegrityError, MissingError, SealError
 from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.storage.objects import Folder, ObjectVersion, at_once, write_once
 from plinth.storage.safe_path import relative
+from plinth.storage.seal import Seal
 from plinth.storage.workspace import Workspace
+
+#: Kind of fact that a reference's seal is over.
+REF = "ref"
 
 
 class Ref(Frozen):
-    """The published state of an asset. `key` is the identity of the work that made it."""
+    """The published state of an asset. `key` is the identity of the work that made it, `seal` that of who did it."""
 
     asset: str
     digest: str
     key: str
+    seal: str | None = None
+
+    def sealed_with(self, seal: Seal) -> Ref:
+        """The same with its seal."""
+        return self.model_copy(update={"seal": seal.of(REF, self.asset, f"{self.digest} {self.key}")})
 
 
 class Refs:
     """Manifests and references of one workspace; of a shared one, `manifests` has copies of those that were read."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, seal: Seal | None = None) -> None:
         self.manifests = workspace.manifests
+        self._seal = seal or Seal(None)
         self._saved, self._published = workspace.objects("manifests"), workspace.objects("refs")
         self._seen: dict[str, ObjectVersion | None] = {}  # references as they were read last
 
@@ -93,10 +103,11 @@ class Refs:
             ConflictError: since this object read the reference, another process published something else.
         """
         self.save(manifest)
-        asset, ref = manifest.asset, Ref(asset=manifest.asset, digest=manifest.digest, key=key)
+        asset, digest = manifest.asset, manifest.digest
+        ref = Ref(asset=asset, digest=digest, key=key).sealed_with(self._seal)
         seen = self._seen[asset] if asset in self._seen else self._read(asset)
         if not self._published.put(_name(asset), fingerprint.canonical(ref), seen.tag if seen else None):
-            now = self.ref(asset)
+            now = self.seen(asset)
             raise ConflictError(
                 f"another process published {asset} meanwhile",
                 found=f"digest {now.digest}" if now else "no reference",
@@ -110,9 +121,29 @@ class Refs:
 
         Raises:
             IntegrityError: when the reference is not one.
+            SealError: when no worker of this workspace published it.
         """
+        found = self.seen(asset)
+        if found is None or found == found.sealed_with(self._seal):
+            return found
+        raise SealError(
+            f"no worker of this workspace published what {self._published.where(_name(asset))} names",
+            found="a seal of somebody else" if found.seal else "no seal",
+            expected="a seal under the secret that lies with the root of trust",
+            remedy="run the same command again; if it was published before there was a root: `plinth keys adopt`",
+        )
+
+    def seen(self, asset: str) -> Ref | None:
+        """As `ref`, whoever published it: for lists and for what is about to be published anew."""
         found = self._read(asset)
         return self._parsed(_name(asset), found) if found else None
+
+    def adopt(self) -> int:
+        """Seal every reference that has no seal, on the word of whoever calls this. Returns how many."""
+        bare = [ref for ref in self.all() if ref.seal is None]
+        for ref in bare:
+            self.publish(self.load(ref.digest), ref.key)
+        return len(bare)
 
     def current(self, asset: str) -> Manifest:
         """The published manifest of an asset.

@@ -71,6 +71,8 @@ LEFT_OVER_AFTER_S = 24 * 3600.0
 LOCATION = "location"
 #: Names the folder that has a machine's folders of shared workspaces.
 CACHE_VARIABLE = "PLINTH_CACHE"
+#: Names the folder of the pinned root and keys, instead of the workspace's own under the home directory.
+TRUST_VARIABLE = "PLINTH_TRUST"
 
 
 def folder_of(location: str) -> Path:
@@ -125,6 +127,16 @@ class Workspace:
             return (self.root / LOCATION).read_text().strip()
         except (FileNotFoundError, NotADirectoryError):
             return ""
+
+    @property
+    def trust_folder(self) -> Path:
+        """Where this machine keeps its trust in the workspace: the pinned root, keys and the secret of workers."""
+        if given := os.environ.get(TRUST_VARIABLE):
+            return Path(given).absolute()
+        place = self.uri or str(self.root)
+        short = re.sub(r"[^A-Za-z0-9.]+", "-", place).strip("-")[-60:]
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        return home / "plinth" / "trust" / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
     @property
     def input(self) -> Path | str:

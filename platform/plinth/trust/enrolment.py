@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from plinth.errors import SignatureError
+from plinth.storage import seal
 from plinth.storage.atomic import write_bytes
 from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, pin, root, signers
+from plinth.trust import dsse, root, signers
 from plinth.trust.authority import APPROVER, ROLES, ROOT, Role, RootKey
 from plinth.trust.pin import ROOT_FILE, Trust, owner_file, version_path
 from plinth.trust.root import Root
@@ -35,7 +36,7 @@ def initialise(
     Raises:
         SignatureError: a root is pinned for this workspace already.
     """
-    folder = pin.folder_of(workspace)
+    folder = workspace.trust_folder
     if (folder / ROOT_FILE).exists():
         raise SignatureError(
             f"a root of trust is pinned for {workspace.uri or workspace.root}",
@@ -44,6 +45,7 @@ def initialise(
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
+    seal.make(folder)
     owners = {role: (role,) for role in ROLES if role != APPROVER} | {APPROVER: tuple(people)}
     keys: dict[str, RootKey] = {}
     roles = {}
@@ -157,7 +159,7 @@ def threshold(workspace: Workspace, role: str, count: int) -> Trust:
 
 def renew(workspace: Workspace, days: int = VALID_DAYS) -> Trust:
     """The same root, valid for longer."""
-    folder = pin.folder_of(workspace)
+    folder = workspace.trust_folder
     known = root.first(dsse.envelope_of(folder / ROOT_FILE), str(folder / ROOT_FILE))
     return _changed(workspace, Trust(folder, known), days=days)
 
@@ -170,7 +172,7 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
     """
     envelope = dsse.envelope_of(path)
     found = root.first(envelope, str(path)).require_current()
-    folder = pin.folder_of(workspace)
+    folder = workspace.trust_folder
     target = folder / ROOT_FILE
     if target.exists() and not replace:
         known = root.first(dsse.envelope_of(target), str(target))

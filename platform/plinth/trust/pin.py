@@ -3,6 +3,7 @@
     $PLINTH_TRUST, or ~/.config/plinth/trust/<workspace>/     mode 700, outside every workspace
         root.json                   the newest root that was proved here
         keys/ROLE/OWNER.key         a private key; or OWNER.source: one line that says where it is kept (`signers`)
+        seal                        the secret of this workspace's workers (`storage.seal`)
         seen.json                   the highest number of every counted record: an older one shows that one was removed
 
 A role's key can also come from `PLINTH_KEY_<ROLE>`, so that a process holds only what it needs. The workspace keeps a
@@ -11,10 +12,8 @@ copy of every root version; a copy counts only when it follows from the pinned o
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,21 +28,9 @@ from plinth.trust.authority import Authority
 from plinth.trust.root import Root
 from plinth.trust.signers import Signer
 
-#: Names the folder of the pinned root and keys, instead of the workspace's own under the home directory.
-TRUST_VARIABLE = "PLINTH_TRUST"
 #: Followed by a role in capitals: where that role's private key is kept.
 KEY_VARIABLE = "PLINTH_KEY_"
 ROOT_FILE = "root.json"
-
-
-def folder_of(workspace: Workspace) -> Path:
-    """Where this machine keeps its trust in a workspace."""
-    if given := os.environ.get(TRUST_VARIABLE):
-        return Path(given).absolute()
-    place = workspace.uri or str(workspace.root)
-    short = re.sub(r"[^A-Za-z0-9.]+", "-", place).strip("-")[-60:]
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return home / "plinth" / "trust" / f"{short}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +47,7 @@ class Trust:
         Raises:
             SignatureError: none is pinned, it does not verify, or it has expired.
         """
-        folder = folder_of(workspace)
+        folder = workspace.trust_folder
         pinned = folder / ROOT_FILE
         if not pinned.exists():
             raise SignatureError(

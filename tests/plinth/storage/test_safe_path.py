@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plinth.compute.context import Context
 from plinth.errors import CheckpointError, IntegrityError
 from plinth.records import Blob, Manifest, Part
-from plinth.storage import dvc
+from plinth.storage import dvc, seal
 from plinth.storage.refs import Ref
 from plinth.storage.safe_path import join, relative
 from plinth.storage.state import State
@@ -112,7 +112,7 @@ def test_a_remote_manifest_with_another_address_deletes_nothing(ctx: Context, tm
 
 
 def test_a_reference_that_climbs_is_refused(ctx: Context) -> None:
-    ref = Ref(asset="web", digest="../../../../../tmp/x", key="k")
+    ref = Ref(asset="web", digest="../../../../../tmp/x", key="k").sealed_with(seal.load(ctx.workspace.trust_folder))
     (ctx.workspace.refs / "web.json").write_bytes(ref.model_dump_json().encode())
     with pytest.raises(IntegrityError, match="leaves its directory"):
         ctx.refs.current("web")

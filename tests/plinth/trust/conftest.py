@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plinth.storage.workspace import Workspace
-from plinth.trust import enrolment, pin
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust import enrolment
 from plinth.trust.pin import Trust
 
 ADA, BEN = "ada@example.org", "ben@example.org"
@@ -15,7 +15,7 @@ ADA, BEN = "ada@example.org", "ben@example.org"
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    monkeypatch.setenv(pin.TRUST_VARIABLE, str(tmp_path / "trust"))
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
     return Workspace(tmp_path / "workspace").ensure()
 
 

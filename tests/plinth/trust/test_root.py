@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plinth.errors import SignatureError
-from plinth.storage.workspace import Workspace
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse, enrolment, pin, root
 from plinth.trust.authority import APPROVER, PROMOTER, ROLES, ROOT, TRAINER
 from plinth.trust.pin import Trust
@@ -38,13 +38,13 @@ def test_a_root_has_every_role_and_private_files(workspace: Workspace, trust: Tr
 def test_no_root_means_no_key_and_no_verification(workspace: Workspace) -> None:
     with pytest.raises(SignatureError, match="no root of trust is pinned"):
         Trust.of(workspace)
-    assert not pin.folder_of(workspace).exists()
+    assert not workspace.trust_folder.exists()
 
 
 def test_each_workspace_has_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(pin.TRUST_VARIABLE)
+    monkeypatch.delenv(TRUST_VARIABLE)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    one, other = (pin.folder_of(Workspace(tmp_path / name)) for name in ("a/w", "b/w"))
+    one, other = (Workspace(tmp_path / name).trust_folder for name in ("a/w", "b/w"))
     assert one != other
     assert one.parent == other.parent == tmp_path / "plinth" / "trust"
 
@@ -72,10 +72,10 @@ def test_one_approver_is_not_another(trust: Trust) -> None:
 def test_a_root_that_somebody_puts_into_the_workspace_counts_for_nothing(
     workspace: Workspace, trust: Trust, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(pin.TRUST_VARIABLE, str(tmp_path / "attacker"))
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "attacker"))
     theirs = enrolment.initialise(Workspace(tmp_path / "elsewhere"), "acme", [ADA])
     second = enrolment.renew(Workspace(tmp_path / "elsewhere"))
-    monkeypatch.setenv(pin.TRUST_VARIABLE, str(trust.folder))
+    monkeypatch.setenv(TRUST_VARIABLE, str(trust.folder))
     pin.version_path(workspace, 2).write_bytes((theirs.folder / pin.ROOT_FILE).read_bytes())
     assert second.root.version == 2
     with pytest.raises(SignatureError, match="does not hold"):

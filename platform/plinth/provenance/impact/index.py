@@ -27,7 +27,6 @@ from plinth.provenance.impact.edges import Edges, SavedLinks, decoded, encoded, 
 from plinth.storage.atomic import write_bytes
 from plinth.storage.locks import locked
 from plinth.storage.workspace import Workspace
-from plinth.trust.pin import folder_of
 
 FILE = Path("impact") / "edges.npz"
 
@@ -58,7 +57,7 @@ def current(ctx: Context) -> SavedEdges:
 def note_path(workspace: Workspace) -> Path:
     """The file of this user, outside the workspace, that has the digest of the workspace's index."""
     place = hashlib.sha256(str(workspace.root).encode()).hexdigest()[:16]
-    return folder_of(workspace) / "impact" / f"{place}.sha256"
+    return workspace.trust_folder / "impact" / f"{place}.sha256"
 
 
 def _kept(workspace: Workspace) -> Edges | None:

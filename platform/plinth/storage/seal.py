@@ -1,0 +1,79 @@
+"""Seals: a reference or step record counts when one of this workspace's own workers has written it.
+
+A workspace can often be written by more people than may say what was measured. Workers therefore share a secret that
+lies with the root of trust, outside the workspace; what they record carries an HMAC-SHA256 under it. Content is named
+by its digest and needs no seal; only the sentences "this work gave that content" and "this is published" do.
+
+Without a secret nothing is sealed and nothing is asked for; then nothing can be released either, because there is no
+root of trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+
+from plinth.errors import SealError
+from plinth.storage.atomic import write_bytes
+
+#: The secret's file in the trust folder: 64 hexadecimal digits, mode 600.
+SECRET_FILE = "seal"
+
+
+class Seal:
+    """Makes and checks seals. It never shows the secret."""
+
+    def __init__(self, secret: bytes | None) -> None:
+        self._secret = secret
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Seal) and other._secret == self._secret
+
+    def __hash__(self) -> int:
+        return hash(self._secret)
+
+    def of(self, what: str, name: str, content: str) -> str | None:
+        """The seal over one fact; None where there is no secret.
+
+        Args:
+            what: kind of fact, so that one kind never passes for another.
+            name: what it is about, as an asset or a key.
+            content: digest of what is said about it.
+        """
+        if self._secret is None:
+            return None
+        return hmac.new(self._secret, f"{what}\n{name}\n{content}".encode(), hashlib.sha256).hexdigest()
+
+    def holds(self, seal: str | None, what: str, name: str, content: str) -> bool:
+        """Whether a fact may be believed: sealed under this secret, or there is no secret to ask."""
+        wanted = self.of(what, name, content)
+        return wanted is None or (seal is not None and hmac.compare_digest(seal, wanted))
+
+
+def make(folder: Path) -> None:
+    """Write a new secret, unless there is one."""
+    if not (folder / SECRET_FILE).exists():
+        write_bytes(folder / SECRET_FILE, secrets.token_hex(32).encode(), mode=0o600)
+
+
+def load(folder: Path) -> Seal:
+    """The seal of a trust folder; one that asks for nothing where no secret is kept.
+
+    Raises:
+        SealError: the file is not a secret, or others can read it.
+    """
+    path = folder / SECRET_FILE
+    try:
+        text, mode = path.read_text().strip(), path.stat().st_mode & 0o077
+        secret = bytes.fromhex(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return Seal(None)
+    except ValueError as error:
+        raise SealError(f"{path} is not a secret", expected="64 hexadecimal digits") from error
+    if mode or len(secret) != 32:
+        found = "others can read it" if mode else f"{len(secret)} bytes"
+        expected = "32 bytes, mode 600"
+        raise SealError(f"{path} cannot be used", found=found, expected=expected, remedy=f"chmod 600 {path}")
+    return Seal(secret)
