@@ -47,11 +47,11 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 
 def _require_signed(ctx: Context, folder: Path) -> None:
-    from plinth.trust.pin import ROOT_FILE, folder_of
+    from plinth.trust.pin import ROOT_FILE
     from registry.exports import sealed
 
     if sealed.is_export(folder):
-        sealed.verify(folder, folder_of(ctx.workspace) / ROOT_FILE, unreleased=True)
+        sealed.verify(folder, ctx.workspace.trust_folder / ROOT_FILE, unreleased=True)
         return
     from plinth.trust.authority import TRAINER
     from plinth.trust.pin import Trust

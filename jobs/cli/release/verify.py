@@ -67,10 +67,10 @@ def _is_export(target: str) -> bool:
 def _show_export(settings: Settings, target: Path, root: Path | None, unreleased: bool, as_json: bool) -> None:
     from jobs.cli import output
     from plinth.storage.workspace import Workspace
-    from plinth.trust.pin import ROOT_FILE, folder_of
+    from plinth.trust.pin import ROOT_FILE
     from registry.exports import sealed
 
-    proved = sealed.verify(target, root or folder_of(Workspace(settings.workspace)) / ROOT_FILE, unreleased=unreleased)
+    proved = sealed.verify(target, root or Workspace(settings.workspace).trust_folder / ROOT_FILE, unreleased=unreleased)
     if as_json:
         output.emit_json(proved)
         return
