@@ -70,7 +70,8 @@ def _show_export(settings: Settings, target: Path, root: Path | None, unreleased
     from plinth.trust.pin import ROOT_FILE
     from registry.exports import sealed
 
-    proved = sealed.verify(target, root or Workspace(settings.workspace).trust_folder / ROOT_FILE, unreleased=unreleased)
+    pinned = root or Workspace(settings.workspace).trust_folder / ROOT_FILE
+    proved = sealed.verify(target, pinned, unreleased=unreleased)
     if as_json:
         output.emit_json(proved)
         return
