@@ -56,7 +56,7 @@ def move(ctx: Context, found: Candidate, action: str, version: str | None, previ
 
 
 def root_of(ctx: Context) -> Path:
-    return pin.folder_of(ctx.workspace) / "root.json"
+    return ctx.workspace.trust_folder / "root.json"
 
 
 def export(ctx: Context, target: str, to: Path, *more: str) -> int:
@@ -175,7 +175,7 @@ def test_evidence_that_somebody_else_signed_stops_the_export(
 def test_without_the_promoters_key_nothing_leaves(
     released: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(pin.folder_of(released.workspace), tmp_path / "trainer")
+    shutil.copytree(released.workspace.trust_folder, tmp_path / "trainer")
     shutil.rmtree(tmp_path / "trainer" / "keys" / "promoter")
     monkeypatch.setenv(pin.TRUST_VARIABLE, str(tmp_path / "trainer"))
     assert export(released, "demo/2", tmp_path / "out") == 8

@@ -24,7 +24,7 @@ from plinth.errors import ConflictError, SignatureError
 from plinth.storage.objects import Objects
 from plinth.trust import dsse
 from plinth.trust.authority import COMPLIANCE
-from plinth.trust.pin import Trust, folder_of
+from plinth.trust.pin import Trust
 
 FOLDER = "exclusions"
 PREDICATE = "urn:plinth:exclusion:v1"
@@ -40,7 +40,7 @@ def read(ctx: Context) -> tuple[Exclusion, ...]:
     """
     objects = _objects(ctx)
     names = _names(objects)
-    if not names and not (folder_of(ctx.workspace) / "seen.json").exists():
+    if not names and not (ctx.workspace.trust_folder / "seen.json").exists():
         return ()
     trust = Trust.of(ctx.workspace)
     entries, prior = list[Exclusion](), None
