@@ -7,13 +7,14 @@ checkpoint -> candidate -> gates -> approval -> canary -> champion
 Called from outside (assets, sensor, command line):
 
     api           register_candidate, pending, ready, approve, promote, promote_if_approved,
-                  rollback, mark_tainted, relay_timeline, history
+                  rollback, mark_tainted, lift_taint, relay_timeline, history
     verified      verify_model: prove a model down to its sources; the way to load one
     server        ensure_server, find_server, stop_server: the local MLflow server (its process: mlflow_process)
 
 Inside, each may use those above it (keys and envelopes are plinth.trust):
 
     clock         wall-clock time for records
+    signed_log    signed, numbered, chained records that are only ever added
     signing       OpenSSF model signature and SLSA provenance of a directory
     materialise   checkpoint manifest -> signed directory
     mlflow_client connection to MLflow, named failures, source URIs
@@ -24,18 +25,18 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     verdict       what the gates said, as a signed verification summary
     measured      statistics of manifests -> facts that gates read
     approval      decisions of people: signed statements, or tags set in the MLflow UI
-    taint         marks, and everything downstream of them
     evidence      gather the evidence that the gates read
     registration  experiment, run, metrics and version in MLflow, each made once
     scores        what tasks and proxies measured, as metrics of the model with their data
     timeline      step events of a run -> metrics, each once
     releases      signed, chained records of every movement, with person and reason, and their signed head
+    taint         marks and their lifting, signed; everything downstream of them
+    freeze        mark or lift, and everybody who is concerned
     standing      which version is champion, on trial or gone: a pure function of those records
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates and releases, for takedowns
     promotion     copy, record, rollback
     impact        everything that came of something: manifests, runs, versions
-    promotion     copy, aliases, rollback
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
     exports/      a release or checkpoint as a signed directory that proves itself elsewhere
 

@@ -24,11 +24,11 @@ from registry import (
     registration,
     releases,
     scores,
-    taint,
     timeline,
     waivers,
 )
 from registry.candidate import Candidate, CandidateRun, Facts
+from registry.freeze import Tainted, lift_taint, mark_tainted
 from registry.gates import APPROVALS, Evidence, GateResult, approvals, failed, open_gates
 from registry.promotion import CHAMPION, Stage
 from registry.releases import ReleaseRecord
@@ -44,6 +44,7 @@ __all__ = [
     "approve",
     "history",
     "keep_files",
+    "lift_taint",
     "mark_tainted",
     "pending",
     "promote",
@@ -76,15 +77,6 @@ class CandidateStatus(Frozen):
     def waits_for_approval(self) -> bool:
         """Only the approvals are missing."""
         return self.error is None and [gate.name for gate in failed(self.gates)] == [APPROVALS]
-
-
-class Tainted(Frozen):
-    """A mark, with the manifests, versions and aliases that it affects."""
-
-    mark: taint.Taint
-    manifests: tuple[str, ...]
-    versions: tuple[str, ...]
-    aliases: tuple[str, ...]
 
 
 @mlflow_client.named("register a candidate")
@@ -237,37 +229,6 @@ def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool 
     """Give the champion's alias back to the last good version; see `promotion.rollback`."""
     return promotion.rollback(
         ctx, mlflow_client.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw
-    )
-
-
-@mlflow_client.named("list tainted versions")
-def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
-    """Mark a checkpoint, any manifest, a source (digest or its beginning) or a document (32 hex digits) as unfit.
-
-    From then on the gate `taint` fails for everything made of it. Returns the versions and aliases that are affected;
-    nothing is rolled back automatically.
-
-    Raises:
-        MissingError: nothing here has that identity.
-    """
-    record = taint.mark(ctx, target, by, reason)
-    frozen = taint.affected(ctx, record)
-    digests = {each.digest for each in frozen}
-    client = mlflow_client.connect(ctx.workspace)
-    versions: list[str] = []
-    aliases: list[str] = []
-    for model in mlflow_client.models(client):
-        for version in mlflow_client.versions(client, model.name):
-            if version.tags.get("checkpoint") in digests:
-                client.set_model_version_tag(model.name, version.version, "taint", f"{record.by}: {record.reason}")
-                versions.append(f"{model.name}/{version.version}")
-                held = (name for name, held in model.aliases.items() if str(held) == str(version.version))
-                aliases += [f"{model.name}@{name}" for name in held]
-    return Tainted(
-        mark=record,
-        manifests=tuple(f"{each.asset} {each.digest}" for each in frozen),
-        versions=tuple(versions),
-        aliases=tuple(sorted(aliases)),
     )
 
 

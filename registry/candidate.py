@@ -28,6 +28,8 @@ from registry.mlflow_client import source_directory
 from registry.signing import verify
 
 KEY = re.compile(r"[0-9a-f]{64}")
+#: Assets, or their folders, that measure a checkpoint.
+MEASURING = ("evaluation", "probes", "tasks", "memorisation", "fairness")
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
 
 
@@ -70,6 +72,15 @@ class Candidate(Frozen):
     def subjects(self) -> dict[str, str]:
         """The digests that an approval or a release must name."""
         return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}
+
+
+def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
+    """Manifests of what was measured of a checkpoint: those known, and what is published about it."""
+    measured = list(known)
+    for ref in ctx.refs.all():
+        if ref.asset.split("/")[0] in MEASURING and checkpoint in ctx.refs.load(ref.digest).inputs.values():
+            measured.append(ref.digest)
+    return tuple(dict.fromkeys(measured))
 
 
 def model_name(recipe: Recipe) -> str:

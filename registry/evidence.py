@@ -18,7 +18,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.trust.authority import TRAINER
 from plinth.trust.pin import Trust
 from registry import approval, measured, releases, signing, taint
-from registry.candidate import Candidate, signed_chain
+from registry.candidate import Candidate, evidence_of, signed_chain
 from registry.gates import CheckResult, Evidence
 from registry.gates.facts import ContaminationFacts, CostFacts, LicenceFacts, ResumeFacts, StabilityFacts
 from registry.standing import standing
@@ -39,7 +39,7 @@ def gather(ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str
     return Evidence(
         signature=signature,
         lineage=lineage,
-        taints=None if chain is None else taint.marks_on(ctx, chain),
+        taints=_taints(ctx, candidate, chain),
         champion=_champion(ctx, recipe.required_release().name, candidate),
         expected_slices=tuple(sorted(recipe.corpus.buckets)),
         evaluation=measured.evaluation(ctx, candidate.evaluation),
@@ -104,6 +104,16 @@ def _lineage(
         return None, CheckResult(holds=False, detail=_sentence(error))
     detail = f"{len(chain.links)} manifests, complete down to {len(chain.sources)} source inventories"
     return chain, CheckResult(holds=True, detail=detail)
+
+
+def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[str, ...] | None:
+    """Marks on the candidate and on what was measured of it; None where they cannot be trusted."""
+    if chain is None:
+        return None
+    try:
+        return taint.marks_on(ctx, chain, evidence_of(ctx, candidate.checkpoint, candidate.evaluation))
+    except PlinthError:
+        return None
 
 
 def _resume(candidate: Candidate) -> ResumeFacts | None:

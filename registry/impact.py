@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -20,11 +20,13 @@ from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
 from plinth.report.impact_figure import ImpactArrow, ImpactBox
 from plinth.report.impact_page import LISTED, ImpactData, ImpactRow, VersionRow
-from registry import mlflow_client, releases, server
+from registry import mlflow_client, releases, server, taint
+from registry.candidate import MEASURING
 
 
 class Impact(Frozen):
-    """Everything that came of a target. `gaps` names what could not be looked at; without it the lists are complete."""
+    """Everything that came of a target; versions also where it only measured them. `gaps` names what could not be
+    searched; without it the lists are complete."""
 
     origin: ImpactOrigin
     manifests: tuple[Descendant, ...]
@@ -45,19 +47,33 @@ def impact(ctx: Context, target: str) -> Impact:
     """
     begun = origin(ctx, target)
     found = descent(ctx, begun.digests)
-    known, gaps = versions(ctx, found.digests)
+    known, gaps = versions(ctx, found.digests | measured(ctx, found.manifests))
+    standing = [one for one in taint.records(ctx) if {one.target, *one.holders} & {*found.digests, *begun.digests}]
     return Impact(
         origin=begun,
         manifests=found.manifests,
         links=found.links,
         runs=affected_runs(ctx, found.digests),
         versions=known,
+        marks=tuple(f"{one.kind} {one.target[:16]} is marked by {one.by}: {one.reason}" for one in standing),
         gaps=gaps,
     )
 
 
-def versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
-    """Versions of models made of these checkpoints, by model and number; and what could not be looked at."""
+def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
+    """Checkpoints that some of these manifests are measurements of: their gates read them."""
+    wanted = (each for each in manifests if each.asset.split("/")[0] in MEASURING and each.state != "deleted")
+    return frozenset(digest for each in wanted for digest in ctx.refs.load(each.digest).inputs.values())
+
+
+def versions(
+    ctx: Context, checkpoints: Collection[str], *, start: bool = False
+) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
+    """Versions of models made of these checkpoints, by model and number; and what could not be looked at.
+
+    Args:
+        start: start the workspace's MLflow server when it does not run.
+    """
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
         for record in releases.history(ctx)
@@ -65,7 +81,7 @@ def versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionR
     }
     found = {key: VersionRow(model=key[0], version=key[1], checkpoint=digest) for key, digest in released.items()}
     try:
-        if not (os.environ.get("MLFLOW_TRACKING_URI") or server.find_server(ctx.workspace)):
+        if not (start or os.environ.get("MLFLOW_TRACKING_URI") or server.find_server(ctx.workspace)):
             raise RegistryError("candidates and aliases: MLflow does not run (`plinth up` starts it)")
         found |= _registered(ctx, checkpoints, released)
     except RegistryError as error:

@@ -170,7 +170,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
         raise GateError(f"{name} version {version} was rolled back", remedy=f"use {name}@champion")
     found = _candidate_of(ctx, record)
     chain = candidates.verify_candidate(ctx, found)
-    marks = taint.marks_on(ctx, chain)
+    marks = taint.marks_on(ctx, chain, candidates.evidence_of(ctx, found.checkpoint, found.evaluation))
     if marks:
         raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy="roll back")
     return found, chain

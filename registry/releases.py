@@ -1,7 +1,7 @@
 """Release records: every movement of an alias with person, time and reason; signed, numbered, chained.
 
     releases/00001.json    {"record": …, "envelope": …}
-    releases/head          number and SHA-256 of the newest record, signed, with an expiry
+    releases/head          number and SHA-256 of the newest record, signed, with an expiry; and those of every other log
 
 The record is for people; the envelope is the same record signed by a promoter, and only that is trusted. Each record
 names the SHA-256 of the one before, so that none can be taken out or replaced; the head says which is the newest, so
@@ -27,8 +27,10 @@ from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse
 from plinth.trust.authority import PROMOTER
 from plinth.trust.pin import Trust
+from registry import signed_log
 from registry.clock import now
 from registry.gates import Approval
+from registry.signed_log import LogRecord, SignedLog
 
 PREDICATE = "urn:plinth:release:v1"
 HEAD_PREDICATE = "urn:plinth:release-head:v1"
@@ -84,7 +86,7 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
 
 
 def refresh(ctx: Context) -> bool:
-    """Sign the head again when it is a day old or a record behind; the caller holds the registry's lock.
+    """Sign the head again when it is a day old or a record of any log behind; the caller holds the registry's lock.
 
     Raises:
         SignatureError: the history does not hold, or the promoter's key is not usable.
@@ -95,10 +97,24 @@ def refresh(ctx: Context) -> bool:
     trust = Trust.of(ctx.workspace)
     head = _head(ctx, trust)
     fresh = datetime.fromisoformat(now()) - timedelta(days=REFRESH_DAYS)
-    if head is not None and head["number"] == newest and datetime.fromisoformat(head["at"]) > fresh:
+    current = head is not None and head["number"] == newest and datetime.fromisoformat(head["at"]) > fresh
+    if current and head is not None and signed_log.heads(ctx, head.get("logs")) == head.get("logs", {}):
         return False
     _sign_head(ctx, trust, newest)
     return True
+
+
+def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
+    """The records of another log, which continue from what the signed head of this history says about them.
+
+    Raises:
+        SignatureError: one was edited, removed or moved; the newest too, if a head was signed since.
+    """
+    found = log.records(ctx)
+    if (ctx.workspace.releases / HEAD).exists():
+        head = _head(ctx, Trust.of(ctx.workspace))
+        log.require_after(found, (head or {}).get("logs", {}).get(log.name))
+    return found
 
 
 def history(ctx: Context, model: str | None = None) -> tuple[ReleaseRecord, ...]:
@@ -168,7 +184,9 @@ def _sign_head(ctx: Context, trust: Trust, number: int) -> None:
     digest = hashlib.sha256(_path(ctx, number).read_bytes()).hexdigest()
     at = now()
     expires = (datetime.fromisoformat(at) + timedelta(days=HEAD_DAYS)).isoformat(timespec="seconds")
-    predicate = {"number": number, "sha256": digest, "at": at, "expires": expires}
+    before = _head(ctx, trust)
+    logs = signed_log.heads(ctx, before.get("logs") if before else None)
+    predicate = {"number": number, "sha256": digest, "at": at, "expires": expires, "logs": logs}
     statement = dsse.statement(HEAD_PREDICATE, {"record": digest}, predicate)
     dsse.write(ctx.workspace.releases / HEAD, statement, trust.signer(PROMOTER))
     trust.remember(_seen_as(ctx), number)

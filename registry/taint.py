@@ -1,36 +1,34 @@
 """Taint: a manifest, a source or a document is marked as unfit, and everything made of it is frozen.
 
-A mark is a small file that is only ever added. Gates read the marks each time, so a mark stops a promotion even when
-MLflow could not be reached to show it. Rolling back is a decision of its own (`promotion.rollback`); this module only
-lists the affected manifests.
+    mark      compliance states what is unfit, who says so and why
+    lift      compliance states that a mark no longer holds, who says so and why; the mark stays in the log
+
+Marks and their lifting are records of one signed log (`taint/`): none can be edited, removed or forged unnoticed. Gates
+and loaders read it each time, so a mark stops a promotion and a load even when MLflow could not be reached to show it,
+and an unreadable log stops both. Rolling back is a decision of its own (`promotion.rollback`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.errors import IntegrityError, MissingError
-from plinth.provenance.impact.descendants import Descendant, downstream
+from plinth.errors import LineageError, MissingError, PlinthError, SignatureError
+from plinth.provenance.impact.descendants import INVENTORY_STAGE, Descendant, downstream
+from plinth.provenance.impact.index import current
+from plinth.provenance.impact.targets import CURATED, DOCUMENT_ID, beginning, holders, holds, of_stage
 from plinth.provenance.statements import Chain
-from plinth.records import Frozen, Manifest
-from plinth.storage.atomic import write_bytes
-from plinth.storage.parts import iter_batches
-from registry.clock import now
+from plinth.records import Frozen
+from plinth.trust.authority import COMPLIANCE
+from registry import releases
+from registry.signed_log import MARKS, LogRecord
 
-DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
 DIGEST = re.compile(r"[0-9a-f]{8,64}")
-
-#: The stage whose text trains and evaluates: a document that was dropped before it affects nothing.
-CURATED = "curated"
 
 
 class Taint(Frozen):
@@ -40,64 +38,129 @@ class Taint(Frozen):
     target: str
     by: str
     reason: str
-    at: str
+    at: str = ""
     searched: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
+
+
+class TaintStatement(Frozen):
+    """One record of the log, verified: a mark, or the lifting of the mark with that number."""
+
+    number: int
+    action: Literal["mark", "lift"]
+    mark: Taint
+    lifts: int | None = None
+    by: str
+    reason: str
+    at: str
+    signed_by: tuple[str, ...] = ()
+    standing: bool = False
 
 
 def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
     """Mark a manifest or source inventory (digest, or a unique beginning of it) or a document (32 hex digits).
 
-    Marking the same thing again returns the first mark.
+    Marking again what is marked returns the first mark. The list of a source's files stands for the source: its
+    inventory is marked, which everything read from it names.
 
     Raises:
         MissingError: nothing in this workspace has that identity.
+        SignatureError: there is no compliance key on this machine, or the log does not hold.
     """
-    earlier = {record.target: record for record in records(ctx)}
     if DOCUMENT_ID.fullmatch(target):
-        if target in earlier:
-            return earlier[target]
-        searched = tuple(digest for digest, _ in _curated(ctx))
-        holders = tuple(digest for digest, manifest in _curated(ctx) if _holds(ctx, manifest, target))
+        searched = of_stage(current(ctx).edges, CURATED)
         record = Taint(
-            kind="document", target=target, by=by, reason=reason, at=now(), searched=searched, holders=holders
+            kind="document",
+            target=target,
+            by=by,
+            reason=reason,
+            searched=searched,
+            holders=holders(ctx, target, searched),
         )
     else:
-        target = resolve(ctx, target)
-        if target in earlier:
-            return earlier[target]
-        record = Taint(kind="manifest", target=target, by=by, reason=reason, at=now())
-    path = ctx.workspace.taint / f"{fingerprint.digest({'kind': record.kind, 'target': record.target})[:16]}.json"
-    write_bytes(path, record.model_dump_json(indent=1).encode())
-    return record
+        record = Taint(kind="manifest", target=resolve(ctx, target), by=by, reason=reason)
+    for standing in records(ctx):
+        if standing.target == record.target:
+            return standing
+    body = {"action": "mark", "mark": record.model_dump(mode="json", exclude={"at"}), "by": by, "reason": reason}
+    made = MARKS.append(ctx, body, _subject(record), COMPLIANCE)
+    return record.model_copy(update={"at": made.at})
+
+
+def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
+    """State that the mark on a target (its digest or document id, or a unique beginning of it) no longer holds.
+
+    Raises:
+        MissingError: no mark that stands has that target.
+        SignatureError: there is no compliance key on this machine, or the log does not hold.
+    """
+    standing = [one for one in statements(ctx) if one.standing and one.mark.target.startswith(target)]
+    if len(standing) != 1 or len(target) < 8:
+        raise MissingError(
+            f"no mark to lift under {target!r}",
+            found=f"{len(standing)} marks that stand",
+            expected="the target of one, at least 8 of its digits",
+            remedy="`plinth taint list` shows marks with their targets",
+        )
+    (marked,) = standing
+    body = {
+        "action": "lift",
+        "mark": marked.mark.model_dump(mode="json"),
+        "lifts": marked.number,
+        "by": by,
+        "reason": reason,
+    }
+    made = MARKS.append(ctx, body, _subject(marked.mark), COMPLIANCE)
+    return _statement(made)
+
+
+def statements(ctx: Context) -> tuple[TaintStatement, ...]:
+    """The whole history, oldest first: marks, those that stand and those that were lifted, and their lifting.
+
+    Raises:
+        SignatureError: a record was edited, removed, moved or forged. Freezing on doubt is safer than promoting.
+    """
+    found = {record.number: _statement(record) for record in releases.log_records(ctx, MARKS)}
+    for one in [each for each in found.values() if each.action == "lift"]:
+        lifted = found.get(one.lifts or 0)
+        if lifted is None or lifted.action != "mark" or lifted.number >= one.number:
+            raise SignatureError(f"record {one.number} of taint/ lifts no mark", found=one.lifts)
+        found[lifted.number] = lifted.model_copy(update={"standing": False})
+    return tuple(found.values())
 
 
 def records(ctx: Context) -> tuple[Taint, ...]:
-    """Every mark, oldest first.
+    """Every mark that stands, oldest first.
 
     Raises:
-        IntegrityError: a mark cannot be read; freezing on doubt is safer than promoting.
+        SignatureError: as `statements`.
     """
-    found = []
-    for path in ctx.workspace.taint.glob("*.json"):
-        try:
-            found.append(Taint.model_validate_json(path.read_bytes()))
-        except ValidationError as error:
-            raise IntegrityError(f"{path} is not a mark", found=error, remedy="restore it from a backup") from error
-    return tuple(sorted(found, key=lambda record: (record.at, record.target)))
+    return tuple(one.mark for one in statements(ctx) if one.standing)
 
 
-def marks_on(ctx: Context, chain: Chain) -> tuple[str, ...]:
-    """Reasons for which the end of this chain is tainted, one sentence per mark; empty when it is not."""
+def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[str, ...]:
+    """Reasons for which the end of this chain is tainted, one sentence per mark; empty when it is not.
+
+    Args:
+        evidence: manifests of what was measured of it; a mark on anything that these were made of taints the evidence.
+
+    Raises:
+        SignatureError: the log of marks does not hold.
+        LineageError: a manifest of the evidence cannot be read.
+    """
+    standing = records(ctx)
+    if not standing:
+        return ()
     names = {link.digest: link.asset for link in chain.links} | {digest: key for key, digest in chain.sources.items()}
+    behind = {digest: name for digest, name in _ancestry(ctx, evidence).items() if digest not in names}
     found = []
-    for record in records(ctx):
-        if record.kind == "manifest":
-            hit = names.get(record.target)
-        else:
-            hit = next((names[digest] for digest in _holding(ctx, chain, record)), None)
-        if hit is not None:
-            found.append(f"{hit} ({record.kind} {record.target[:12]}) is marked by {record.by}: {record.reason}")
+    for record in standing:
+        for known, words in ((names, ""), (behind, "evidence: ")):
+            hit = _hit(ctx, record, known)
+            if hit is not None:
+                target = f"{record.kind} {record.target[:12]}"
+                found.append(f"{words}{hit} ({target}) is marked by {record.by}: {record.reason}")
+                break
     return tuple(found)
 
 
@@ -112,10 +175,8 @@ def resolve(ctx: Context, digest: str) -> str:
     Raises:
         MissingError: no such thing, or more than one.
     """
-    found: set[str] = set()
-    if DIGEST.fullmatch(digest):
-        for path in ctx.refs.saved():
-            found.update(name for name in (path.stem, *_inputs(path.read_bytes())) if name.startswith(digest))
+    edges = current(ctx).edges
+    found = beginning(edges, digest) if DIGEST.fullmatch(digest) else ()
     if len(found) != 1:
         raise MissingError(
             f"nothing to mark under {digest!r}",
@@ -123,44 +184,67 @@ def resolve(ctx: Context, digest: str) -> str:
             expected="a digest (at least 8 of its digits), or a document's 32 digits",
             remedy="`plinth status` lists digests; `plinth explain` shows a document's id",
         )
-    return found.pop()
+    if found[0] not in of_stage(edges, INVENTORY_STAGE):
+        return found[0]
+    return next(iter(ctx.refs.load(found[0]).inputs.values()), found[0])
 
 
-def _holding(ctx: Context, chain: Chain, record: Taint) -> Iterator[str]:
-    """Curated manifests of a chain that hold a marked document, also those made after it was marked."""
-    for link in chain.links:
-        known = link.digest in record.searched or link.asset.rsplit("/", 1)[-1] != CURATED
-        held = link.digest in record.holders if known else _holds(ctx, ctx.refs.load(link.digest), record.target)
-        if held:
-            yield link.digest
-
-
-def _curated(ctx: Context) -> Iterator[tuple[str, Manifest]]:
-    for path in ctx.refs.saved():
-        asset = str(_json(path.read_bytes()).get("asset", ""))
-        if asset.rsplit("/", 1)[-1] == CURATED:
-            yield path.stem, ctx.refs.load(path.stem)
-
-
-def _holds(ctx: Context, manifest: Manifest, document: str) -> bool:
-    wanted = pa.scalar(bytes.fromhex(document), pa.binary(16))
-    return any(
-        pc.any(pc.equal(batch.column("id"), wanted)).as_py()
-        for part in manifest.parts
-        if part.rows
-        for batch in iter_batches(ctx.store, part, ["id"])
-    )
-
-
-def _inputs(data: bytes) -> Iterable[str]:
-    inputs = _json(data).get("inputs")
-    return inputs.values() if isinstance(inputs, dict) else ()
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    """A manifest as plain JSON: only its links are read here, and damage is found where it is used."""
+def _statement(record: LogRecord) -> TaintStatement:
+    body = record.body
     try:
-        content = json.loads(data)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
+        return TaintStatement(
+            number=record.number,
+            action=body["action"],
+            mark=Taint.model_validate({**body["mark"], **({"at": record.at} if body["action"] == "mark" else {})}),
+            lifts=body.get("lifts"),
+            by=body["by"],
+            reason=body["reason"],
+            at=record.at,
+            signed_by=record.owners,
+            standing=body["action"] == "mark",
+        )
+    except (KeyError, TypeError, ValidationError) as error:
+        raise SignatureError(f"record {record.number} of taint/ is not a mark", found=error) from error
+
+
+def _subject(record: Taint) -> dict[str, str]:
+    digest = record.target if len(record.target) == 64 else fingerprint.digest(record.target)
+    return {record.kind: digest}
+
+
+def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
+    """The name of what is marked among manifests and inventories by digest."""
+    if record.kind == "manifest":
+        return names.get(record.target)
+    return next((names[digest] for digest in _holding(ctx, record, names)), None)
+
+
+def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[str]:
+    """Curated manifests that hold a marked document, also those made after it was marked."""
+    for digest, asset in names.items():
+        known = digest in record.searched or asset.rsplit("/", 1)[-1] != CURATED
+        held = digest in record.holders if known else holds(ctx, ctx.refs.load(digest), record.target)
+        if held:
+            yield digest
+
+
+def _ancestry(ctx: Context, evidence: Iterable[str]) -> dict[str, str]:
+    """Name by digest of everything that some manifests were made of, read from the manifests themselves."""
+    names: dict[str, str] = {}
+    waiting = [(digest, digest) for digest in evidence]
+    while waiting:
+        key, digest = waiting.pop()
+        if digest in names:
+            continue
+        try:
+            manifest = ctx.refs.load(digest)
+        except MissingError:
+            names[digest] = key  # an inventory: only its digest is recorded
+            continue
+        except PlinthError as error:
+            raise LineageError(
+                f"evidence rests on manifest {digest}, which cannot be read", found=error, remedy="restore it"
+            ) from error
+        names[digest] = manifest.asset
+        waiting += manifest.inputs.items()
+    return names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plinth.compute.context import Context
-from plinth.errors import MissingError
+from plinth.errors import GateError, MissingError
 from plinth.provenance import lineage
 from plinth.provenance.statements import Chain
 from plinth.records import Frozen
@@ -20,7 +20,7 @@ from registry.standing import standing
 
 
 class VerifiedModel(Frozen):
-    """A model that was proved: its identity, the extent of the proof, and marks against it (never on a release)."""
+    """A model that was proved, and that no mark stands against: its identity, and the extent of the proof."""
 
     target: str
     directory: Path
@@ -30,7 +30,6 @@ class VerifiedModel(Frozen):
     manifests: int
     sources: int
     blobs: int | None = None
-    marks: tuple[str, ...] = ()
 
 
 def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedModel:
@@ -43,11 +42,13 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedMo
     Raises:
         SignatureError: a file differs from what was signed.
         LineageError: a manifest (or, when deep, a blob) is missing or changed.
-        GateError: a release that was never released, or is tainted.
+        GateError: a release that was never released; a mark stands against the model or what was measured of it.
         MissingError: nothing has that name.
     """
     by_name = not Path(target).is_dir() and ("@" in target or "/" in target)
     found, chain, release = _by_name(ctx, target) if by_name else _by_directory(ctx, _directory(ctx, target))
+    if marks := taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, *found.evaluation)):
+        raise GateError(f"{target} is tainted", found="; ".join(marks), remedy="do not load it; roll back")
     read = lineage.verify(ctx, found.checkpoint) if deep else None
     return VerifiedModel(
         target=target,
@@ -58,7 +59,6 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False) -> VerifiedMo
         manifests=len(chain.links),
         sources=len(chain.sources),
         blobs=read.blobs if read else None,
-        marks=taint.marks_on(ctx, chain),
     )
 
 
@@ -66,6 +66,7 @@ class _Found(NamedTuple):
     directory: Path
     checkpoint: str
     run: str
+    evaluation: tuple[str, ...] = ()
 
 
 def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
@@ -82,7 +83,7 @@ def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
         if not releases.history(ctx, name):
             return _candidate(ctx, name, version)
     known, chain = promotion.verify_release(ctx, name, version)
-    return _Found(known.directory, known.checkpoint, known.run.id), chain, f"{name}/{version}"
+    return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, f"{name}/{version}"
 
 
 @mlflow_client.named("find a model version")
@@ -92,7 +93,7 @@ def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, st
         raise promotion.never_released(name, version)
     known = candidate.read(ctx, held)
     chain = candidate.verify_candidate(ctx, known)
-    return _Found(known.directory, known.checkpoint, known.run.id), chain, None
+    return _Found(known.directory, known.checkpoint, known.run.id, (known.evaluation,)), chain, None
 
 
 def _by_directory(ctx: Context, directory: Path) -> tuple[_Found, Chain, str | None]:

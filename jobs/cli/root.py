@@ -92,7 +92,7 @@ SECTIONS: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
             "rollback": ("release", "Return the release to the last good version."),
             "mirror": ("release", "Make MLflow show what the signed history says."),
             "verify": ("verify", "Verify every link from a model or asset to its sources."),
-            "taint": ("release", "Mark data or a model unfit; freeze everything derived from it."),
+            "taint": ("taint", "Mark data or a model unfit; freeze everything derived from it."),
             "impact": ("impact", "List everything that came of a digest, source, document or commit."),
             "restore": ("content", "Write the files of a manifest into a folder."),
             "export": ("content", "Export DVC pointers, text, tokens or a model."),

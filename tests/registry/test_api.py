@@ -455,8 +455,25 @@ def test_a_tainted_candidate_is_not_promoted(ctx: Context, line: Any) -> None:
     assert api.promote_if_approved(ctx, line.recipe) == ()
     (status,) = api.pending(ctx, line.recipe)
     assert [gate.name for gate in status.gates if not gate.passed] == ["taint"]
-    model = verified.verify_model(ctx, line.checkpoint.digest)
-    assert [mark.split(" is marked")[0] for mark in model.marks] == [f"web/curated (document {document[:12]})"]
+    for target in (line.checkpoint.digest, f"{line.recipe.release.name}-candidate/1"):
+        with pytest.raises(GateError, match=rf"(?s)is tainted.*web/curated \(document {document[:12]}\) is marked"):
+            verified.verify_model(ctx, target)
+    api.lift_taint(ctx, document, ADA, "it was another text")
+    assert verified.verify_model(ctx, line.checkpoint.digest).checkpoint == line.checkpoint.digest
+    assert api.promote_if_approved(ctx, line.recipe)
+
+
+def test_a_tainted_probe_set_taints_the_release_that_it_measured(ctx: Context, line: Any, mlflow: Any) -> None:
+    release(ctx, line)
+    items = line.made("probes/own", {"files": "7" * 64})
+    ctx.refs.publish(line.made("probes", {"checkpoint": line.checkpoint, "probes/own": items}), "key")
+    target = f"{line.recipe.release.name}@champion"
+    assert verified.verify_model(ctx, target)
+    told = api.mark_tainted(ctx, items.digest, ADA, "leaked")
+    assert f"{line.recipe.release.name}/1" in told.versions
+    assert told.aliases == (f"{line.recipe.release.name}@champion",)
+    with pytest.raises(GateError, match=r"(?s)is tainted.*evidence: probes/own"):
+        verified.verify_model(ctx, target)
 
 
 # Aliases set by hand

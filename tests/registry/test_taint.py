@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plinth import fingerprint
 from plinth.compute.context import Context
-from plinth.errors import IntegrityError, MissingError
-from registry import candidate, taint
+from plinth.errors import MissingError, SignatureError
+from plinth.trust import dsse
+from plinth.trust.pin import TRUST_VARIABLE, Trust
+from registry import candidate, releases, taint
+from registry.clock import now
+from registry.signed_log import MARKS
 
 
 def assets(ctx: Context, record: taint.Taint) -> list[str]:
@@ -75,9 +84,155 @@ def test_what_does_not_exist_cannot_be_marked(ctx: Context, line: Any, target: s
         taint.mark(ctx, target, "ada", "because")
 
 
-def test_an_unreadable_mark_freezes_instead_of_vanishing(ctx: Context, line: Any) -> None:
+# The log of marks
+
+
+def marks(ctx: Context) -> list[Path]:
+    return sorted((ctx.workspace.root / "taint").glob("*.json"))
+
+
+def refused(ctx: Context, line: Any, match: str) -> None:
+    """Nothing counts as untainted: neither the list nor the question about a chain."""
+    for ask in (lambda: taint.records(ctx), lambda: taint.marks_on(ctx, chain_of(ctx, line))):
+        with pytest.raises(SignatureError, match=match):
+            ask()
+
+
+@pytest.fixture
+def two(ctx: Context, line: Any) -> None:
     taint.mark(ctx, line.checkpoint.digest, "ada", "because")
-    (path,) = ctx.workspace.taint.glob("*.json")
-    path.write_text("{}")
-    with pytest.raises(IntegrityError, match="not a mark"):
-        taint.marks_on(ctx, chain_of(ctx, line))
+    taint.mark(ctx, document_id("kept"), "ada", "takedown")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_deleted_mark_is_noticed(ctx: Context, line: Any, two: None, which: int) -> None:
+    marks(ctx)[which].unlink()
+    refused(ctx, line, "missing" if which else "broken")
+
+
+def test_all_marks_deleted_are_noticed(ctx: Context, line: Any, two: None) -> None:
+    shutil.rmtree(ctx.workspace.root / "taint")
+    refused(ctx, line, "missing")
+
+
+@pytest.mark.parametrize("name", ["00001.json", "old.json", "9f9f9f9f9f9f9f9f.json"])
+def test_what_is_no_record_freezes_instead_of_vanishing(ctx: Context, line: Any, two: None, name: str) -> None:
+    marks(ctx)[0].with_name(name).write_text("{}")
+    refused(ctx, line, "not a (DSSE envelope|signed record)")
+
+
+def edited(path: Path, change: Any) -> None:
+    envelope = json.loads(path.read_bytes())
+    content = json.loads(base64.b64decode(envelope["payload"]))
+    change(content["predicate"])
+    envelope["payload"] = base64.b64encode(fingerprint.canonical(content)).decode()
+    path.write_text(json.dumps(envelope))
+
+
+def test_an_edited_mark_is_noticed(ctx: Context, line: Any, two: None) -> None:
+    edited(marks(ctx)[1], lambda content: content["body"]["mark"].update(target="0" * 32))
+    refused(ctx, line, "does not hold")
+
+
+def test_a_mark_put_in_place_of_another_is_noticed(ctx: Context, line: Any, two: None) -> None:
+    first, second = marks(ctx)
+    second.write_bytes(first.read_bytes())
+    refused(ctx, line, "broken")
+
+
+@pytest.mark.parametrize("role", ["trainer", "promoter", "evaluator"])
+def test_a_lift_signed_as_another_role_is_refused(ctx: Context, line: Any, two: None, role: str) -> None:
+    trust, (*_, last) = Trust.of(ctx.workspace), marks(ctx)
+    body = {"action": "lift", "lifts": 1, "by": "eve", "reason": "no", "mark": taint.records(ctx)[0].model_dump()}
+    prior = hashlib.sha256(last.read_bytes()).hexdigest()
+    for claimed, match in ((role, "not a record of this log"), ("compliance", "does not hold")):
+        content = {"number": 3, "prior": prior, "at": now(), "role": claimed, "body": body}
+        statement = dsse.statement(MARKS.predicate, {"mark": "0" * 64}, content)
+        dsse.write(last.with_name("00003.json"), statement, trust.signer(role))
+        refused(ctx, line, match)
+
+
+def test_a_record_dated_before_the_last_is_refused(ctx: Context, line: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taint.mark(ctx, line.checkpoint.digest, "ada", "because")
+    monkeypatch.setattr("registry.signed_log.now", lambda: "2020-01-01T00:00:00+00:00")
+    with pytest.raises(SignatureError, match="before the record before it"):
+        taint.mark(ctx, document_id("kept"), "ada", "takedown")
+
+
+def test_without_the_compliance_key_nothing_is_marked(
+    ctx: Context, line: Any, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trust_folder, tmp_path / "trust")
+    shutil.rmtree(tmp_path / "trust" / "keys" / "compliance")
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    with pytest.raises(SignatureError, match="no private key"):
+        taint.mark(ctx, line.checkpoint.digest, "ada", "because")
+    assert taint.records(ctx) == ()
+
+
+def test_the_head_of_the_releases_shows_a_new_machine_that_a_mark_is_missing(
+    ctx: Context, unregistered: Any, line: Any, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"goal": "canary", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
+    releases.append(ctx, action="canary", candidate_version="1", by="ada", reason="trial", at=now(), **facts)
+    taint.mark(ctx, line.checkpoint.digest, "ada", "because")
+    assert releases.refresh(ctx)
+    assert not releases.refresh(ctx)
+    shutil.copytree(trust_folder, tmp_path / "trust")
+    (tmp_path / "trust" / "seen.json").unlink()
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trust"))
+    shutil.rmtree(ctx.workspace.root / "taint")
+    refused(ctx, line, "missing or were replaced")
+    with pytest.raises(SignatureError, match="missing or were replaced"):
+        releases.refresh(ctx)  # and nobody signs the loss
+
+
+# Lifting
+
+
+def test_a_lifted_mark_freezes_no_more_and_stays_in_the_history(ctx: Context, line: Any, two: None) -> None:
+    done = taint.lift(ctx, line.checkpoint.digest[:10], "ben", "it was another one")
+    assert (done.number, done.lifts, done.by) == (3, 1, "ben")
+    assert [record.kind for record in taint.records(ctx)] == ["document"]
+    history = [(each.action, each.standing, each.by) for each in taint.statements(ctx)]
+    assert history == [("mark", False, "ada"), ("mark", True, "ada"), ("lift", False, "ben")]
+    assert all(each.signed_by for each in taint.statements(ctx))
+    taint.mark(ctx, line.checkpoint.digest, "ada", "it was this one after all")
+    assert len(taint.records(ctx)) == 2
+
+
+def test_what_is_not_marked_cannot_be_lifted(ctx: Context, line: Any, two: None) -> None:
+    for target in ("", "00000000", line.checkpoint.digest[:4], line.curated.digest):
+        with pytest.raises(MissingError, match="no mark to lift"):
+            taint.lift(ctx, target, "ben", "why not")
+
+
+# Evidence
+
+
+def test_a_mark_on_what_measured_the_model_taints_its_evidence(ctx: Context, line: Any) -> None:
+    held_out = line.made("protected/held-out", {"files": "7" * 64})
+    probes = line.made("probes", {"checkpoint": line.checkpoint, "probes/own": held_out})
+    ctx.refs.publish(probes, "key")
+    evidence = candidate.evidence_of(ctx, line.checkpoint.digest, line.evaluation.digest)
+    assert evidence == (line.evaluation.digest, probes.digest)
+    taint.mark(ctx, held_out.digest, "ada", "leaked")
+    chain = chain_of(ctx, line)
+    assert taint.marks_on(ctx, chain) == ()
+    (mark,) = taint.marks_on(ctx, chain, evidence)
+    assert mark == f"evidence: protected/held-out (manifest {held_out.digest[:12]}) is marked by ada: leaked"
+
+
+def test_a_mark_on_the_files_of_a_held_out_set_taints_the_evidence(ctx: Context, line: Any) -> None:
+    held_out = line.made("protected/held-out", {"files": "7" * 64})
+    inputs = {"checkpoint": line.checkpoint, "protected/held-out": held_out}
+    evaluation = line.made("evaluation", inputs)
+    taint.mark(ctx, "7" * 64, "ada", "wrong licence")
+    assert taint.marks_on(ctx, chain_of(ctx, line), [evaluation.digest])[0].startswith("evidence: files (manifest 777")
+
+
+def test_the_list_of_a_source_stands_for_what_was_read_from_it(ctx: Context, line: Any) -> None:
+    listed = line.made("web/sources", {"inventory": fingerprint.digest("inventory")})
+    record = taint.mark(ctx, listed.digest, "ada", "licence withdrawn")
+    assert record.target == fingerprint.digest("inventory")
+    assert taint.marks_on(ctx, chain_of(ctx, line))

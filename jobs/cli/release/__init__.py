@@ -2,8 +2,9 @@
 
 keys     `plinth keys`: the root of trust, who signs as which role
 gates    `plinth gates`: the signed policy that a release must pass, and waivers
-release  `plinth approve`, `promote`, `rollback`, `taint`: signed or recorded decisions
+release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
 verify   `plinth verify`: every link from a target to its sources
+taint    `plinth taint`: marks of unfit data and models, and their lifting
 impact   `plinth impact`: everything that came of something
 content  `plinth restore` and `plinth export`: files out of the content store
 """

@@ -1,4 +1,4 @@
-"""`plinth approve`, `promote`, `mirror`, `rollback`, `taint`: decisions about models, each signed or recorded."""
+"""`plinth approve`, `promote`, `mirror`, `rollback`: decisions about models, each signed or recorded."""
 
 from __future__ import annotations
 
@@ -125,37 +125,6 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
         output.say(f"{made.model} is withdrawn: no version has the alias (was {made.previous})")
     else:
         output.say(f"{made.model} is back at version {made.version} (was {made.previous})")
-
-
-@click.command(
-    epilog=examples(
-        "plinth taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
-        "plinth taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
-    )
-)
-@click.argument("target")
-@shared
-@person()
-@json_option
-def taint(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
-    """Mark TARGET as unfit: an asset, a digest, a source or a document id. Everything derived from it is frozen.
-
-    The gate `taint` fails for everything downstream from then on. Released versions are listed, and stay until
-    `plinth rollback`.
-    """
-    from jobs.cli import output
-    from registry import api
-
-    ctx = settings.context()
-    ref = ctx.refs.ref(target)
-    done = api.mark_tainted(ctx, ref.digest if ref else target, by, reason)
-    if as_json:
-        return output.emit_json(done)
-    output.say(f"{target} is marked; {len(done.manifests)} manifests are frozen")
-    output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
-    if done.aliases:
-        output.say("These are in use now: `plinth rollback` moves them back.")
-    return None
 
 
 def _show(waiting: tuple[CandidateStatus, ...]) -> None:

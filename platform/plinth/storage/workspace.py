@@ -11,7 +11,7 @@ releases/    signed records of promotions and rollbacks
 reviews/     labels of reviewers, only ever added to
 exclusions/  what was taken down, signed and chained; every later snapshot leaves it out
 takedown/    signed reports on removals
-taint/       what was marked as unfit, by whom and why; only ever added to
+taint/       signed marks of what is unfit, and their lifting; only ever added to
 trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
 policies/    signed gate policies
 attestations/ signed evidence about checkpoints

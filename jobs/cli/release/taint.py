@@ -1,0 +1,100 @@
+"""`plinth taint`: marks of unfit data and models, their lifting, their history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli.options import examples, json_option, shared
+from jobs.cli.release.release import person
+
+if TYPE_CHECKING:
+    from jobs.cli.options import Settings
+
+
+class MarkFirst(click.Group):
+    """A group whose first argument may be a target: then it is the target of `mark`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if named else ["mark", *args])
+
+
+@click.group(
+    cls=MarkFirst,
+    epilog=examples(
+        "plinth taint web/curated --by dpo@example.org --reason 'licence withdrawn'",
+        "plinth taint 3fa9c1d2 --by ops@example.org --reason 'trained on a broken shard'",
+        "plinth taint lift 3fa9c1d2 --by dpo@example.org --reason 'the licence was granted after all'",
+        "plinth taint list",
+    ),
+)
+def taint() -> None:
+    """Mark TARGET as unfit: an asset, a bucket, a digest, a document id or a commit. What was made of it is frozen.
+
+    The gate `taint` fails for everything downstream, and for everything measured with it; loaders refuse it. Released
+    versions are listed, and stay until `plinth rollback`. Marks are signed by compliance and stay in the history.
+    """
+
+
+@taint.command()
+@click.argument("target")
+@shared
+@person()
+@json_option
+def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
+    """Mark TARGET as unfit, and freeze what was made of it."""
+    from jobs.cli import output
+    from registry import api
+
+    done = api.mark_tainted(settings.context(), target, by, reason)
+    if as_json:
+        return output.emit_json(done)
+    output.say(f"{output.plain_markup(output.visible(target))} is marked; {len(done.manifests)} manifests are frozen")
+    output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
+    if done.aliases:
+        output.say("These are in use now: `plinth rollback` moves them back.")
+    return None
+
+
+@taint.command()
+@click.argument("target")
+@shared
+@person()
+@json_option
+def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
+    """State that the mark on TARGET (its digest or document id, or the beginning) no longer holds."""
+    from jobs.cli import output
+    from registry import api
+
+    done = api.lift_taint(settings.context(), target, by, reason)
+    if as_json:
+        return output.emit_json(done)
+    output.say(f"The mark on {done.mark.kind} {done.mark.target[:16]} is lifted; both statements stay in the history.")
+    return None
+
+
+@taint.command("list")
+@shared
+@json_option
+def list_(settings: Settings, as_json: bool) -> None:
+    """List every mark, who stated it, and whether it stands."""
+    from jobs.cli import output
+    from registry import taint as marks
+
+    found = marks.statements(settings.context())
+    if as_json:
+        return output.emit_json(found)
+    states = {("mark", True): "stands", ("mark", False): "lifted"}
+    output.table(
+        ("number", "at", "", "target", "by", "signed by", "reason"),
+        [
+            (each.number, each.at, states.get((each.action, each.standing), f"lifts {each.lifts}"),
+             f"{each.mark.kind} {each.mark.target[:16]}", output.visible(each.by), ", ".join(each.signed_by),
+             output.visible(each.reason))
+            for each in found
+        ],
+        right=("number",),
+    )  # fmt: skip
+    return None

@@ -1,0 +1,118 @@
+"""A mark with its consequences: everything that it freezes is listed, shown in MLflow, and named to whoever uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+
+from plinth.compute.context import Context
+from plinth.errors import RegistryError, SignatureError
+from plinth.provenance.impact.descendants import descent, downstream
+from plinth.provenance.impact.runs import affected_runs
+from plinth.provenance.impact.targets import DOCUMENT_ID, origin
+from plinth.records import Frozen
+from plinth.report.impact_page import VersionRow
+from registry import impact, mlflow_client, releases, taint
+from registry.registration import locked
+
+#: Tag of a version in MLflow that a mark freezes; for people to read.
+TAG = "taint"
+
+
+class Tainted(Frozen):
+    """Marks, with the manifests, runs, versions and aliases that they affect. `gaps` is what could not be looked at."""
+
+    marks: tuple[taint.Taint, ...]
+    manifests: tuple[str, ...]
+    runs: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+
+def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
+    """Mark an asset (its published version), a bucket, a digest or its beginning, a document or a commit as unfit.
+
+    From then on the gate `taint` fails for everything made of it or measured with it, and loaders refuse it. Nothing is
+    rolled back automatically.
+
+    Raises:
+        MissingError: nothing here has that identity.
+        SignatureError: there is no compliance key on this machine, or the log of marks does not hold.
+    """
+    marks = tuple(taint.mark(ctx, one, by, reason) for one in _targets(ctx, target))
+    return _concerned(ctx, marks, f"{by}: {reason}")
+
+
+def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintStatement:
+    """Lift the mark on a target; versions in MLflow that no other mark freezes lose the tag.
+
+    Raises:
+        MissingError: no mark that stands has that target.
+        SignatureError: there is no compliance key on this machine, or the log of marks does not hold.
+    """
+    done = taint.lift(ctx, target, by, reason)
+    frozen = {digest for mark in taint.records(ctx) for digest in _checkpoints(ctx, mark)}
+    free = _checkpoints(ctx, done.mark) - frozen
+    with suppress(RegistryError):  # the tag is for people to read; what counts is the log
+        _show(ctx, impact.versions(ctx, free, start=True)[0], "")
+    _anchor(ctx)
+    return done
+
+
+def _targets(ctx: Context, target: str) -> tuple[str, ...]:
+    """What is marked for a target: digests, or a document."""
+    published = ctx.refs.ref(target)
+    if published is not None:
+        return (published.digest,)
+    if DOCUMENT_ID.fullmatch(target):
+        return (target,)
+    found = origin(ctx, target)
+    return tuple(each.digest for each in downstream(ctx, found.digests) if each.steps == 0) or found.digests
+
+
+def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
+    """Digests that a mark freezes, those of checkpoints that it measured too."""
+    found = taint.affected(ctx, mark)
+    return frozenset(each.digest for each in found) | impact.measured(ctx, found)
+
+
+def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tainted:
+    """What is frozen, tagged in MLflow where it can be reached."""
+    starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
+    found = descent(ctx, starts)
+    checkpoints = found.digests | impact.measured(ctx, found.manifests)
+    versions, gaps = impact.versions(ctx, checkpoints, start=True)
+    try:
+        _show(ctx, versions, words)
+    except RegistryError as error:
+        gaps = (*gaps, error.what)
+    _anchor(ctx)
+    return Tainted(
+        marks=marks,
+        manifests=tuple(f"{each.asset} {each.digest}" for each in found.manifests),
+        runs=tuple(run.run_id for run in affected_runs(ctx, found.digests)),
+        versions=tuple(f"{row.model}/{row.version}" for row in versions),
+        aliases=tuple(sorted(f"{row.model}@{name}" for row in versions for name in row.aliases)),
+        gaps=gaps,
+    )
+
+
+@mlflow_client.named("show marks")
+def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
+    client = mlflow_client.connect(ctx.workspace)
+    for row in versions:
+        known = mlflow_client.optional(partial(client.get_model_version, row.model, row.version))
+        if known is None:
+            continue
+        if words:
+            client.set_model_version_tag(row.model, row.version, TAG, words)
+        elif TAG in known.tags:
+            client.delete_model_version_tag(row.model, row.version, TAG)
+
+
+def _anchor(ctx: Context) -> None:
+    """Have the signed head of the release history name the newest mark; elsewhere the promoter's sensor does."""
+    with suppress(SignatureError), locked(ctx):
+        releases.refresh(ctx)
