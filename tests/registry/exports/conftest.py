@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context
-from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, enrolment, pin
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust import dsse, enrolment
 from plinth.trust.authority import APPROVER, PROMOTER
 from plinth.trust.pin import Trust
 from registry import approval, releases
@@ -77,7 +77,7 @@ CLAIM = ExportClaim(
 
 def make_root(folder: Path, patch: pytest.MonkeyPatch, name: str = "serving", demo: bool = False) -> Context:
     """A workspace with a root of its own, pinned in `folder/trust`."""
-    patch.setenv(pin.TRUST_VARIABLE, str(folder / "trust"))
+    patch.setenv(TRUST_VARIABLE, str(folder / "trust"))
     workspace = Workspace(folder / "workspace").ensure()
     enrolment.initialise(workspace, name, ["anna@example.org"], demo=demo)
     return Context(workspace)

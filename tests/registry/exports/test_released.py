@@ -13,8 +13,8 @@ from jobs.cli.root import call
 from plinth.compute.context import Context
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
-from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, pin
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust import dsse
 from registry import approval, releases, taint
 from registry.candidate import Candidate
 from registry.exports.sealed import verify
@@ -177,7 +177,7 @@ def test_without_the_promoters_key_nothing_leaves(
 ) -> None:
     shutil.copytree(released.workspace.trust_folder, tmp_path / "trainer")
     shutil.rmtree(tmp_path / "trainer" / "keys" / "promoter")
-    monkeypatch.setenv(pin.TRUST_VARIABLE, str(tmp_path / "trainer"))
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "trainer"))
     assert export(released, "demo/2", tmp_path / "out") == 8
     assert not list(tmp_path.glob("*out*"))
 

@@ -12,8 +12,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.corpus.exclusions import exclusion_list
 from plinth.errors import SignatureError
-from plinth.storage.workspace import Workspace
-from plinth.trust import dsse, pin
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
+from plinth.trust import dsse
 from plinth.trust.pin import Trust
 
 FIELDS = {"kind": "domain", "found": 3, "reason": "letter of 3 March"}
@@ -36,7 +36,7 @@ def file(ctx: Context, number: int) -> Path:
 
 
 def test_nothing_is_there_and_no_trust_is_asked_for(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pin.TRUST_VARIABLE, str(ctx.workspace.root / "nowhere"))
+    monkeypatch.setenv(TRUST_VARIABLE, str(ctx.workspace.root / "nowhere"))
     assert exclusion_list.read(ctx) == ()
     assert exclusion_list.digest(ctx) is None
     with pytest.raises(SignatureError, match="no root of trust"):
