@@ -15,6 +15,7 @@ from plinth.model.decoder import build
 from plinth.model.parameters import Model
 from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 from plinth.trust import dsse
+from plinth.trust.pin import Trust
 from registry import approval, releases, taint
 from registry.candidate import Candidate
 from registry.exports.sealed import verify
@@ -107,7 +108,7 @@ def test_model_signing_verifies_it_with_the_promoters_key(released: Context, tmp
     from model_signing import hashing, verifying
 
     assert export(released, "demo/2", tmp_path / "out") == 0
-    to, trust = tmp_path / "out", pin.Trust.of(released.workspace)
+    to, trust = tmp_path / "out", Trust.of(released.workspace)
     (key,) = trust.authority("promoter").keys.values()
     (tmp_path / "promoter.pub").write_text(key.public)
     ignored = [to / "EXPORT.json", to / "model.sig"]
@@ -167,7 +168,7 @@ def test_evidence_that_somebody_else_signed_stops_the_export(
 ) -> None:
     (path,) = released.workspace.approvals.glob("*/*.json")
     content = dsse.unverified(dsse.envelope_of(path), "approval")
-    dsse.write(path, content, pin.Trust.of(released.workspace).signer("trainer"))
+    dsse.write(path, content, Trust.of(released.workspace).signer("trainer"))
     assert export(released, "demo/2", tmp_path / "out") == 8
     assert "nobody may state evidence/approvals/anna@example.org.json" in capfd.readouterr().err
 
