@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from assets import catalog, comparison, evaluation_page
 from jobs.recipes import load
@@ -44,10 +46,35 @@ def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
     assert same["lines"][0]["difference"]["value"] == 0.0
     assert {line["better"] for line in same["lines"]} == {""}
     assert "weights from elsewhere" in same["changes"][0]["a"]
+    others_weights(workspace, tmp_path)
     as_an_asset(ctx, tmp_path, found["models"]["a"]["checkpoint"], found["digest"])
     refused = plinth(workspace, "compare", "latest", "nobody", check=False)
     assert refused.returncode
     assert "nobody" in refused.stderr
+
+
+def others_weights(workspace: Path, folder: Path) -> None:
+    """A Llama with its own tokenizer, in several files, as `transformers` writes it; span by span beside ours."""
+    cutter = Tokenizer(models.BPE())
+    cutter.pre_tokenizer, cutter.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=["<end>"])
+    cutter.train_from_iterator(["another corpus, another tokenizer; other words altogether"], trainer)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 64, "vocab_size": cutter.get_vocab_size()}
+    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **ends))
+    made.save_pretrained(folder / "llama", max_shard_size="50KB")
+    cutter.save(str(folder / "llama" / "tokenizer.json"))
+    assert len(list((folder / "llama").glob("*.safetensors"))) > 1
+    found = answer(workspace, "compare", "latest", folder / "llama", "-o", folder / "others.html")
+    assert not found["same_tokenizer"]
+    whole = found["lines"][0]
+    assert (whole["measure"], whole["better"]) == ("bits per byte", "a")  # ours was trained
+    assert all(span["end"] - span["start"] >= 64 for span in found["spans"])
+    text = (folder / "others.html").read_text()
+    assert "The tokenizers differ" in text
+    assert "Spans of held-out text" in text
+    assert "weights from elsewhere, of unknown data" in text
 
 
 def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:

@@ -33,7 +33,7 @@ SHOWN = 30
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.")
 @json_option
 def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bool) -> None:
-    """Compare models A and B on held-out text, protected items, probes and tasks; write the page.
+    """Compare models A and B on held-out text, protected items, probes, tasks, memorisation and bias; write the page.
 
     A and B are `release`, `canary`, a version NAME/VERSION or NAME@ALIAS, a run (`latest`, an id or a prefix of it),
     a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each
@@ -84,12 +84,21 @@ def _show(made: Manifest) -> None:
     lines = [Difference.model_validate(line) for line in made.stats["lines"]]
     columns = ("measure", "slice", "items", "A", "B", "A - B", "finding")
     output.table(columns, [_row(line) for line in lines[:SHOWN]], right=columns[2:6])
+    _say_rest(len(lines), "lines")
     for measures, text in joined(made.stats["reasons"]):
-        output.say(f"{measures}: {text}")
+        output.say(output.plain_markup(f"{measures}: {text}"))
     if made.stats["changes"]:
         output.heading("What differs")
         rows = [(one["sort"], one["where"], one["a"], one["b"]) for one in made.stats["changes"][:SHOWN]]
         output.table(("", "where", "A", "B"), rows)
+        _say_rest(len(made.stats["changes"]), "differences")
+
+
+def _say_rest(count: int, what: str) -> None:
+    from jobs.cli import output
+
+    if count > SHOWN:
+        output.say(f"{count - SHOWN:,} more {what} on the page")
 
 
 def _row(line: Difference) -> tuple[object, ...]:

@@ -19,12 +19,13 @@ def part_table(store: Store, made: Manifest, name: str) -> pa.Table:
 
 
 def groups(column: str, *tables: pa.Table) -> Iterator[tuple[str, list[pa.Table]]]:
-    """The rows of each value of a column, of the values that every table has, by name."""
-    if any(column not in table.schema.names for table in tables):
-        return
-    names = [set(pc.unique(table[column]).to_pylist()) for table in tables]
-    for name in sorted(set.intersection(*names)):
-        yield name, [table.filter(pc.equal(table[column], name)) for table in tables]
+    """The rows of each value of a column by name; none of a table that lacks the value, or has no columns."""
+    known = [table for table in tables if column in table.schema.names]
+    if known:
+        every = [table if column in table.schema.names else known[0].slice(0, 0) for table in tables]
+        names = set[str]().union(*(pc.unique(table[column]).to_pylist() for table in every))
+        for name in sorted(names):
+            yield name, [table.filter(pc.equal(table[column], name)) for table in every]
 
 
 def chosen(

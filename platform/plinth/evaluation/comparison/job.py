@@ -2,6 +2,7 @@
 
 Part `pairs.parquet` has a row per item and measure. Stats: `models` (digest, asset, step and tokens of both), `lines`
 (`differences.Difference`), `left_out` (small slices without a line), `unpaired` (items that only one has a value for),
+`measured_alone` (assets that measured only one),
 `extremes` by measure, `seen` (contaminated and suspected items, at most 200; `seen_items` counts all), `changes`,
 `reasons`, `spans` (of held-out text, in bytes of the document), `seed`. It says a and b, never a path or a name.
 """
@@ -30,7 +31,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import PartWriter
 
 ASSET = "comparison"
-VERSION = "4"
+VERSION = "5"
 FILE = "pairs.parquet"
 SEED = 0
 
@@ -76,8 +77,14 @@ def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
                 found=f"{sorted(a.measured)} and {sorted(b.measured)}",
                 expected="at least one evaluation of both, of the same items",
             )
-        stats = found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found)
+        alone = {"a": _alone(a, b), "b": _alone(b, a)}
+        stats = {"measured_alone": alone} | found.stats() | _of_models(ctx, a.checkpoint, b.checkpoint, found)
         return part.finish(stats | {"spans": [one.facts() for one in _spans(ctx, a, b)]})
+
+
+def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:
+    """Assets that measured this model and not the other."""
+    return sorted(asset for asset in set(one.measured) - set(other.measured) if readers.reader(asset))
 
 
 def spans_of(made: Manifest) -> list[SpanDifference]:

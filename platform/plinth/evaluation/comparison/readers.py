@@ -87,14 +87,16 @@ def _protected(table: pa.Table) -> pa.Table:
 def _tasks(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     """Every metric of every task that is a mean or ratio over items, and the bits of the right answers."""
     ours, theirs = ({part.name.removesuffix(".parquet"): part for part in made.parts} for made in (a, b))
-    for task in sorted(set(ours) & set(theirs)):
-        sides = [_asked(store, part[task]) for part in (ours, theirs)]
+    for task in sorted(set(ours) | set(theirs)):
+        known = {at: _asked(store, part[task]) for at, part in enumerate((ours, theirs)) if task in part}
+        none = next(iter(known.values())).slice(0, 0)
+        sides = [known.get(at, none) for at in (0, 1)]
         yield from _right_answers(task, sides)
         scored = [side.filter(pc.is_valid(side["score"])) for side in sides]
         for metric, own in groups("measure", *scored):
-            ratio = all(len(side) and side["weight"].null_count == 0 for side in own)
+            ratio = all(side["weight"].null_count == 0 for side in own)
             pair = [chosen(side, "score", "weight" if ratio else None, item="hash") for side in own]
-            fewer = not _higher(ours[task], metric)
+            fewer = not _higher(ours.get(task) or theirs[task], metric)
             yield align("tasks", f"{task}: {metric}", *pair, fewer_is_better=fewer, ratio=ratio)
 
 
@@ -110,7 +112,7 @@ def _asked(store: Store, part: Part) -> pa.Table:
 def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
     """Bits of the right answers, which stand in the rows of every metric alike: of the first."""
     known = [side.filter(pc.and_(pc.is_valid(side["bits"]), pc.greater(side["bytes"], 0))) for side in sides]
-    if all(len(side) for side in known):
+    if any(len(side) for side in known):
         pair = []
         for side in known:
             first = pc.min(side["measure"])
@@ -142,7 +144,7 @@ def _by_name(
     """Items that have a value, by probe or family."""
     for group, own in groups(name, *sides):
         known = [side.filter(pc.is_valid(side[value])) for side in own]
-        if all(len(side) for side in known):
+        if any(len(side) for side in known):
             pair, ratio = [chosen(side, value, weight, **columns) for side in known], weight is not None
             yield align(kind, f"{group}: {measure}", *pair, fewer_is_better=ratio, ratio=ratio)
 

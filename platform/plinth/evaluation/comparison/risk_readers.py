@@ -75,8 +75,8 @@ def fairness(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     pairs = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
     yield align("fairness", "bits between groups", *pairs, fewer_is_better=True, ratio=False)
     written = [part_table(store, made, "continuations.parquet") for made in (a, b)]
-    if all(len(side) for side in written):
-        scores = [_continuations(side) for side in written]
+    if known := [side for side in written if len(side)]:
+        scores = [_continuations(side if len(side) else known[0].slice(0, 0)) for side in written]
         yield align("fairness", "toxicity of continuations", *scores, fewer_is_better=True, ratio=False)
 
 

@@ -19,6 +19,7 @@ from plinth.evaluation.statistics.estimate import (
     Floats,
     checked,
     codes_of,
+    critical,
     rounded,
     spread,
     student,
@@ -71,16 +72,29 @@ def difference(
 ) -> Estimate:
     """Mean of a less mean of b, of different items (Welch 1947). On the same items, pair them: it is sharper.
 
+    The error of a side whose values are all 0, or all 1, is that of Wilson's interval. Where any other side shows no
+    spread, as one value does, nothing is known of the difference: no interval, no claim.
+
     Raises:
         ValueError: as `mean`.
     """
     left, right = checked(a), checked(b)
-    mean_a, error_a, count_a = _mean_and_error(left, clusters_a, _size(left))
-    mean_b, error_b, count_b = _mean_and_error(right, clusters_b, _size(right))
-    error, n, count = math.hypot(error_a, error_b), len(left) + len(right), min(count_a, count_b)
-    parts = [(one**4, of - 1) for one, of in ((error_a, count_a), (error_b, count_b)) if one]
+    mean_a, error_a, count_a = _own_error(left, clusters_a)
+    mean_b, error_b, count_b = _own_error(right, clusters_b)
+    error = math.hypot(error_a, error_b) if error_a and error_b else 0.0
+    n, count = len(left) + len(right), min(count_a, count_b)
+    parts = [(one**4, max(1, of - 1)) for one, of in ((error_a, count_a), (error_b, count_b)) if error]
     freedom = error**4 / sum(fourth / free for fourth, free in parts) if parts else 1.0
     return student(mean_a - mean_b, error, freedom, level, n=n, clusters=count, method="Welch t", test=True)
+
+
+def _own_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int]:
+    """Mean, standard error and number of clusters; where all are alike and right or wrong, Wilson's error."""
+    middle, error, count = _mean_and_error(rows, clusters, _size(rows))
+    if error == 0 and middle in (0.0, 1.0):
+        edge = share(round(middle) * count, count)
+        error = (edge.high - edge.low) / (2 * critical(edge.level, math.inf))
+    return middle, error, count
 
 
 def _size(rows: Floats) -> float:

@@ -15,7 +15,7 @@ from plinth.evaluation.comparison import job, readers
 from plinth.evaluation.comparison.differences import Difference, corrected, of_measure
 from plinth.evaluation.comparison.extremes import extremes, seen_items
 from plinth.evaluation.comparison.job import MeasuredModel
-from plinth.evaluation.comparison.pairs import Pairs, largest_slices
+from plinth.evaluation.comparison.pairs import Pairs, align, largest_slices
 from plinth.evaluation.fairness import job as fairness
 from plinth.evaluation.memorisation import canaries, extraction
 from plinth.evaluation.slices.tables import DOCUMENT_COLUMNS
@@ -125,8 +125,52 @@ def test_bias_is_a_distance_and_clustered_by_template(ctx: Context) -> None:
     toxicity = told["toxicity of continuations", "all"]
     assert (toxicity.difference.n, toxicity.difference.clusters) == (48, 12)
     assert toxicity.difference.value == pytest.approx(0.1)
-    alone = by_measure(ctx, measured_bias(ctx, 3.0, None), measured_bias(ctx, 0.1, 0.1))
-    assert set(alone) == {"bits between groups"}
+    alone = by_measure(ctx, measured_bias(ctx, 3.0, None), measured_bias(ctx, 0.1, 0.1))["toxicity of continuations"]
+    assert (alone.rows.num_rows, alone.only_a, alone.only_b) == (0, 0, 48)
+
+
+def test_what_only_one_model_has_is_counted(ctx: Context) -> None:
+    """A set, a task, a probe and an asset of one model alone are in no line, and the comparison names them."""
+
+    def task(name: str, right: int) -> pa.Table:
+        rows = [{"document": i, "hash": f"{name}{i}", "filter": "none", "metric": "acc", "score": float(i < right),
+                 "weight": None, "bits": 3.0, "bytes": 4, "reason": None} for i in range(20)]  # fmt: skip
+        return pa.Table.from_pylist(rows, schema=pa.schema([
+            ("document", pa.int64()), ("hash", pa.string()), ("filter", pa.string()), ("metric", pa.string()),
+            ("score", pa.float64()), ("weight", pa.float64()), ("bits", pa.float64()), ("bytes", pa.int64()),
+            ("reason", pa.string())]))  # fmt: skip
+
+    def tasks(*names: str) -> Manifest:
+        parts = [write_table(ctx.store, f"{name}.parquet", task(name, 5), stats={"metrics": {}}) for name in names]
+        return Manifest(asset="tasks/small", step="t", version="1", params={}, inputs={}, parts=tuple(parts))
+
+    one, other = tasks("both", "left"), tasks("both", "right")
+    found = {each.measure: (each.rows.num_rows, each.only_a, each.only_b) for each in readers.read(
+        ctx.store, {one.asset: one}, {other.asset: other})}  # fmt: skip
+    assert found == {
+        f"{name}: {measure}": counts
+        for name, counts in (("both", (20, 0, 0)), ("left", (0, 20, 0)), ("right", (0, 0, 20)))
+        for measure in ("acc", "bits per byte of the right answer")
+    }
+    checkpoint = Manifest(asset="weights", step="w", version="1", params={}, inputs={}, parts=())
+    models = [MeasuredModel(checkpoint, {each.asset: each for each in measured})
+              for measured in ((one, measured_bias(ctx, 1.0, 0.1)), (other,))]  # fmt: skip
+    compared = job.run(ctx, *models)
+    assert compared.stats["measured_alone"] == {"a": ["fairness"], "b": []}
+    assert compared.stats["unpaired"]["tasks: left: acc"] == [20, 0]
+    text = page(compared, "one", "two")
+    assert "Of A alone there is fairness." in text
+    assert "tasks: right: acc: 0 items of A and 20 of B have no pair." in text
+
+
+def test_an_item_that_occurs_twice_is_two_pairs_of_one_cluster(ctx: Context) -> None:
+    a = pa.table({"item": ["x", "y", "x", "x"], "value": [1.0, 2.0, 3.0, 4.0]})
+    b = pa.table({"item": ["x", "x", "z"], "value": [1.5, 3.5, 9.0]})
+    found = align("tasks", "t", a, b, fewer_is_better=True, ratio=False)
+    assert found.rows.select(["item", "a", "b"]).to_pylist() == [
+        {"item": "x", "a": 1.0, "b": 1.5}, {"item": "x", "a": 3.0, "b": 3.5},
+    ]  # fmt: skip
+    assert (found.only_a, found.only_b, len(set(found.clusters().tolist()))) == (2, 1, 1)
 
 
 def test_they_stand_in_the_comparison_and_on_its_page(ctx: Context) -> None:

@@ -93,6 +93,22 @@ def test_student_of_single_rows() -> None:
     )
 
 
+def test_a_side_without_spread_is_not_known_exactly() -> None:
+    """One value says nothing of others like it; forty wrong answers say that few are right, not none."""
+    rng = np.random.default_rng(0)
+    for other in ([0.9], [0.9] * 5):
+        one = statistics.difference(rng.normal(0.1, 0.1, 50), other)
+        assert (one.p, one.low, DEGENERATE in one.flags) == (1.0, one.value, True)
+    wrong = statistics.difference([1.0] * 3 + [0.0] * 37, [0.0] * 40)
+    assert not wrong.excludes()  # Fisher's exact test: p = 0.24
+    assert statistics.difference([1.0] * 20 + [0.0] * 20, [0.0] * 40).excludes()
+    held = 0
+    for _ in range(1000):  # rare answers, of which a side often has none
+        found = statistics.difference((rng.random(40) < 0.04) * 1.0, (rng.random(40) < 0.01) * 1.0)
+        held += found.low <= 0.03 <= found.high
+    assert held / 1000 > 0.93
+
+
 def test_repeating_rows_of_a_cluster_is_no_evidence() -> None:
     values = np.random.default_rng(0).normal(0.1, 1, 40)
     once = statistics.mean(values)
