@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,49 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
         return dg.SkipReason("; ".join(differed) or "MLflow shows what the signed history says")
 
     return _mirror
+
+
+def feed(workspace: Path) -> dg.SensorDefinition:
+    """Adds marks and movements of releases to the feed, sends it, alarms about it, and shows it on the assets."""
+
+    @dg.sensor(name="feed", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        """Brings the signed feed up to date and sends consumers what waits for them."""
+        from registry import feed as feeds
+        from registry import webhook
+
+        ctx = Context(Workspace(workspace))
+        known, _, fault = (context.cursor or "0").partition("|")
+        try:
+            feeds.catch_up(ctx)
+            fresh = feeds.entries(ctx, int(known))
+            waiting = [each for each in webhook.deliver(ctx, attempts=1) if each.error]
+        except PlinthError as error:
+            # An alarm for each new finding (a mark that was edited or removed), not for each tick.
+            found = fingerprint.digest(str(error))
+            if isinstance(error, TrustError) and found != fault:
+                record_failure(workspace, "", "feed", str(error))
+                context.update_cursor(f"{known}|{found}")
+            return dg.SkipReason(str(error))
+        for each in waiting:
+            context.log.warning(f"{each.waiting} entries wait for {each.consumer}: {each.error}")
+        for entry in fresh:
+            record_failure(workspace, "", "feed", f"entry {entry.number}: {entry.sentence}")
+        if not fresh:
+            return dg.SkipReason(f"the feed has {known} entries; {len(waiting)} consumers wait")
+        return dg.SensorResult(asset_events=list(observations(fresh)), cursor=str(fresh[-1].number))
+
+    return _feed
+
+
+def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
+    """What entries of the feed say about published assets, for the asset's page."""
+    for entry in entries:
+        for asset in entry.assets:
+            yield dg.AssetObservation(
+                asset_key=dg.AssetKey(asset.split("/")),
+                metadata={entry.event: f"{entry.by}: {entry.reason}", "target": entry.target, "feed": entry.number},
+            )
 
 
 def failure(workspace: Path) -> dg.SensorDefinition:

@@ -31,12 +31,14 @@ Inside, each may use those above it (keys and envelopes are plinth.trust):
     timeline      step events of a run -> metrics, each once
     releases      signed, chained records of every movement, with person and reason, and their signed head
     taint         marks and their lifting, signed; everything downstream of them
-    freeze        mark or lift, and everybody who is concerned
     standing      which version is champion, on trial or gone: a pure function of those records
     mirror        MLflow's aliases after them, repaired and reported
     held_models   checkpoints to candidates and releases, for takedowns
     promotion     copy, record, rollback
-    impact        everything that came of something: manifests, runs, versions
+    consumers     services that use a release and models made of one, with who answers for each
+    impact        everything that came of something: manifests, runs, versions, consumers
+    feed          what consumers must learn, signed and numbered; webhook sends it
+    freeze        mark or lift, and name everybody who is concerned
     papers/       model card, data card, bill of materials, summary of training content, out of evidence
     exports/      a release or checkpoint as a signed directory that proves itself elsewhere
 

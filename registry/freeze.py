@@ -12,8 +12,8 @@ from plinth.provenance.impact.descendants import descent, downstream
 from plinth.provenance.impact.runs import affected_runs
 from plinth.provenance.impact.targets import DOCUMENT_ID, origin
 from plinth.records import Frozen
-from plinth.report.impact_page import VersionRow
-from registry import impact, mlflow_client, releases, taint
+from plinth.report.impact_page import ConsumerRow, VersionRow
+from registry import feed, impact, mlflow_client, releases, taint, webhook
 from registry.registration import locked
 
 #: Tag of a version in MLflow that a mark freezes; for people to read.
@@ -21,13 +21,15 @@ TAG = "taint"
 
 
 class Tainted(Frozen):
-    """Marks, with the manifests, runs, versions and aliases that they affect. `gaps` is what could not be looked at."""
+    """Marks, with the manifests, runs, versions and aliases that they affect. `gaps` is what could not be looked at or
+    delivered."""
 
     marks: tuple[taint.Taint, ...]
     manifests: tuple[str, ...]
     runs: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    consumers: tuple[ConsumerRow, ...] = ()
     gaps: tuple[str, ...] = ()
 
 
@@ -57,7 +59,7 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
     free = _checkpoints(ctx, done.mark) - frozen
     with suppress(RegistryError):  # the tag is for people to read; what counts is the log
         _show(ctx, impact.versions(ctx, free, start=True)[0], "")
-    _anchor(ctx)
+    _tell(ctx)
     return done
 
 
@@ -88,13 +90,14 @@ def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tain
         _show(ctx, versions, words)
     except RegistryError as error:
         gaps = (*gaps, error.what)
-    _anchor(ctx)
+    gaps = (*gaps, *_tell(ctx))
     return Tainted(
         marks=marks,
         manifests=tuple(f"{each.asset} {each.digest}" for each in found.manifests),
         runs=tuple(run.run_id for run in affected_runs(ctx, found.digests)),
         versions=tuple(f"{row.model}/{row.version}" for row in versions),
         aliases=tuple(sorted(f"{row.model}@{name}" for row in versions for name in row.aliases)),
+        consumers=impact.consumer_rows(ctx, checkpoints, versions),
         gaps=gaps,
     )
 
@@ -112,7 +115,9 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
             client.delete_model_version_tag(row.model, row.version, TAG)
 
 
-def _anchor(ctx: Context) -> None:
-    """Have the signed head of the release history name the newest mark; elsewhere the promoter's sensor does."""
-    with suppress(SignatureError), locked(ctx):
+def _tell(ctx: Context) -> tuple[str, ...]:
+    """Add to the feed, send it, and have the head of the release history name it. Returns what still waits, and why."""
+    feed.catch_up(ctx)
+    with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)
+    return tuple(f"the webhook of {each.consumer}: {each.error}" for each in webhook.deliver(ctx) if each.error)

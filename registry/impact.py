@@ -19,8 +19,8 @@ from plinth.provenance.impact.runs import AffectedRun, affected_runs
 from plinth.provenance.impact.targets import ImpactOrigin, origin
 from plinth.records import Frozen
 from plinth.report.impact_figure import ImpactArrow, ImpactBox
-from plinth.report.impact_page import LISTED, ImpactData, ImpactRow, VersionRow
-from registry import mlflow_client, releases, server, taint
+from plinth.report.impact_page import LISTED, ConsumerRow, ImpactData, ImpactRow, VersionRow
+from registry import consumers, mlflow_client, releases, server, taint
 from registry.candidate import MEASURING
 
 
@@ -33,6 +33,7 @@ class Impact(Frozen):
     links: tuple[AssetLink, ...]
     runs: tuple[AffectedRun, ...]
     versions: tuple[VersionRow, ...]
+    consumers: tuple[ConsumerRow, ...] = ()
     marks: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
 
@@ -47,7 +48,8 @@ def impact(ctx: Context, target: str) -> Impact:
     """
     begun = origin(ctx, target)
     found = descent(ctx, begun.digests)
-    known, gaps = versions(ctx, found.digests | measured(ctx, found.manifests))
+    checkpoints = found.digests | measured(ctx, found.manifests)
+    known, gaps = versions(ctx, checkpoints)
     standing = [one for one in taint.records(ctx) if {one.target, *one.holders} & {*found.digests, *begun.digests}]
     return Impact(
         origin=begun,
@@ -55,6 +57,7 @@ def impact(ctx: Context, target: str) -> Impact:
         links=found.links,
         runs=affected_runs(ctx, found.digests),
         versions=known,
+        consumers=consumer_rows(ctx, checkpoints, known),
         marks=tuple(f"{one.kind} {one.target[:16]} is marked by {one.by}: {one.reason}" for one in standing),
         gaps=gaps,
     )
@@ -89,6 +92,18 @@ def versions(
     return _ordered(found), ()
 
 
+def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[VersionRow]) -> tuple[ConsumerRow, ...]:
+    """Consumers of these versions' models, and children of these checkpoints, with who answers for each."""
+    affected = {f"{row.model}/{row.version}" for row in known}
+    found = []
+    for one in consumers.concerned(ctx, checkpoints, {row.model for row in known}):
+        held = consumers.held_now(ctx, one)
+        now = "" if held is None else f", now version {held}"
+        fate = ", affected" if one.child or f"{one.model}/{held}" in affected else ""
+        found.append(ConsumerRow(name=one.name, owner=one.owner, uses=f"{one.uses}{now}{fate}"))
+    return tuple(found)
+
+
 def contents(found: Impact) -> ImpactData:
     """What the page shows."""
     first = {each.asset for each in found.manifests if each.steps == 0}
@@ -108,6 +123,7 @@ def contents(found: Impact) -> ImpactData:
         count=len(found.manifests),
         runs=tuple((run.run_id, run.checkpoints) for run in found.runs),
         versions=found.versions,
+        consumers=found.consumers,
     )
 
 

@@ -81,16 +81,11 @@ class SignedLog:
             earlier = self.records(ctx)
             number, prior = len(earlier) + 1, earlier[-1].sha256 if earlier else None
             content = {"number": number, "prior": prior, "at": now(), "role": role, "body": dict(body)}
-            path = self.folder(ctx) / f"{number:05d}.json"
+            path = self.path(ctx, number)
             write_bytes(path, json.dumps(dsse.seal(self._statement(subjects, content), signer), indent=1).encode())
             made = self._read(trust, path, earlier[-1] if earlier else None)
         trust.remember(self._seen_as(ctx), number)
         return made
-
-    def head(self, ctx: Context) -> dict[str, Any]:
-        """Number and SHA-256 of the newest record; number 0 before any."""
-        found = self.records(ctx)
-        return {"number": len(found), "sha256": found[-1].sha256 if found else None}
 
     def require_after(self, records: Sequence[LogRecord], anchor: Mapping[str, Any] | None) -> None:
         """Records continue from an anchor: a head of this log that somebody signed.
@@ -112,6 +107,35 @@ class SignedLog:
     def _statement(self, subjects: Mapping[str, str], content: Mapping[str, Any]) -> dict[str, Any]:
         return dsse.statement(self.predicate, subjects, content)
 
+    def next(self, trust: Trust, data: bytes, where: str, before: LogRecord | None) -> LogRecord:
+        """Verify a record that continues from another (None: the first), as a consumer does with what it was sent.
+
+        Raises:
+            SignatureError: not a record of this log, signed by somebody else, or not the next one: one is missing.
+        """
+        envelope = _json(data, where)
+        stated = dsse.unverified(envelope, where).get("predicate", {}).get("role")
+        if stated not in self.roles:
+            raise SignatureError(
+                f"{where} is not a record of this log",
+                found=f"role {stated!r}",
+                expected=" or ".join(self.roles),
+                remedy=f"restore {self.name}/ from a backup",
+            )
+        authority = trust.authority(stated)
+        content = dsse.opened(envelope, authority, self.predicate, where)["predicate"]
+        try:
+            self._require_next(where, content, before)
+            at, body = str(content["at"]), dict(content["body"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SignatureError(f"{where} is not a record of {self.name}/", found=repr(error)) from error
+        owners = dsse.signed_by(envelope, authority, where)
+        return LogRecord(content["number"], hashlib.sha256(data).hexdigest(), at, stated, owners, body)
+
+    def path(self, ctx: Context, number: int) -> Path:
+        """The file of a record."""
+        return self.folder(ctx) / f"{number:05d}.json"
+
     def _read(self, trust: Trust, path: Path, before: LogRecord | None) -> LogRecord:
         if not re.fullmatch(r"[0-9]{5}", path.stem):
             raise SignatureError(
@@ -119,39 +143,24 @@ class SignedLog:
                 expected="a number as its name",
                 remedy="state marks of 0.3 again with `plinth taint`, then delete their files",
             )
-        data = path.read_bytes()
-        envelope = dsse.envelope_of(path)
-        stated = dsse.unverified(envelope, str(path)).get("predicate", {}).get("role")
-        if stated not in self.roles:
-            raise SignatureError(
-                f"{path} is not a record of this log",
-                found=f"role {stated!r}",
-                expected=" or ".join(self.roles),
-                remedy=f"restore {self.name}/ from a backup",
-            )
-        authority = trust.authority(stated)
-        content = dsse.opened(envelope, authority, self.predicate, str(path))["predicate"]
-        try:
-            self._require_next(path, content, before)
-            at, body = str(content["at"]), dict(content["body"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise SignatureError(f"{path} is not a record of {self.name}/", found=repr(error)) from error
-        owners = dsse.signed_by(envelope, authority, str(path))
-        return LogRecord(content["number"], hashlib.sha256(data).hexdigest(), at, stated, owners, body)
+        found = self.next(trust, path.read_bytes(), str(path), before)
+        if path.stem != f"{found.number:05d}":
+            raise SignatureError(f"{path} has another number", found=found.number, expected=path.stem)
+        return found
 
-    def _require_next(self, path: Path, content: Mapping[str, Any], before: LogRecord | None) -> None:
+    def _require_next(self, where: str, content: Mapping[str, Any], before: LogRecord | None) -> None:
         number, prior = (before.number + 1, before.sha256) if before else (1, None)
-        found = (content.get("number"), content.get("prior"), path.stem)
-        if found != (number, prior, f"{number:05d}"):
+        found = (content["number"], content["prior"])
+        if found != (number, prior):
             raise SignatureError(
-                f"the log {self.name}/ is broken at {path.name}",
+                f"the log {self.name}/ is broken at {where}",
                 found=f"number {found[0]} after {found[1]}",
                 expected=f"number {number} after {prior}",
                 remedy="restore the missing records from a backup",
             )
         if before and datetime.fromisoformat(content["at"]) < datetime.fromisoformat(before.at):
             raise SignatureError(
-                f"{path} was signed before the record before it",
+                f"{where} was signed before the record before it",
                 found=content["at"],
                 expected=f"{before.at} or later",
                 remedy="a key signed for the past: revoke it, and restore the log from a backup",
@@ -197,6 +206,13 @@ def heads(ctx: Context, since: Mapping[str, Any] | None) -> dict[str, Any]:
         if records:
             found[log.name] = {"number": len(records), "sha256": records[-1].sha256}
     return found
+
+
+def _json(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise SignatureError(f"{where} is not a DSSE envelope", found=error) from error
 
 
 def _pinned(ctx: Context) -> Trust | None:

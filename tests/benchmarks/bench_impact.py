@@ -21,8 +21,7 @@ from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.provenance.impact import index
 from plinth.provenance.impact.descendants import downstream
-from plinth.storage.workspace import Workspace
-from plinth.trust.pin import TRUST_VARIABLE
+from plinth.storage.workspace import TRUST_VARIABLE, Workspace
 
 STAGES = (
     "documents", "language", "quality", "policy", "verdicts", "curated", "shards", "mixture", "run", "checkpoint"

@@ -14,8 +14,9 @@ import pytest
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import MissingError, SignatureError
+from plinth.storage.workspace import TRUST_VARIABLE
 from plinth.trust import dsse
-from plinth.trust.pin import TRUST_VARIABLE, Trust
+from plinth.trust.pin import Trust
 from registry import candidate, releases, taint
 from registry.clock import now
 from registry.signed_log import MARKS

@@ -5,6 +5,7 @@ gates    `plinth gates`: the signed policy that a release must pass, and waivers
 release  `plinth approve`, `promote`, `rollback`: signed or recorded decisions
 verify   `plinth verify`: every link from a target to its sources
 taint    `plinth taint`: marks of unfit data and models, and their lifting
+consumer `plinth consumer`: services and models that use a release, and their feed
 impact   `plinth impact`: everything that came of something
 content  `plinth restore` and `plinth export`: files out of the content store
 """

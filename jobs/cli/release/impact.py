@@ -72,6 +72,9 @@ def _show(found: Impact) -> None:
     versions = [(row.model, row.version, ", ".join(row.aliases)) for row in found.versions]
     if versions:
         output.table(("model", "version", "aliases"), [tuple(map(output.visible, row)) for row in versions])
+    if found.consumers:
+        users = [(row.name, row.owner, row.uses) for row in found.consumers]
+        output.table(("consumer", "owner", "uses"), [tuple(map(output.visible, row)) for row in users])
     for sentence in (*found.marks, *(f"Not looked at: {gap}" for gap in found.gaps)):
         output.say(output.plain_markup(output.visible(sentence)))
 

@@ -53,6 +53,10 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
         return output.emit_json(done)
     output.say(f"{output.plain_markup(output.visible(target))} is marked; {len(done.manifests)} manifests are frozen")
     output.facts({"versions": ", ".join(done.versions) or "none", "aliases": ", ".join(done.aliases) or "none"})
+    for row in done.consumers:
+        output.say(output.plain_markup(output.visible(f"  {row.name}  {row.owner}  {row.uses}")))
+    for gap in done.gaps:
+        output.say(output.plain_markup(output.visible(f"Not done: {gap}")))
     if done.aliases:
         output.say("These are in use now: `plinth rollback` moves them back.")
     return None

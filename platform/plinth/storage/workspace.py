@@ -15,6 +15,8 @@ taint/       signed marks of what is unfit, and their lifting; only ever added t
 trust/       versions of the root of trust; they count where they follow from the pinned one, which lies elsewhere
 policies/    signed gate policies
 attestations/ signed evidence about checkpoints
+feed/        signed entries of what consumers must learn, numbered
+consumers/   signed enrolments of services and fine-tuned models
 impact/      the links between all manifests, for `plinth impact`; made again when it is lost
 mlflow/      SQLite database and artifacts of the local MLflow server
 dagster/     DAGSTER_HOME

@@ -17,7 +17,7 @@ from plinth.errors import IntegrityError
 from plinth.provenance.impact import edges, index
 from plinth.provenance.impact.descendants import downstream
 from plinth.provenance.impact.edges import Edges, SavedLinks
-from plinth.trust.pin import TRUST_VARIABLE
+from plinth.storage.workspace import TRUST_VARIABLE
 
 SOURCE = "5" * 64
 

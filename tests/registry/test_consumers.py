@@ -1,0 +1,308 @@
+"""Who uses a release is enrolled, named with its owner when something is wrong, and reads a feed that shows gaps."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from plinth import fingerprint
+from plinth.compute.context import Context
+from plinth.errors import GateError, MissingError, SignatureError
+from plinth.trust import dsse
+from plinth.trust.pin import Trust
+from registry import consumers, feed, releases, taint, webhook
+from registry.clock import now
+from registry.signed_log import CONSUMERS, FEED
+
+OWNER = "search@example.org"
+CHILD = "c" * 64
+MADE = "2099-01-01T00:00:00+00:00"
+
+
+@pytest.fixture
+def release(ctx: Context, unregistered: Any) -> str:
+    """A release whose champion is version 1."""
+    facts = {"goal": "champion", "model": "demo", "version": "1", "previous": None, "candidate": unregistered.subjects}
+    releases.append(ctx, action="champion", candidate_version="1", by="ada", reason="good", at=now(), **facts)
+    return "demo"
+
+
+def child(ctx: Context, name: str, parent: str, digest: str | None = None) -> None:
+    """A child as MLflow would describe it."""
+    known = {"child": f"{name}/1", "parent": parent, "digest": digest, "made": MADE}
+    consumers._add(ctx, "enrol", consumers.Consumer(name=name, owner="kid@example.org", **known))
+
+
+def files(ctx: Context, folder: str) -> list[Path]:
+    return sorted((ctx.workspace.root / folder).glob("*.json"))
+
+
+# Enrolment
+
+
+def test_a_service_is_enrolled_changed_and_removed(ctx: Context, release: str) -> None:
+    made = consumers.enrol(ctx, "search", OWNER, model="demo")
+    assert (made.uses, consumers.held_now(ctx, made)) == ("demo@champion", "1")
+    consumers.enrol(ctx, "search", "other@example.org", model="demo@canary", canary=True)
+    assert [(one.owner, one.place) for one in consumers.enrolled(ctx)] == [("other@example.org", "canary")]
+    consumers.leave(ctx, "search")
+    assert consumers.enrolled(ctx) == ()
+    assert len(files(ctx, "consumers")) == 3
+    with pytest.raises(MissingError, match="no consumer search"):
+        consumers.leave(ctx, "search")
+
+
+@pytest.mark.parametrize("wrong", [
+    {"name": "../search"}, {"owner": "nobody"}, {"owner": "a b@example.org"}, {"webhook": "file:///etc/passwd"},
+    {"webhook": "https://user:word@example.org/x"}, {"webhook": "javascript:alert(1)"},
+])  # fmt: skip
+def test_what_no_consumer_can_be_is_refused(ctx: Context, release: str, wrong: dict[str, str]) -> None:
+    given = {"name": "search", "owner": OWNER, "model": "demo", **wrong}
+    with pytest.raises(ValidationError):
+        consumers.enrol(ctx, given.pop("name"), given.pop("owner"), **given)
+    assert files(ctx, "consumers") == []
+
+
+def test_a_release_or_place_that_is_not_there_is_named(ctx: Context, release: str) -> None:
+    for model in ("other", "demo@best"):
+        with pytest.raises(MissingError, match=r"no release other|no place best"):
+            consumers.enrol(ctx, "search", OWNER, model=model)
+    with pytest.raises(MissingError, match="a release or is a child"):
+        consumers.enrol(ctx, "search", OWNER)
+
+
+def test_a_canary_serves_only_those_enrolled_for_it(ctx: Context, release: str) -> None:
+    consumers.enrol(ctx, "search", OWNER, model="demo", canary=True)
+    consumers.enrol(ctx, "chat", "chat@example.org", model="demo")
+    assert [one.name for one in consumers.canary_for(ctx, "demo")] == ["search"]
+    assert consumers.canary_for(ctx, "other") == ()
+    assert consumers.require_canary(ctx, "demo", "search").owner == OWNER
+    with pytest.raises(GateError, match="chat is not served by canaries"):
+        consumers.require_canary(ctx, "demo", "chat")
+
+
+def test_children_and_their_children_are_concerned(ctx: Context, release: str, line: Any) -> None:
+    child(ctx, "chat", line.checkpoint.digest, digest=CHILD)
+    child(ctx, "grandchild", CHILD)
+    child(ctx, "stranger", "d" * 64)
+    found = consumers.concerned(ctx, {line.checkpoint.digest}, ())
+    assert [one.name for one in found] == ["chat", "grandchild"]
+    (record,) = releases.history(ctx)
+    made = consumers.datetime.fromisoformat(MADE)
+    wanted = (made - consumers.datetime.fromisoformat(record.at)).total_seconds()
+    assert consumers.seconds_after_release(ctx, found[0]) == wanted
+    assert consumers.seconds_after_release(ctx, consumers.enrol(ctx, "search", OWNER, model="demo")) is None
+
+
+@pytest.mark.parametrize("attack", ["removed", "edited", "by another role"])
+def test_a_changed_list_of_consumers_is_refused(ctx: Context, release: str, attack: str) -> None:
+    consumers.enrol(ctx, "search", OWNER, model="demo")
+    (path,) = files(ctx, "consumers")
+    if attack == "removed":
+        path.unlink()
+    elif attack == "edited":
+        path.write_bytes(path.read_bytes().replace(b'"sig": "', b'"sig": "00'))
+    else:
+        content = {"number": 1, "prior": None, "at": now(), "role": "promoter", "body": {}}
+        dsse.write(path, dsse.statement(CONSUMERS.predicate, {}, content), Trust.of(ctx.workspace).signer("trainer"))
+    with pytest.raises(SignatureError):
+        consumers.enrolled(ctx)
+
+
+# Feed
+
+
+def test_the_feed_names_versions_consumers_and_owners_once(ctx: Context, release: str, line: Any) -> None:
+    consumers.enrol(ctx, "search", OWNER, model="demo")
+    child(ctx, "chat", line.checkpoint.digest)
+    taint.mark(ctx, line.curated.digest, "ada", "licence withdrawn")
+    marked, released = feed.catch_up(ctx)
+    assert feed.catch_up(ctx) == ()
+    assert (marked.event, marked.versions) == ("tainted", ("demo/1",))
+    assert marked.consumers == {"chat": "kid@example.org", "search": OWNER}
+    assert (released.event, released.target, released.consumers) == ("champion", "demo version 1", {"search": OWNER})
+    assert "licence withdrawn. Concerned: demo/1; chat (kid@example.org), search" in marked.sentence
+    taint.lift(ctx, line.curated.digest, "ben", "it was granted")
+    (lifted,) = feed.catch_up(ctx)
+    assert (lifted.number, lifted.event, lifted.by) == (3, "lifted", "ben")
+    assert [entry.number for entry in feed.entries(ctx, after=1)] == [2, 3]
+
+
+@pytest.fixture
+def three(ctx: Context, release: str, line: Any) -> list[Path]:
+    """Files of a feed with three entries."""
+    taint.mark(ctx, line.curated.digest, "ada", "because")
+    taint.mark(ctx, line.checkpoint.digest, "ada", "because")
+    feed.catch_up(ctx)
+    return files(ctx, "feed")
+
+
+@pytest.mark.parametrize("attack", ["first removed", "middle removed", "last removed", "swapped", "edited"])
+def test_a_changed_feed_is_refused(ctx: Context, three: list[Path], attack: str) -> None:
+    first, second, third = three
+    if attack == "swapped":
+        one, other = second.read_bytes(), third.read_bytes()
+        second.write_bytes(other)
+        third.write_bytes(one)
+    elif attack == "edited":
+        envelope = json.loads(second.read_bytes())
+        content = json.loads(base64.b64decode(envelope["payload"]))
+        content["predicate"]["body"]["consumers"] = {}
+        content["predicate"]["body"]["reason"] = "nothing happened"
+        second.write_text(json.dumps(envelope | {"payload": base64.b64encode(fingerprint.canonical(content)).decode()}))
+    else:
+        {"first removed": first, "middle removed": second, "last removed": third}[attack].unlink()
+    with pytest.raises(SignatureError):
+        feed.entries(ctx)
+    with pytest.raises(SignatureError):
+        feed.catch_up(ctx)  # and nothing is added after the damage
+
+
+def test_a_consumer_sees_a_gap_a_repeat_and_a_forgery(ctx: Context, three: list[Path]) -> None:
+    one, two, three_ = (path.read_bytes() for path in three)
+    entry, last = feed.received(ctx, one, None)
+    assert (entry.number, feed.received(ctx, two, last)[0].number) == (1, 2)
+    for wrong in (three_, one, two.replace(b'"sig": "', b'"sig": "00'), b"{}", b"[", two[:-40]):
+        with pytest.raises(SignatureError):
+            feed.received(ctx, wrong, last)
+
+
+def test_without_a_key_that_may_sign_the_feed_says_so(
+    ctx: Context, release: str, line: Any, tmp_path: Path, trust_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taint.mark(ctx, line.checkpoint.digest, "ada", "because")
+    shutil.copytree(trust_folder, tmp_path / "trust")
+    for role in ("compliance", "promoter"):
+        shutil.rmtree(tmp_path / "trust" / "keys" / role)
+    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "trust"))
+    with pytest.raises(SignatureError, match="no private key"):
+        feed.catch_up(ctx)
+
+
+# Webhooks
+
+
+@dataclass
+class Receiver:
+    """A consumer's server: what it got, and what it answers next."""
+
+    url: str = ""
+    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    known = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            status = known.answers.pop(0) if known.answers else 204
+            known.got.append((dict(self.headers.items()), body))
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", f"{known.url}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    known.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield known
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def hooked(ctx: Context, release: str, line: Any, receiver: Receiver) -> Callable[[], str]:
+    """Enrol a consumer with a webhook, then mark its model twice; gives the secret."""
+
+    def enrolled() -> str:
+        consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")
+        secret = webhook.make_secret(ctx, "search")
+        for digest in (line.curated.digest, line.checkpoint.digest):
+            taint.mark(ctx, digest, "ada", "because")
+        feed.catch_up(ctx)
+        return secret
+
+    return enrolled
+
+
+def delivered(ctx: Context, attempts: int = 3) -> tuple[int, int]:
+    (found,) = webhook.deliver(ctx, attempts, wait=lambda seconds: None)
+    assert (found.error is None) == (found.waiting == 0)
+    return found.sent, found.waiting
+
+
+def test_every_entry_arrives_in_order_signed_twice(ctx: Context, hooked: Any, receiver: Receiver) -> None:
+    secret = hooked()
+    assert delivered(ctx) == (3, 0)
+    last = None
+    for number, (headers, body) in enumerate(receiver.got, start=1):
+        entry, last = feed.received(ctx, body, last)
+        assert entry.number == number == int(headers[webhook.SEQUENCE])
+        assert headers[webhook.KEY] == hashlib.sha256(body).hexdigest()
+        assert webhook.verified(secret, headers[webhook.SIGNATURE], body, time.time())
+        assert not webhook.verified(secret, headers[webhook.SIGNATURE], body + b" ", time.time())
+        assert not webhook.verified("0" * 64, headers[webhook.SIGNATURE], body, time.time())
+        assert not webhook.verified(secret, headers[webhook.SIGNATURE], body, time.time() + 301)
+    assert delivered(ctx) == (0, 0)
+    assert len(receiver.got) == 3
+
+
+def test_a_refused_entry_is_sent_again_under_the_same_key(ctx: Context, hooked: Any, receiver: Receiver) -> None:
+    hooked()
+    receiver.answers = [204, 503, 302, 500]
+    assert delivered(ctx) == (1, 2)
+    assert len(receiver.got) == 4  # a redirect is not followed
+    assert delivered(ctx) == (2, 0)
+    keys = [headers[webhook.KEY] for headers, _ in receiver.got]
+    assert len(set(keys)) == 3
+    assert keys == [keys[0], *[keys[1]] * 4, keys[-1]]
+
+
+def test_a_consumer_that_is_down_does_not_stop_another(ctx: Context, hooked: Any, receiver: Receiver) -> None:
+    hooked()
+    consumers.enrol(ctx, "down", OWNER, model="demo", webhook="http://127.0.0.1:9/")
+    webhook.make_secret(ctx, "down")
+    consumers.enrol(ctx, "a-first-without-secret", OWNER, model="demo", webhook=receiver.url)
+    consumers.leave(ctx, "search")
+    consumers.enrol(ctx, "search", OWNER, model="demo", webhook=f"{receiver.url}/plinth")
+    taint.lift(ctx, feed.entries(ctx)[0].target.split()[1], "ben", "granted")
+    feed.catch_up(ctx)
+    lacking, down, search = webhook.deliver(ctx, 2, wait=lambda seconds: None)
+    assert (lacking.sent, lacking.waiting) == (0, 1)
+    assert "no webhook secret" in str(lacking.error)
+    assert (down.sent, down.waiting) == (0, 1)
+    assert (search.sent, search.waiting, search.error) == (1, 0, None)
+
+
+def test_the_secret_is_private_and_outside_the_workspace(ctx: Context, release: str) -> None:
+    secret = webhook.make_secret(ctx, "search")
+    path = Trust.of(ctx.workspace).folder / "webhooks" / "search.secret"
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (secret, 0o600)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert not path.is_relative_to(ctx.workspace.root)
+
+
+def test_an_entry_of_another_log_is_no_entry(ctx: Context, three: list[Path]) -> None:
+    with pytest.raises(SignatureError, match=r"predicate type|not a record"):
+        FEED.next(Trust.of(ctx.workspace), files(ctx, "taint")[0].read_bytes(), "x", None)
